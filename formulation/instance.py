@@ -1,0 +1,162 @@
+"""The complete, frozen, numeric problem: what a solver gets and all that it gets.
+
+An instance is made from the two networkx graphs and two option records by :func:`build_instance`. Layers are
+numbered 0..N-1 in pipeline order, servers 0..V-1 in line order, and every quantity is per micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import networkx as nx
+
+from formulation.cluster import DeviceClass, Server, link_matrix, servers_of
+from formulation.layers import Layer, Split, layers_of
+from formulation.options import CostModel, Count, Training
+from formulation.units import NS_PER_SECOND, Link, ceil_div, ceil_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A tensor that flows from layer ``producer`` to layer ``consumer``: bytes of one micro-batch."""
+
+    producer: int
+    consumer: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormEdge:
+    """An edge at which a layout may have to change: from the form of ``source`` to that of ``consumer``.
+
+    ``source`` is the layer whose form decides how the tensor lies: the producer itself, or the layer that the
+    chain of FOLLOW layers before the edge copies its layout from. The change costs nothing unless ``source``
+    belongs to the same stage as ``consumer``: a boundary delivers a tensor in the layout that is asked for.
+    """
+
+    source: int
+    consumer: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What is to be planned. Sizes are bytes of one micro-batch, times are ns of one micro-batch.
+
+    ``forward_ns[c][l]`` and ``backward_ns[c][l]`` are the times of layer ``l`` on *one* device of class
+    ``device_classes[c]``; ``links[v][w]`` the link between servers (diagonal: inside the server);
+    ``sources[l]`` the layer whose form layer ``l`` has (itself unless it is a FOLLOW layer; None: its layout
+    comes from outside the model); ``form_edges`` the edges at which layouts meet, in order of consumer.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    edges: tuple[Edge, ...]
+    form_edges: tuple[FormEdge, ...]
+    sources: tuple[int | None, ...]
+    servers: tuple[Server, ...]
+    links: tuple[tuple[Link | None, ...], ...]
+    device_classes: tuple[DeviceClass, ...]
+    forward_ns: tuple[tuple[int, ...], ...]
+    backward_ns: tuple[tuple[int, ...], ...]
+    parameter_bytes: tuple[int, ...]
+    input_bytes: tuple[int, ...]
+    output_bytes: tuple[int, ...]
+    stash_bytes: tuple[int, ...]
+    training: Training
+    cost: CostModel
+    layer_graph: nx.DiGraph = field(repr=False, compare=False)
+    cluster_graph: nx.Graph = field(repr=False, compare=False)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of the cluster."""
+        return sum(server.devices for server in self.servers)
+
+    def class_index(self, server: int) -> int:
+        """Return the index of a server's device class in ``device_classes``."""
+        return self.device_classes.index(self.servers[server].device_class)
+
+
+def build_instance(layers: nx.DiGraph, cluster: nx.Graph, training: Training, cost: CostModel) -> Instance:
+    """Turn a layer graph and a cluster graph into the numeric problem.
+
+    Byte counts of the graph, taken in ``element_bytes`` per element, are scaled to ``bytes_per_element`` of the
+    training and multiplied by the micro-batch. Raises ValueError where the two graphs do not make a problem.
+    """
+    rows = tuple(layers_of(layers))
+    position = {layer.name: index for index, layer in enumerate(rows)}
+    scale = Fraction(training.bytes_per_element, layers.graph["element_bytes"])
+    batch = scale * training.micro_batch
+    edges = tuple(
+        sorted(
+            (
+                Edge(position[one], position[other], ceil_fraction(size * batch))
+                for one, other, size in layers.edges(data="bytes")
+            ),
+            key=lambda edge: (edge.consumer, edge.producer),
+        )
+    )
+    sources = _sources(rows, edges)
+    servers = servers_of(cluster)
+    classes = tuple(dict.fromkeys(server.device_class for server in servers))
+    forward = tuple(tuple(_forward_ns(layer, one, training, cost) for layer in rows) for one in classes)
+    return Instance(
+        name=str(layers.graph.get("name", "")),
+        layers=rows,
+        edges=edges,
+        form_edges=_form_edges(rows, edges, sources),
+        sources=sources,
+        servers=servers,
+        links=link_matrix(cluster),
+        device_classes=classes,
+        forward_ns=forward,
+        backward_ns=tuple(tuple(_backward_ns(layer, one, training, cost) for layer in rows) for one in classes),
+        parameter_bytes=tuple(ceil_fraction(layer.parameter_bytes * scale) for layer in rows),
+        input_bytes=tuple(ceil_fraction(layer.input_bytes * batch) for layer in rows),
+        output_bytes=tuple(ceil_fraction(layer.output_bytes * batch) for layer in rows),
+        stash_bytes=tuple(ceil_fraction(layer.stash_bytes * batch) for layer in rows),
+        training=training,
+        cost=cost,
+        layer_graph=layers,
+        cluster_graph=cluster,
+    )
+
+
+def _flops(layer: Layer, training: Training, cost: CostModel) -> int:
+    """Size_o x P of eq. (3) for one micro-batch, in the chosen way of counting."""
+    counted = layer.macs if cost.count is Count.MACS else layer.torchstat_flops
+    return counted * cost.flops_per_mac * training.micro_batch
+
+
+def _forward_ns(layer: Layer, device: DeviceClass, training: Training, cost: CostModel) -> int:
+    return ceil_div(_flops(layer, training, cost) * NS_PER_SECOND, device.flops_per_second)
+
+
+def _backward_ns(layer: Layer, device: DeviceClass, training: Training, cost: CostModel) -> int:
+    work = _flops(layer, training, cost) * cost.backward_factor
+    return ceil_fraction(work * NS_PER_SECOND / device.flops_per_second)
+
+
+def _sources(layers: tuple[Layer, ...], edges: tuple[Edge, ...]) -> tuple[int | None, ...]:
+    producer_of = {edge.consumer: edge.producer for edge in edges}
+    sources: list[int | None] = []
+    for index, layer in enumerate(layers):
+        if layer.split is not Split.FOLLOW:
+            sources.append(index)
+        else:
+            producer = producer_of.get(index)
+            sources.append(None if producer is None else sources[producer])
+    return tuple(sources)
+
+
+def _form_edges(
+    layers: tuple[Layer, ...], edges: tuple[Edge, ...], sources: tuple[int | None, ...]
+) -> tuple[FormEdge, ...]:
+    meeting: list[FormEdge] = []
+    for edge in edges:
+        source = sources[edge.producer]
+        if layers[edge.consumer].split is not Split.FOLLOW and source is not None:
+            meeting.append(FormEdge(source, edge.consumer, edge.size_bytes))
+    return tuple(meeting)

@@ -1,0 +1,122 @@
+"""Layers and the layer graph: what is cut.
+
+A *layer graph* is a ``networkx.DiGraph``. Its nodes are fully qualified layer names in execution order, each
+with the attribute ``layer`` (a :class:`Layer`); its edges carry ``bytes``, the tensor that flows from producer
+to consumer for one sample. Everything in a layer graph is *per sample*: the batch enters with the instance.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+FORMS = (0, 1, 2)
+"""The three parallel forms of a matrix product (PipePar Fig. 1; AccPar's Types I, II, III)."""
+
+
+class Split(enum.StrEnum):
+    """How a layer takes part in the choice of parallel forms.
+
+    The form of a layer says how its output (and the gradient of its output) lies on the devices of a stage:
+    after form 0 by rows (the batch), after form 1 whole on every device (partial sums were added), after
+    form 2 by columns (the output dimension).
+    """
+
+    MATRIX = "matrix"
+    """A matrix product with weights: any form, each with communication inside the layer."""
+    FOLLOW = "follow"
+    """Works element by element on the output of one producer and keeps its layout; has no form of its own."""
+    JOIN = "join"
+    """No matrix product, but brings several inputs (or a restricted layout) together: chooses a layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The smallest unit that the planner may cut between. All quantities are for one sample.
+
+    ``parameter_bytes`` are the weights (not multiplied by the batch); ``input_bytes`` and ``output_bytes`` the
+    activations read and written; ``stash_bytes`` what the layer keeps for its backward pass; ``macs`` the
+    multiply-accumulates of one forward pass (zero for layers that multiply no matrices); ``torchstat_flops``
+    the same layer counted by the rule behind PipePar's Table I. ``allowed_forms`` are the forms that the layer
+    can take; a FOLLOW layer has none of its own and is listed with form 0.
+    """
+
+    name: str
+    operator: str
+    split: Split
+    parameter_bytes: int
+    input_bytes: int
+    output_bytes: int
+    stash_bytes: int
+    macs: int
+    torchstat_flops: int = 0
+    allowed_forms: tuple[int, ...] = FORMS
+
+    def __post_init__(self) -> None:
+        for field in (
+            "parameter_bytes",
+            "input_bytes",
+            "output_bytes",
+            "stash_bytes",
+            "macs",
+            "torchstat_flops",
+        ):
+            value = getattr(self, field)
+            if type(value) is not int or value < 0:
+                raise ValueError(f"layer {self.name}: {field} is {value!r}, expected a whole number, 0 or more")
+        if not self.allowed_forms or not set(self.allowed_forms) <= set(FORMS):
+            raise ValueError(f"layer {self.name}: allowed_forms {self.allowed_forms}, expected some of {FORMS}")
+
+
+def layer_graph(
+    name: str, layers: Iterable[Layer], edges: Iterable[tuple[str, str, int]], element_bytes: int = 4
+) -> nx.DiGraph:
+    """Build a checked layer graph from layers in execution order and edges (producer, consumer, bytes).
+
+    ``element_bytes`` is the size of the number format that the byte counts were taken in.
+    Raises ValueError naming every repeated layer, unknown end of an edge, repeated edge, edge against
+    the execution order, negative size, and FOLLOW layer with more than one producer.
+    """
+    graph = nx.DiGraph(name=name, element_bytes=element_bytes)
+    problems: list[str] = []
+    position: dict[str, int] = {}
+    for layer in layers:
+        if layer.name in position:
+            problems.append(f"layer {layer.name} appears twice")
+            continue
+        position[layer.name] = len(position)
+        graph.add_node(layer.name, layer=layer)
+    for producer, consumer, size in edges:
+        unknown = [end for end in (producer, consumer) if end not in position]
+        if unknown:
+            problems.append(f"edge {producer} -> {consumer}: no layer {', '.join(unknown)}")
+        elif graph.has_edge(producer, consumer):
+            problems.append(f"edge {producer} -> {consumer} appears twice; add the bytes into one edge")
+        elif position[producer] >= position[consumer]:
+            problems.append(f"edge {producer} -> {consumer} goes against the execution order of the layers")
+        elif size < 0:
+            problems.append(f"edge {producer} -> {consumer}: {size} bytes, expected 0 or more")
+        else:
+            graph.add_edge(producer, consumer, bytes=int(size))
+    problems += _follow_problems(graph)
+    if not position:
+        problems.append("the graph has no layer")
+    if problems:
+        raise ValueError(f"layer graph {name}: " + "; ".join(problems))
+    return graph
+
+
+def _follow_problems(graph: nx.DiGraph) -> list[str]:
+    return [
+        f"layer {name} has split 'follow' and {graph.in_degree(name)} producers; expected at most one (or 'join')"
+        for name, row in graph.nodes(data=True)
+        if row["layer"].split is Split.FOLLOW and graph.in_degree(name) > 1
+    ]
+
+
+def layers_of(graph: nx.DiGraph) -> Sequence[Layer]:
+    """Return the layers of a graph in execution order, the order in which stages cut them."""
+    return [row["layer"] for _, row in graph.nodes(data=True)]

@@ -1,0 +1,125 @@
+"""The rules that a plan must keep: the specification side of every constraint.
+
+Each constraint has a number and five faces: a formula (docs/formulation.md), a family that posts it to the
+CP-SAT model (``solvers.cpsat.families``), the rule here, a witness instance, and the message of the violation.
+A test compares the sets of names, so nothing is posted and never checked, or checked and never posted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from formulation.forms import forms_on
+from formulation.groups import line_group
+from formulation.instance import Instance
+from formulation.layers import FORMS, Split
+from formulation.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken rule: where, what was found, what is allowed, in which unit, in a sentence."""
+
+    rule: str
+    where: str
+    found: int
+    limit: int
+    unit: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named, numbered check that yields the violations of a plan."""
+
+    number: int
+    name: str
+    check: Callable[[Instance, Plan], Iterator[Violation]]
+
+
+def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """(1) Every layer belongs to exactly one stage; stages follow one another and none is empty."""
+    expected, total = 0, len(instance.layers)
+    for index, stage in enumerate(plan.stages):
+        first, stop = stage.span.first, stage.span.stop
+        if first != expected:
+            message = f"stage {index} starts at layer {first}, expected layer {expected}"
+            yield Violation("cover", f"stage {index}", first, expected, "layer", message)
+        if not first < stop <= total:
+            message = f"stage {index} holds layers {first} to {stop}, expected 1 or more of {total} layers"
+            yield Violation("cover", f"stage {index}", stop, total, "layer", message)
+        if len(stage.forms) != len(stage.span):
+            message = f"stage {index} has {len(stage.forms)} forms for {len(stage.span)} layers"
+            yield Violation("cover", f"stage {index}", len(stage.forms), len(stage.span), "forms", message)
+        expected = stop
+    if expected != total:
+        message = f"the last stage ends before layer {expected}, expected the end, {total}"
+        yield Violation("cover", f"stage {len(plan) - 1}", expected, total, "layer", message)
+
+
+def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """(2) Every stage has a device, and no server gives more devices than it has."""
+    used = [0] * len(instance.servers)
+    for index, stage in enumerate(plan.stages):
+        if stage.group.devices < 1 or any(count < 1 for _, count in stage.group.counts):
+            message = f"stage {index} takes {stage.group.devices} devices, expected 1 or more"
+            yield Violation("devices", f"stage {index}", stage.group.devices, 1, "devices", message)
+        for server, count in stage.group.counts:
+            used[server] += count
+    for server, count in zip(instance.servers, used, strict=True):
+        if count > server.devices:
+            message = f"stages take {count} devices of server {server.name}, which has {server.devices}"
+            yield Violation("devices", server.name, count, server.devices, "devices", message)
+
+
+def check_line(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """(3) Devices stand in a line in server order; each stage takes the next ones; idle ones come last."""
+    position = 0
+    for index, stage in enumerate(plan.stages):
+        expected = line_group(instance, position, stage.group.devices)
+        if expected.counts != stage.group.counts:
+            message = (
+                f"stage {index} runs on {_devices(instance, stage.group.counts)}, but the next "
+                f"{stage.group.devices} of the line are {_devices(instance, expected.counts)}"
+            )
+            yield Violation("line", f"stage {index}", position, position, "device", message)
+        position += stage.group.devices
+
+
+def check_forms(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """(4) Every layer takes one of its forms: 0 if it has no form of its own or shares no work."""
+    for index, stage in enumerate(plan.stages):
+        for layer, form in zip(stage.span.layers, stage.forms, strict=True):
+            row = instance.layers[layer]
+            choices = FORMS[:1] if row.split is Split.FOLLOW else forms_on(row.allowed_forms, stage.group.devices)
+            if form not in choices:
+                listed = ", ".join(map(str, choices))
+                message = (
+                    f"stage {index}, layer {row.name}: form {form}, expected {listed}"
+                    f" ({row.split} layer on {stage.group.devices} devices)"
+                )
+                yield Violation("forms", f"stage {index}: {row.name}", form, choices[-1], "form", message)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(1, "cover", check_cover),
+    Rule(2, "devices", check_devices),
+    Rule(3, "line", check_line),
+    Rule(4, "forms", check_forms),
+)
+
+
+def structure_violations(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """Yield what makes a plan no plan at all, so that it has no price: layers missing, unknown or empty groups."""
+    yield from check_cover(instance, plan)
+    for index, stage in enumerate(plan.stages):
+        known = all(0 <= server < len(instance.servers) for server, _ in stage.group.counts)
+        bad_form = any(form not in FORMS for form in stage.forms)
+        if not known or stage.group.devices < 1 or bad_form:
+            message = f"stage {index}: unknown server, no device, or a form other than 0, 1, 2"
+            yield Violation("devices", f"stage {index}", stage.group.devices, 1, "devices", message)
+
+
+def _devices(instance: Instance, counts: tuple[tuple[int, int], ...]) -> str:
+    return " + ".join(f"{count} x {instance.servers[server].name}" for server, count in counts) or "none"

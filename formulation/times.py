@@ -1,0 +1,88 @@
+"""The time formulas, one layer or one boundary at a time, in ns of one micro-batch (PipePar eqs. 3 and 4).
+
+This is the specification. Solvers read the same numbers from tables (``formulation.tables``) that are built in
+bulk by other code; a test compares the two cell by cell.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from formulation import forms
+from formulation.groups import GroupKind
+from formulation.instance import FormEdge, Instance
+from formulation.layers import Split
+from formulation.options import Boundary
+from formulation.plan import Span
+from formulation.units import Link, Volume, ceil_div
+
+
+def compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
+    """Forward plus backward time of a layer shared equally by a group; its slowest class sets the pace (eq. 3)."""
+    return max(
+        ceil_div(instance.forward_ns[one][layer], kind.devices)
+        + ceil_div(instance.backward_ns[one][layer], kind.devices)
+        for one in kind.classes
+    )
+
+
+def inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+    """Communication inside a layer of this form. Gradients are summed once a step: 1/M of it per micro-batch."""
+    if kind.link is None:
+        return 0
+    training = instance.training
+    sizes = (
+        Fraction(instance.parameter_bytes[layer], training.micro_batches),
+        Fraction(instance.output_bytes[layer]),
+        Fraction(instance.input_bytes[layer]),
+    )
+    split = instance.layers[layer].split
+    return forms.inside(split, form, kind.devices, sizes=sizes, kind=instance.cost.all_reduce).transfer_ns(
+        kind.link
+    )
+
+
+def between_ns(instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind) -> int:
+    """Communication to change a layout from form ``source`` to ``form`` at an edge inside a stage."""
+    if kind.link is None:
+        return 0
+    consumer = instance.layers[edge.consumer].split
+    return forms.between(consumer, source, form, edge.size_bytes, kind.devices).transfer_ns(kind.link)
+
+
+def layout_form(instance: Instance, span: Span, layer: int) -> int | None:
+    """Return the layer of this stage whose form is the layout of ``layer``; None if it came over a boundary."""
+    source = instance.sources[layer]
+    return source if source is not None and source in span else None
+
+
+def cut_bytes(instance: Instance, cut: int) -> int:
+    """Bytes of activations that cross a cut point (the index of the first layer after it), one way.
+
+    Every tensor that is made before and used after the cut crosses it, also when it skips stages, and crosses
+    it once however many layers use it: what a producer sends is at most its whole output.
+    """
+    sent: dict[int, int] = {}
+    for edge in instance.edges:
+        if edge.producer < cut <= edge.consumer:
+            sent[edge.producer] = sent.get(edge.producer, 0) + edge.size_bytes
+    return sum(min(size, instance.output_bytes[producer]) for producer, size in sent.items())
+
+
+def activation_ns(instance: Instance, cut: int, link: Link) -> int:
+    """Time of the activations that cross ``cut`` forward; 0 where they are not charged."""
+    if instance.cost.boundary is Boundary.NONE:
+        return 0
+    return Volume(Fraction(cut_bytes(instance, cut)), 1).transfer_ns(link)
+
+
+def gradient_ns(instance: Instance, cut: int, link: Link) -> int:
+    """Time of the gradients that cross ``cut`` backward; 0 where they are not charged."""
+    if instance.cost.boundary is not Boundary.BOTH:
+        return 0
+    return Volume(Fraction(cut_bytes(instance, cut)), 1).transfer_ns(link)
+
+
+def is_matrix(instance: Instance, layer: int) -> bool:
+    """Tell whether a layer multiplies by a weight matrix, so that its form shards its weights."""
+    return instance.layers[layer].split is Split.MATRIX
