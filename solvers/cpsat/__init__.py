@@ -1,0 +1,1 @@
+"""The declarative solver: one CP-SAT model of cut points, device groups and parallel forms."""

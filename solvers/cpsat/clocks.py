@@ -1,0 +1,143 @@
+"""What a plan costs: *clocks* that run along the layers and must never pass the threshold T.
+
+A clock reads, after layer l, the time that the stage of l has used so far. It goes on where no stage starts and
+is set back where one does; when times are summed (``Combine.SUM``) it is never set back, but takes over the
+latest of all clocks. With ``StageTime.ADD`` one clock counts everything; with OVERLAP computation and
+communication have a clock each.
+
+(5) ``stage_time``:    ``clock[l] >= clock[l-1] + own[l]`` if not ``cut[l]``;  ``clock[l] >= head[l] + own[l]``;
+                       ``clock[l-1] + tail[l] <= T``
+(6) ``boundary_time``: a boundary over link x before layer l takes ``activation[x, l] + gradient[x, l] <= T``,
+                       or is paid by the receiving stages (head: activations in; tail: gradients in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from formulation.options import BoundaryCharge, Combine, StageTime
+from solvers.cpsat.communication import own_communication
+from solvers.cpsat.families import Family, Posted, line_intervals
+from solvers.cpsat.variables import Expression, Variables
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One clock: what each layer adds, what is added when a stage starts (head) and before it ends (tail)."""
+
+    own: list[Expression]
+    head: list[Expression]
+    tail: list[Expression]
+
+
+def post_stage_time(v: Variables) -> Posted:
+    """(5) No clock passes the threshold."""
+    add_up = v.tables.instance.cost.combine is Combine.SUM
+    clocks, constraints = _clocks(v)
+    yield from (((), constraint) for constraint in constraints)
+    reading = [
+        [v.model.new_int_var(0, v.threshold_ns, f"clock[{c},{i}]") for i in range(v.layers)]
+        for c in range(len(clocks))
+    ]
+    for c, clock in enumerate(clocks):
+        yield (c, 0), v.model.add(reading[c][0] >= clock.own[0])
+        for i in range(1, v.layers):
+            post = _summed if add_up else _set_back
+            for constraint in post(v, clocks, reading, c, i):
+                yield (c, i), constraint
+
+
+def _set_back(
+    v: Variables, clocks: list[Clock], reading: list[list[cp_model.IntVar]], c: int, i: int
+) -> Iterator[cp_model.Constraint]:
+    clock = clocks[c]
+    goes_on = v.model.add(reading[c][i] >= reading[c][i - 1] + clock.own[i])
+    goes_on.only_enforce_if(~v.cut[i])
+    yield goes_on
+    yield v.model.add(reading[c][i] >= clock.head[i] + clock.own[i])
+    yield v.model.add(reading[c][i - 1] + clock.tail[i] <= v.threshold_ns)
+
+
+def _summed(
+    v: Variables, clocks: list[Clock], reading: list[list[cp_model.IntVar]], c: int, i: int
+) -> Iterator[cp_model.Constraint]:
+    clock, link = clocks[c], _crossing_time(v, i, activation=True, gradient=True) if _links_pay(v) else 0
+    for other, before in enumerate(clocks):
+        arrival = reading[other][i - 1] + before.tail[i] + link + clock.head[i] + clock.own[i]
+        constraint = v.model.add(reading[c][i] >= arrival)
+        if other != c:
+            constraint.only_enforce_if(v.cut[i])
+        yield constraint
+
+
+def _clocks(v: Variables) -> tuple[list[Clock], list[cp_model.Constraint]]:
+    compute: list[Expression] = [
+        sum(int(v.tables.compute[c, i]) * literal for c, literal in enumerate(v.layer_kind[i]))
+        for i in range(v.layers)
+    ]
+    communication, constraints = own_communication(v)
+    nothing: list[Expression] = [0] * v.layers
+    head, tail = nothing, nothing
+    if not _links_pay(v):
+        head = [_crossing_time(v, i, activation=True, gradient=False) for i in range(v.layers)]
+        tail = [_crossing_time(v, i, activation=False, gradient=True) for i in range(v.layers)]
+    if v.tables.instance.cost.stage_time is StageTime.OVERLAP:
+        return [Clock(compute, nothing, nothing), Clock(communication, head, tail)], constraints
+    both = [one + other for one, other in zip(compute, communication, strict=True)]
+    return [Clock(both, head, tail)], constraints
+
+
+def _links_pay(v: Variables) -> bool:
+    return v.tables.instance.cost.boundary_charge is BoundaryCharge.LINK
+
+
+def _crossing_time(v: Variables, i: int, *, activation: bool, gradient: bool) -> Expression:
+    tables = v.tables
+    return sum(
+        (int(tables.activation[x, i]) * activation + int(tables.gradient[x, i]) * gradient) * literal
+        for x, literal in enumerate(v.crossing[i])
+    )
+
+
+def post_boundary_time(v: Variables) -> Posted:
+    """(6) The link of a boundary follows from its two groups; its time stays below the threshold."""
+    intervals = line_intervals(v)
+    at = {interval: group for group, interval in enumerate(intervals)}
+    devices = v.tables.instance.devices
+    pairs = [
+        (before, after, v.tables.link_index(before, after))
+        for before, (first, count) in enumerate(intervals)
+        for after in (at[first + count, n] for n in range(1, devices - first - count + 1))
+    ]
+    for k in range(v.slots - 1):
+        for before, after, x in pairs:
+            joined = [~v.runs[k + 1][before], ~v.runs[k][after], v.join[k][x]]
+            yield (k, before, after), v.model.add_bool_or(joined)
+    for i in range(1, v.layers):
+        yield from _post_crossing(v, i)
+
+
+def _post_crossing(v: Variables, i: int) -> Posted:
+    """At layer i: forbid links that take too long alone, and tell the clocks which link is crossed."""
+    times = [int(v.tables.activation[x, i] + v.tables.gradient[x, i]) for x in range(len(v.tables.links))]
+    forbidden = [_links_pay(v) and time > v.threshold_ns for time in times]
+    counted = not _links_pay(v) or v.tables.instance.cost.combine is Combine.SUM
+    if all(forbidden):
+        yield (i,), v.model.add(v.cut[i] == 0)
+        return
+    for x, literal in enumerate(v.crossing[i]):
+        for k in range(v.slots - 1):
+            here = [~v.starts[k][i], v.starts[k][i - 1], ~v.join[k][x]]
+            if forbidden[x]:
+                yield (i, x, k), v.model.add_bool_or(here)
+            elif counted and times[x] > 0:
+                yield (i, x, k), v.model.add_bool_or([*here, literal])
+
+
+TIME_FAMILIES: tuple[Family, ...] = (
+    Family(5, "stage_time", post_stage_time),
+    Family(6, "boundary_time", post_boundary_time),
+)

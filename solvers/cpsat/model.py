@@ -1,0 +1,30 @@
+"""The whole model for one threshold: variables, then every family in the explicit tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from formulation.tables import Tables
+from solvers.cpsat.clocks import TIME_FAMILIES
+from solvers.cpsat.families import PLAN_FAMILIES, Family
+from solvers.cpsat.variables import Variables, make_variables
+
+FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES
+"""The families that define a plan and its objective; redundant ones are in ``solvers.cpsat.valid``."""
+
+
+def build_model(
+    tables: Tables, threshold_ns: int, families: Sequence[Family], *, names: bool = False
+) -> Variables:
+    """Post the families to a new model that asks for a plan of at most ``threshold_ns``.
+
+    With ``names`` every constraint is called ``family[index]``, for reading an exported model; naming takes
+    longer than building. Cost: O(slots x layers x kinds) clauses.
+    """
+    instance = tables.instance
+    v = make_variables(tables, threshold_ns, min(len(instance.layers), instance.devices))
+    for family in families:
+        for index, constraint in family.post(v):
+            if names:
+                constraint.with_name(f"{family.name}[{','.join(map(str, index))}]")
+    return v

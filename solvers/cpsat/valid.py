@@ -1,0 +1,122 @@
+"""Redundant families: implied by the others, they make infeasibility visible early.
+
+They need lower limits of stage times, not exact ones: sums of what each layer takes at least. So this proof leans
+on no dynamic programme.
+
+(7) ``staircase``: a slot of kind c that starts at layer i or earlier ends at ``E(c, i)`` at the latest. With the
+    threshold fixed, "kind c can hold layers i to j" is a yes/no table, monotone in i and j, hence one clause of
+    three literals for each step of the stairs (design note: monotone tables on order-encoded cut points).
+(8) ``area``: the layers before a device position p cost at least their *area* (price of the devices times
+    time, the least over all kinds), and the devices before p offer at most their price times T; likewise after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from formulation.groups import line
+from formulation.layers import Split
+from formulation.options import Combine, StageTime
+from formulation.tables import FORBIDDEN, Tables, Times
+from solvers.cpsat.families import Family, Posted, line_intervals
+from solvers.cpsat.variables import Variables
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """Lower limits: ``sums[s][k, i]`` is a prefix sum (length N + 1) that no stage of kind k can undercut.
+
+    ``area[i]`` is the prefix sum of the least price-weighted time of each layer; ``offer[p]`` the price of the
+    first p devices of the line.
+    """
+
+    sums: tuple[Times, ...]
+    area: Times
+    offer: Times
+
+
+def floors(tables: Tables) -> Floors:
+    """Add up what every layer takes at least on every kind, whatever its form."""
+    least = np.where(tables.inside.min(axis=2) >= FORBIDDEN, 0, tables.inside.min(axis=2))
+    follows = np.array([layer.split is Split.FOLLOW for layer in tables.instance.layers])
+    least[:, follows] = 0
+    parts = (tables.compute, least)
+    if tables.instance.cost.stage_time is StageTime.ADD:
+        parts = (tables.compute + least,)
+    prices = [one.flops_per_second // _common(tables) for one in tables.instance.device_classes]
+    per_kind = np.array([kind.devices * min(prices[one] for one in kind.classes) for kind in tables.kinds])
+    position = [prices[tables.instance.class_index(server)] for server in line(tables.instance)]
+    return Floors(
+        sums=tuple(_prefix(part) for part in parts),
+        area=_prefix((parts[0] * per_kind[:, None]).min(axis=0)),
+        offer=np.concatenate([[0], np.cumsum(np.array(position, dtype=np.int64))]),
+    )
+
+
+def _common(tables: Tables) -> int:
+    """Scale of prices: small whole numbers in proportion to speed keep the areas within 64 bits."""
+    return max(1, max(one.flops_per_second for one in tables.instance.device_classes) // 1000)
+
+
+def _prefix(values: Times) -> Times:
+    start = np.zeros((*values.shape[:-1], 1), dtype=np.int64)
+    return np.concatenate([start, np.cumsum(values, axis=-1, dtype=np.int64)], axis=-1)
+
+
+def furthest(limits: Floors, kind: int, threshold_ns: int) -> Times:
+    """Return ``E(kind, i)`` for every first layer i: the last layer index at which such a stage may stop."""
+    ends = [np.searchsorted(prefix[kind], prefix[kind] + threshold_ns, side="right") - 1 for prefix in limits.sums]
+    return np.min(np.stack(ends), axis=0)
+
+
+def lower_bound_ns(tables: Tables, limits: Floors) -> int:
+    """Return a value that no objective can undercut, from areas and single layers alone."""
+    if tables.instance.cost.combine is Combine.SUM:
+        return int(max(np.diff(prefix).min(axis=0).sum() for prefix in limits.sums))
+    alone = max(int(np.diff(prefix).min(axis=0).max()) for prefix in limits.sums)
+    return max(alone, -(-int(limits.area[-1]) // int(limits.offer[-1])))
+
+
+def staircase(limits: Floors) -> Callable[[Variables], Posted]:
+    """(7) Return the family's generator for these lower limits."""
+
+    def post(v: Variables) -> Posted:
+        for c in range(len(v.tables.kinds)):
+            ends = furthest(limits, c, v.threshold_ns)
+            steps = [i for i in range(v.layers) if ends[i] < min(int(ends[i + 1]), v.layers)]
+            for k in range(v.slots):
+                for i in steps:
+                    stop = v.starts_by(k - 1, int(ends[i]))
+                    yield (k, c, i), v.model.add_bool_or([~v.starts[k][i], ~v.kind[k][c], stop])
+
+    return post
+
+
+def area(limits: Floors) -> Callable[[Variables], Posted]:
+    """(8) Return the family's generator for these lower limits; it holds for the bottleneck only."""
+
+    def post(v: Variables) -> Posted:
+        if v.tables.instance.cost.combine is Combine.SUM:
+            return
+        offer = limits.offer * v.threshold_ns
+        rest = limits.area[-1] - limits.area
+        for g, (first, _) in enumerate(line_intervals(v)):
+            latest = int(np.searchsorted(limits.area, offer[first], side="right")) - 1
+            enough = np.flatnonzero(rest <= offer[-1] - offer[first])
+            earliest = int(enough[0])
+            for k in range(v.slots):
+                if latest < v.layers - 1:
+                    yield (k, g, 0), v.model.add_implication(v.runs[k][g], v.starts[k][latest])
+                if earliest > 0:
+                    yield (k, g, 1), v.model.add_implication(v.runs[k][g], ~v.starts[k][earliest - 1])
+
+    return post
+
+
+def redundant_families(tables: Tables) -> tuple[Family, ...]:
+    """Return the redundant families for an instance; its lower limits are computed once."""
+    limits = floors(tables)
+    return (Family(7, "staircase", staircase(limits)), Family(8, "area", area(limits)))

@@ -1,0 +1,105 @@
+"""The decision variables of the CP-SAT model, with verbs to speak of them.
+
+*Slots* are stages counted from the last one: slot 0 is the last stage, slot 1 the one before it. Slots that are
+not used lie at the front and are empty. Counting from the end makes the number of micro-batches in flight a
+constant of the slot, which keeps memory limits linear.
+
+======================  ===========================================================================
+``starts[k][i]``        slot k starts at layer i or earlier (order encoding of its cut point)
+``runs[k][g]``          slot k runs on device group g
+``kind[k][c]``          slot k runs on a group of kind c
+``layer_kind[l][c]``    the stage of layer l runs on a group of kind c
+``state[l][c, t]``      layer l runs on kind c in form t (layers with a form of their own)
+``cut[l]``              a stage starts at layer l
+``join[k][x]``          slots k + 1 and k are joined by link x (index into ``tables.links``)
+``crossing[l][x]``      a stage starts at layer l and its boundary goes over link x
+======================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from formulation.forms import forms_on
+from formulation.layers import Split
+from formulation.tables import Tables
+
+Literal = cp_model.IntVar
+Expression = cp_model.LinearExpr | int
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """The model and its variables. ``threshold_ns`` is the value that the objective must not exceed."""
+
+    model: cp_model.CpModel
+    tables: Tables
+    threshold_ns: int
+    slots: int
+    starts: list[list[Literal]]
+    runs: list[list[Literal]]
+    kind: list[list[Literal]]
+    layer_kind: list[list[Literal]]
+    state: list[dict[tuple[int, int], Literal]]
+    cut: list[Literal]
+    join: list[list[Literal]]
+    crossing: list[list[Literal]]
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.tables.instance.layers)
+
+    def starts_by(self, slot: int, layer: int) -> Literal:
+        """Return the literal 'slot starts at this layer or earlier'; slot -1 stands for the end of the model."""
+        if slot < 0:
+            return self.starts[0][self.layers] if layer >= self.layers else self.cut[0]
+        return self.starts[slot][layer]
+
+    def used(self, slot: int) -> Expression:
+        """Return 1 if the slot holds a stage: the slot after it then starts later than layer 0."""
+        return 1 if slot == 0 else 1 - self.starts[slot - 1][0]
+
+    def form(self, layer: int, form: int) -> Expression:
+        """Return 1 if a layer with a form of its own takes this form."""
+        return sum(literal for (_, taken), literal in self.state[layer].items() if taken == form)
+
+
+def make_variables(tables: Tables, threshold_ns: int, slots: int) -> Variables:
+    """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold."""
+    model = cp_model.CpModel()
+    total, kinds, links = len(tables.instance.layers), len(tables.kinds), range(len(tables.links))
+    always, never = model.new_constant(1), model.new_constant(0)
+    starts = [
+        [model.new_bool_var(f"starts[{k},{i}]") for i in range(total - 1)] + [always, always] for k in range(slots)
+    ]
+    return Variables(
+        model=model,
+        tables=tables,
+        threshold_ns=threshold_ns,
+        slots=slots,
+        starts=starts,
+        runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in range(slots)],
+        kind=[[model.new_bool_var(f"kind[{k},{c}]") for c in range(kinds)] for k in range(slots)],
+        layer_kind=[[model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in range(total)],
+        state=[_states(model, tables, layer, threshold_ns) for layer in range(total)],
+        cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
+        join=[[model.new_bool_var(f"join[{k},{x}]") for x in links] for k in range(slots - 1)],
+        crossing=[[model.new_bool_var(f"crossing[{i},{x}]") for x in links] for i in range(total)],
+    )
+
+
+def _states(
+    model: cp_model.CpModel, tables: Tables, layer: int, threshold_ns: int
+) -> dict[tuple[int, int], Literal]:
+    row = tables.instance.layers[layer]
+    if row.split is Split.FOLLOW:
+        return {}
+    return {
+        (c, t): model.new_bool_var(f"state[{layer},{c},{t}]")
+        for c, kind in enumerate(tables.kinds)
+        for t in forms_on(row.allowed_forms, kind.devices)
+        if int(tables.inside[c, layer, t]) <= threshold_ns
+    }

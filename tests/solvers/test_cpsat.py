@@ -1,0 +1,126 @@
+"""CP-SAT against the exact dynamic programme and brute force, on every option of the cost model."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from formulation.evaluate import evaluate
+from formulation.instance import Instance
+from formulation.options import Combine, CostModel, StageTime
+from formulation.outcome import Limits, Progress, Proof, checked
+from formulation.tables import build_tables, line_groups
+from solvers import brute_force, line_dp
+from solvers.cpsat import start
+from solvers.cpsat.search import solve
+from solvers.cpsat.valid import floors, lower_bound_ns
+from tests.examples import chain, instance_of, matrix, mesh, vgg16
+from tests.generators import instances, layer_graphs
+
+SLOWLY = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+ONE_WORKER = Limits(workers=1)
+
+
+@SLOWLY
+@given(instances(layers=layer_graphs(max_layers=6)))
+def test_proves_the_optimum_of_the_exact_dynamic_programme(instance: Instance) -> None:
+    found = checked(instance, solve(instance, ONE_WORKER))
+    expected = checked(instance, line_dp.solve(instance))
+    assert found.proof is Proof.OPTIMAL
+    assert found.objective_ns == expected.objective_ns == found.bound_ns
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(instances(layers=layer_graphs(max_layers=4)))
+def test_proves_the_optimum_of_brute_force(instance: Instance) -> None:
+    found = checked(instance, solve(instance, ONE_WORKER))
+    assert found.objective_ns == checked(instance, brute_force.solve(instance)).objective_ns
+
+
+@SLOWLY
+@given(instances())
+def test_lower_bound_never_exceeds_the_optimum(instance: Instance) -> None:
+    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    optimum = line_dp.solve(instance).objective_ns
+    assert optimum is not None
+    assert lower_bound_ns(tables, floors(tables)) <= optimum
+
+
+@SLOWLY
+@given(instances())
+def test_first_plan_keeps_every_rule(instance: Instance) -> None:
+    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    assert evaluate(instance, start.first_plan(tables)).feasible
+
+
+@pytest.mark.parametrize("combine", list(Combine))
+@pytest.mark.parametrize("stage_time", list(StageTime))
+def test_vgg16_on_the_papers_network(combine: Combine, stage_time: StageTime) -> None:
+    cluster = mesh(2, 2, 2, 2)
+    instance = instance_of(vgg16(), cluster, CostModel(combine=combine, stage_time=stage_time))
+    found = checked(instance, solve(instance))
+    assert found.proof is Proof.OPTIMAL
+    assert found.objective_ns == line_dp.solve(instance).objective_ns
+
+
+def test_same_seed_same_plan() -> None:
+    instance = instance_of(vgg16(), mesh(2, 2))
+    plans = {solve(instance, Limits(workers=1, seed=7)).plan for _ in range(3)}
+    assert len(plans) == 1
+
+
+def test_optimal_plan_uses_no_device_in_vain() -> None:
+    big, small = (matrix(name, macs, weights=999, taken=999, made=999) for name, macs in (("a", 9), ("b", 1)))
+    instance = instance_of(chain([big, small], [1]), mesh(1, 1, 1))
+    plan = solve(instance).plan
+    assert plan is not None
+    assert sum(stage.group.devices for stage in plan.stages) == 2
+
+
+def test_stopped_search_returns_its_best_plan_and_an_honest_bound() -> None:
+    instance = instance_of(vgg16(), mesh(2, 2, 2, 2))
+    optimum = line_dp.solve(instance).objective_ns
+    found = checked(instance, solve(instance, Limits(stopped=lambda: True)))
+    assert found.proof is Proof.FEASIBLE
+    assert found.bound_ns is not None and found.objective_ns is not None and optimum is not None
+    assert found.bound_ns <= optimum <= found.objective_ns
+    assert found.bound_ns < found.objective_ns
+
+
+def test_time_limit_is_kept() -> None:
+    instance = instance_of(vgg16(), mesh(2, 2, 2, 2))
+    began = time.monotonic()
+    found = solve(instance, Limits(time_limit_s=0.0))
+    assert found.proof is Proof.FEASIBLE
+    assert time.monotonic() - began < 30
+
+
+def test_progress_is_monotone_and_ends_at_the_outcome() -> None:
+    told: list[Progress] = []
+    instance = instance_of(vgg16(), mesh(2, 2, 2, 2))
+    found = solve(instance, Limits(progress=told.append))
+    uppers = [one.objective_ns for one in told if one.objective_ns is not None]
+    lowers = [one.bound_ns for one in told if one.bound_ns is not None]
+    assert uppers == sorted(uppers, reverse=True)
+    assert lowers == sorted(lowers)
+    assert (told[-1].objective_ns, told[-1].bound_ns) == (found.objective_ns, found.bound_ns)
+
+
+def test_times_a_thousand_make_the_optimum_a_thousandfold() -> None:
+    instance = instance_of(chain([matrix("a", 40, taken=8, made=8), matrix("b", 24)], [8]), mesh(2, 2))
+    thousandfold = replace(
+        instance,
+        forward_ns=tuple(tuple(1000 * t for t in row) for row in instance.forward_ns),
+        backward_ns=tuple(tuple(1000 * t for t in row) for row in instance.backward_ns),
+        edges=tuple(replace(edge, size_bytes=1000 * edge.size_bytes) for edge in instance.edges),
+        form_edges=tuple(replace(edge, size_bytes=1000 * edge.size_bytes) for edge in instance.form_edges),
+        parameter_bytes=tuple(1000 * size for size in instance.parameter_bytes),
+        input_bytes=tuple(1000 * size for size in instance.input_bytes),
+        output_bytes=tuple(1000 * size for size in instance.output_bytes),
+    )
+    one, other = solve(instance).objective_ns, solve(thousandfold).objective_ns
+    assert one is not None
+    assert other == 1000 * one

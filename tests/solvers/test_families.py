@@ -1,0 +1,108 @@
+"""Every constraint family has a rule, a number, and a witness: an instance that comes out wrong without it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from ortools.sat.python import cp_model
+
+from formulation.instance import Instance
+from formulation.options import CostModel
+from formulation.rules import RULES
+from formulation.tables import build_tables, line_groups
+from formulation.units import Link
+from solvers import line_dp
+from solvers.cpsat.families import Family
+from solvers.cpsat.model import FAMILIES, build_model
+from solvers.cpsat.valid import redundant_families
+from tests.examples import chain, instance_of, matrix, mesh
+from tests.generators import instances
+
+PRICED = {"stage_time", "boundary_time"}
+"""Families that bound the objective: their rule is the evaluator's price, compared with ==."""
+
+
+def cheapest_accepted(instance: Instance, families: Sequence[Family], redundant: bool = False) -> int:
+    """Return the least threshold for which the model with these families has an assignment."""
+    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    extra = redundant_families(tables) if redundant else ()
+    low, high = 0, 1 << 20
+    while low < high:
+        middle = (low + high) // 2
+        solver = cp_model.CpSolver()
+        solver.parameters.cp_model_presolve = False
+        solver.parameters.num_workers = 1
+        status = solver.solve(build_model(tables, middle, (*families, *extra)).model)
+        accepted = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        low, high = (low, middle) if accepted else (middle + 1, high)
+    return low
+
+
+# Three layers of 30 ns (10 forward, 20 backward) on three devices; cuts are dear.
+BALANCED = chain([matrix("a", 10), matrix("b", 10), matrix("c", 10)], [1, 1])
+# One layer of 60 ns whose weights are dear to synchronise and whose input and output are cheap to move.
+WIDE = chain([matrix("a", 20, weights=400, taken=4, made=4)], [])
+# A layer that costs more to share than to compute alone.
+DEAR = matrix("a", 10, weights=1000, taken=1000, made=1000)
+
+WITNESSES: dict[str, Instance] = {
+    "cover": instance_of(BALANCED, mesh(1, 1, 1)),
+    "devices": instance_of(BALANCED, mesh(1, 1)),
+    "line": instance_of(BALANCED, mesh(2, 2, inside=Link(8_000_000_000), between=Link(80_000_000))),
+    "forms": instance_of(WIDE, mesh(2)),
+    "stage_time": instance_of(BALANCED, mesh(1)),
+    "boundary_time": instance_of(chain([DEAR, replace(DEAR, name="b")], [50]), mesh(1, 1)),
+}
+
+
+def test_families_and_rules_are_the_same_set_in_the_same_order() -> None:
+    named = {family.name: family.number for family in FAMILIES}
+    assert {rule.name: rule.number for rule in RULES} == {
+        name: number for name, number in named.items() if name not in PRICED
+    }
+    assert [family.number for family in FAMILIES] == sorted(set(named.values()))
+
+
+def test_every_family_is_in_the_docs_under_its_number() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "formulation.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\d+) \| `(\w+)` \|", text, flags=re.MULTILINE))
+    assert {int(number): name for number, name in rows.items()} == {one.number: one.name for one in FAMILIES}
+
+
+def test_every_family_has_a_witness() -> None:
+    assert set(WITNESSES) == {family.name for family in FAMILIES}
+
+
+@pytest.mark.parametrize("name", list(WITNESSES))
+def test_leaving_a_family_out_changes_the_optimum_of_its_witness(name: str) -> None:
+    instance = WITNESSES[name]
+    complete = cheapest_accepted(instance, FAMILIES)
+    without = cheapest_accepted(instance, [family for family in FAMILIES if family.name != name])
+    assert complete == line_dp.solve(instance).objective_ns
+    assert without < complete
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(instances())
+def test_redundant_families_cut_off_no_plan(instance: Instance) -> None:
+    optimum = line_dp.solve(instance).objective_ns
+    assert optimum is not None
+    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    solver = cp_model.CpSolver()
+    solver.parameters.cp_model_presolve = False
+    solver.parameters.num_workers = 1
+    model = build_model(tables, optimum, (*FAMILIES, *redundant_families(tables))).model
+    assert solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+
+
+def test_constraints_can_be_named() -> None:
+    instance = instance_of(BALANCED, mesh(1, 1), CostModel())
+    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    model = build_model(tables, 1000, FAMILIES, names=True).model
+    names = {constraint.name.split("[")[0] for constraint in model.proto.constraints if constraint.name}
+    assert {"cover", "devices", "line", "forms", "stage_time"} <= names
