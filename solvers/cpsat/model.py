@@ -14,7 +14,12 @@ FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES
 
 
 def build_model(
-    tables: Tables, threshold_ns: int, families: Sequence[Family], *, names: bool = False
+    tables: Tables,
+    threshold_ns: int,
+    families: Sequence[Family],
+    *,
+    layered: bool = True,
+    names: bool = False,
 ) -> Variables:
     """Post the families to a new model that asks for a plan of at most ``threshold_ns``.
 
@@ -22,7 +27,8 @@ def build_model(
     longer than building. Cost: O(slots x layers x kinds) clauses.
     """
     instance = tables.instance
-    v = make_variables(tables, threshold_ns, min(len(instance.layers), instance.devices))
+    slots = min(len(instance.layers), instance.devices)
+    v = make_variables(tables, threshold_ns, slots, layered=layered)
     for family in families:
         for index, constraint in family.post(v):
             if names:

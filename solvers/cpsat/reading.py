@@ -24,5 +24,7 @@ def read_plan(v: Variables, solver: cp_model.CpSolver) -> Plan:
 
 
 def _form(v: Variables, solver: cp_model.CpSolver, layer: int) -> int:
+    if not v.state:
+        return 0
     chosen = (form for (_, form), literal in v.state[layer].items() if solver.boolean_value(literal))
     return next(chosen, 0)

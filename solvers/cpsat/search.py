@@ -8,138 +8,129 @@ numbers, so the search ends.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome, Progress, Proof
 from formulation.plan import Plan
-from formulation.tables import Tables, build_tables, line_groups
-from solvers.cpsat.families import Family
-from solvers.cpsat.model import FAMILIES, build_model
-from solvers.cpsat.reading import read_plan
-from solvers.cpsat.start import first_plan
-from solvers.cpsat.valid import floors, lower_bound_ns, redundant_families
+from formulation.tables import Times
+from solvers.cpsat.engine import found, make_solver, run
+from solvers.cpsat.variables import Variables
 
-NAME = "cpsat"
-POLL_S = 0.05
 TIDY_WORK = 1.0
 """Deterministic time that CP-SAT may spend on a tidier optimal plan (about seconds)."""
 
 
-def solve(instance: Instance, limits: Limits | None = None, families: Sequence[Family] = FAMILIES) -> Outcome:
-    """Find the best plan and prove it, or the best within the limits with an honest bound.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A way to ask for a plan of at most T: how to build the model, and how to read a plan from it.
 
-    ``families`` are the constraints that say what a plan is and costs; leaving one out is for witnesses in tests.
-    The outcome's objective is the evaluator's price of the plan, not the solver's.
+    ``values`` are, in ascending order, values that every objective is one of (None: any whole number).
     """
-    limits = limits or Limits()
-    began = time.monotonic()
-    tables = build_tables(instance, tuple(line_groups(instance).values()))
-    plan = first_plan(tables)
-    search = _Search(
-        tables=tables,
-        families=(*families, *redundant_families(tables)),
-        limits=limits,
-        deadline=None if limits.time_limit_s is None else began + limits.time_limit_s,
-        plan=plan,
-        upper=_price(instance, plan),
-        lower=lower_bound_ns(tables, floors(tables)),
-    )
-    search.run()
-    proved = search.lower >= search.upper
-    if proved:
-        search.tidy()
-    return Outcome(
-        solver=NAME,
-        proof=Proof.OPTIMAL if proved else Proof.FEASIBLE,
-        plan=search.plan,
-        objective_ns=search.upper,
-        bound_ns=search.lower,
-        seconds=time.monotonic() - began,
-        notes=(f"{search.steps} thresholds asked",),
-    )
+
+    build: Callable[[int], Variables]
+    read: Callable[[Variables, cp_model.CpSolver], Plan]
+    values: Times | None = None
 
 
 @dataclass(slots=True)
-class _Search:
+class Search:
     """The state of one search: best plan and its price (upper), proved lower limit, thresholds asked."""
 
-    tables: Tables
-    families: tuple[Family, ...]
+    instance: Instance
+    question: Question
     limits: Limits
-    deadline: float | None
+    began: float
     plan: Plan
-    upper: int
     lower: int
+    upper: int = 0
     steps: int = 0
 
-    def run(self) -> None:
-        """Ask thresholds until lower and upper meet or the limits end the search."""
+    def outcome(self, solver: str) -> Outcome:
+        """Search, and say what came of it. The objective is the evaluator's price of the plan."""
+        self.upper = price_ns(self.instance, self.plan)
+        self._search()
+        proved = self.lower >= self.upper
+        if proved:
+            self._tidy()
+        return Outcome(
+            solver=solver,
+            proof=Proof.OPTIMAL if proved else Proof.FEASIBLE,
+            plan=self.plan,
+            objective_ns=self.upper,
+            bound_ns=self.lower,
+            seconds=time.monotonic() - self.began,
+            notes=(f"{self.steps} thresholds asked",),
+        )
+
+    def _search(self) -> None:
         self._tell()
         while self.lower < self.upper and not self._over():
             threshold = self._next_threshold()
             status, plan = self._ask(threshold)
             if status == cp_model.INFEASIBLE:
-                self.lower = threshold + 1
+                self.lower = self._value_above(threshold)
             elif plan is not None:
                 self._take(plan, threshold)
             self._tell()
-
-    def tidy(self) -> None:
-        """Among the optimal plans take one that is easy to read and to run (not proved best: work is limited).
-
-        Few devices first, then few stages, then few layers in a form other than 0.
-        """
-        v = build_model(self.tables, self.upper, self.families)
-        sizes = [group.devices for group in self.tables.groups]
-        unusual = [literal for row in v.state for (_, form), literal in row.items() if form != 0]
-        stage_weight = len(unusual) + 1
-        device_weight = stage_weight * (v.slots + 1)
-        v.model.minimize(
-            sum(
-                (device_weight * sizes[g] + stage_weight) * literal
-                for row in v.runs
-                for g, literal in enumerate(row)
-            )
-            + sum(unusual)
-        )
-        solver = _solver(self.limits, None)
-        solver.parameters.max_deterministic_time = TIDY_WORK
-        status = _solve(solver, v.model, self._over)
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            self._take(read_plan(v, solver), self.upper)
 
     def _next_threshold(self) -> int:
         """Bisect; the first and then every third question is the one that would end the search."""
         self.steps += 1
         if self.steps % 3 == 1:
             return self.upper - 1
-        return (self.lower + self.upper - 1) // 2
+        values = self.question.values
+        if values is None:
+            return (self.lower + self.upper - 1) // 2
+        low, high = np.searchsorted(values, [self.lower, self.upper])
+        return int(values[(low + high - 1) // 2]) if low < high else self.upper - 1
+
+    def _value_above(self, threshold_ns: int) -> int:
+        """Return the least value that an objective above the threshold can have (at most the best known)."""
+        values = self.question.values
+        if values is None:
+            return threshold_ns + 1
+        at = int(np.searchsorted(values, threshold_ns, side="right"))
+        return min(int(values[at]), self.upper) if at < len(values) else self.upper
 
     def _ask(self, threshold_ns: int) -> tuple[cp_model.CpSolverStatus, Plan | None]:
-        v = build_model(self.tables, threshold_ns, self.families)
-        solver = _solver(self.limits, None if self.deadline is None else self.deadline - time.monotonic())
-        status = _solve(solver, v.model, self._over)
-        found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-        return status, read_plan(v, solver) if found else None
+        v = self.question.build(threshold_ns)
+        limit = self.limits.time_limit_s
+        solver = make_solver(self.limits, None if limit is None else self.began + limit - time.monotonic())
+        status = run(solver, v.model, self._over)
+        return status, self.question.read(v, solver) if found(status) else None
 
     def _take(self, plan: Plan, threshold_ns: int) -> None:
         """Keep a plan at the evaluator's price, which must keep the promise of the threshold."""
-        price = _price(self.tables.instance, plan)
+        price = price_ns(self.instance, plan)
         if price > threshold_ns:
             raise SolverDefectError(
                 f"the model accepts a plan at {threshold_ns} ns that the evaluator prices at {price} ns"
             )
         self.plan, self.upper = plan, price
 
+    def _tidy(self) -> None:
+        """Among the optimal plans take one that is easy to read and to run (not proved best: work is limited).
+
+        Few devices first, then few stages, then few layers in a form other than 0.
+        """
+        v = self.question.build(self.upper)
+        v.model.minimize(untidiness(v))
+        solver = make_solver(self.limits, None)
+        solver.parameters.max_deterministic_time = TIDY_WORK
+        status = run(solver, v.model, self._over)
+        if found(status):
+            self._take(self.question.read(v, solver), self.upper)
+
     def _over(self) -> bool:
-        late = self.deadline is not None and time.monotonic() >= self.deadline
+        limit = self.limits.time_limit_s
+        late = limit is not None and time.monotonic() >= self.began + limit
         return late or self.limits.stopped()
 
     def _tell(self) -> None:
@@ -150,46 +141,21 @@ class SolverDefectError(Exception):
     """The model and the evaluator contradict each other: a defect, never a property of the input."""
 
 
-def _price(instance: Instance, plan: Plan) -> int:
-    found = evaluate(instance, plan)
-    if found.objective_ns is None or found.violations:
-        raise SolverDefectError("; ".join(violation.message for violation in found.violations))
-    return found.objective_ns
+def price_ns(instance: Instance, plan: Plan) -> int:
+    """Return the evaluator's price of a plan that must keep every rule; else raise SolverDefectError."""
+    evaluation = evaluate(instance, plan)
+    if evaluation.objective_ns is None or evaluation.violations:
+        raise SolverDefectError("; ".join(violation.message for violation in evaluation.violations))
+    return evaluation.objective_ns
 
 
-def _solver(limits: Limits, seconds: float | None) -> cp_model.CpSolver:
-    """Set up CP-SAT without its presolve.
-
-    google/or-tools#5293 and #5274: in 9.15 presolve can certify wrong optima on one-hot groups with linear
-    rows, which is the shape of this model. With the threshold fixed presolve buys nothing here: the model is
-    built with what it would find out (docs/decisions), and the search alone is as fast or faster.
-    """
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = limits.workers
-    solver.parameters.random_seed = limits.seed
-    solver.parameters.cp_model_presolve = False
-    solver.parameters.cp_model_probing_level = 0
-    solver.parameters.catch_sigint_signal = False
-    if seconds is not None:
-        solver.parameters.max_time_in_seconds = max(0.01, seconds)
-    return solver
-
-
-def _solve(
-    solver: cp_model.CpSolver, model: cp_model.CpModel, over: Callable[[], bool]
-) -> cp_model.CpSolverStatus:
-    """Solve while a second thread watches for the wish to stop."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(POLL_S):
-            if over():
-                solver.stop_search()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        return solver.solve(model)
-    finally:
-        done.set()
-        watcher.join()
+def untidiness(v: Variables) -> cp_model.LinearExpr | int:
+    """Return devices, stages and layers in an unusual form, weighted so that each counts before the next."""
+    sizes = [group.devices for group in v.tables.groups]
+    unusual = [literal for row in v.state for (_, form), literal in row.items() if form != 0]
+    stage_weight = len(unusual) + 1
+    device_weight = stage_weight * (v.slots + 1)
+    used = sum(
+        (device_weight * sizes[g] + stage_weight) * literal for row in v.runs for g, literal in enumerate(row)
+    )
+    return used + sum(unusual)

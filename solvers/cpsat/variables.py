@@ -67,8 +67,11 @@ class Variables:
         return sum(literal for (_, taken), literal in self.state[layer].items() if taken == form)
 
 
-def make_variables(tables: Tables, threshold_ns: int, slots: int) -> Variables:
-    """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold."""
+def make_variables(tables: Tables, threshold_ns: int, slots: int, *, layered: bool = True) -> Variables:
+    """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold.
+
+    Without ``layered`` there are no variables for kinds and forms of single layers (stage tables stand for them).
+    """
     model = cp_model.CpModel()
     total, kinds, links = len(tables.instance.layers), len(tables.kinds), range(len(tables.links))
     always, never = model.new_constant(1), model.new_constant(0)
@@ -83,8 +86,10 @@ def make_variables(tables: Tables, threshold_ns: int, slots: int) -> Variables:
         starts=starts,
         runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in range(slots)],
         kind=[[model.new_bool_var(f"kind[{k},{c}]") for c in range(kinds)] for k in range(slots)],
-        layer_kind=[[model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in range(total)],
-        state=[_states(model, tables, layer, threshold_ns) for layer in range(total)],
+        layer_kind=[
+            [model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in range(total * layered)
+        ],
+        state=[_states(model, tables, layer, threshold_ns) for layer in range(total * layered)],
         cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
         join=[[model.new_bool_var(f"join[{k},{x}]") for x in links] for k in range(slots - 1)],
         crossing=[[model.new_bool_var(f"crossing[{i},{x}]") for x in links] for i in range(total)],

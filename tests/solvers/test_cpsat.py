@@ -15,12 +15,12 @@ from formulation.outcome import Limits, Progress, Proof, checked
 from formulation.tables import build_tables, line_groups
 from solvers import brute_force, line_dp
 from solvers.cpsat import start
-from solvers.cpsat.search import solve
+from solvers.cpsat.layered import solve
 from solvers.cpsat.valid import floors, lower_bound_ns
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances, layer_graphs
 
-SLOWLY = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+SLOWLY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ONE_WORKER = Limits(workers=1)
 
 
@@ -33,7 +33,7 @@ def test_proves_the_optimum_of_the_exact_dynamic_programme(instance: Instance) -
     assert found.objective_ns == expected.objective_ns == found.bound_ns
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(layers=layer_graphs(max_layers=4)))
 def test_proves_the_optimum_of_brute_force(instance: Instance) -> None:
     found = checked(instance, solve(instance, ONE_WORKER))

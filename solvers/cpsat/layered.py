@@ -1,0 +1,39 @@
+"""The declarative solver: one model of cut points, device groups and the form of every layer.
+
+It shares cost tables with the dynamic programmes and nothing else: no plan, no bound, no stage time of theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from formulation.instance import Instance
+from formulation.outcome import Limits, Outcome
+from formulation.tables import build_tables, line_groups
+from solvers.cpsat.families import Family
+from solvers.cpsat.model import FAMILIES, build_model
+from solvers.cpsat.reading import read_plan
+from solvers.cpsat.search import Question, Search
+from solvers.cpsat.start import first_plan
+from solvers.cpsat.valid import floors, lower_bound_ns, redundant_families
+
+NAME = "cpsat"
+
+
+def solve(instance: Instance, limits: Limits | None = None, families: Sequence[Family] = FAMILIES) -> Outcome:
+    """Find the best plan and prove it, or the best within the limits with an honest bound.
+
+    ``families`` are the constraints that say what a plan is and costs.
+    """
+    began = time.monotonic()
+    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    posted = (*families, *redundant_families(tables))
+    return Search(
+        instance=instance,
+        question=Question(lambda threshold_ns: build_model(tables, threshold_ns, posted), read_plan),
+        limits=limits or Limits(),
+        began=began,
+        plan=first_plan(tables),
+        lower=lower_bound_ns(tables, floors(tables)),
+    ).outcome(NAME)

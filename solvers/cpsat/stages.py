@@ -1,0 +1,109 @@
+"""The accelerated model: whole stages from the tables of the dynamic programme, instead of layers and forms.
+
+With the threshold T fixed, "a stage of kind c can hold layers i to j" is read from the least stage times over all
+forms (``solvers.hybrid``), so the model needs no variable for the form of a layer; the forms of the plan that is
+found are filled in afterwards. Two families replace ``forms`` and ``stage_time``:
+
+(5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(c, i)`` at the latest, exactly;
+(8') ``labels``: the first p devices of the line reach layer ``latest[p]`` at the furthest, and the others can do
+     the layers from ``earliest[p]`` on at best (a dynamic programme that ignores boundaries and links).
+
+The bound leans on ``solvers.hybrid``; the layered model (``solvers.cpsat.model``) does not. A test shows that both
+agree. Only where links pay for boundaries and the slowest stage counts: else a stage's time is not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from formulation.options import BoundaryCharge, Combine
+from formulation.tables import Tables, Times
+from solvers.cpsat.clocks import post_boundary_time
+from solvers.cpsat.families import Family, Posted, line_intervals, post_cover, post_devices, post_line
+from solvers.cpsat.variables import Variables
+from solvers.hybrid import StageTimes
+
+
+def applies(tables: Tables) -> bool:
+    """Tell whether stage times do not depend on neighbouring stages and only the slowest counts."""
+    cost = tables.instance.cost
+    return cost.boundary_charge is BoundaryCharge.LINK and cost.combine is Combine.MAX
+
+
+def stage_families(times: StageTimes) -> tuple[Family, ...]:
+    """Return the families of the accelerated model."""
+    return (
+        Family(1, "cover", post_cover),
+        Family(2, "devices", post_devices),
+        Family(3, "line", post_line),
+        Family(5, "stage_table", _stage_table(times)),
+        Family(6, "boundary_time", post_boundary_time),
+        Family(8, "labels", _labels(times)),
+    )
+
+
+def furthest(times: StageTimes, kind: int, threshold_ns: int) -> Times:
+    """Return ``E(kind, i)`` for i = 0..N: the furthest layer index at which a stage from i on may stop.
+
+    Stage times never fall when a layer is added at the end; ``count`` relies on that.
+    """
+    fits = times.time[kind] <= threshold_ns
+    first = np.arange(len(fits))
+    return np.append(first + fits.sum(axis=1), len(fits))
+
+
+def _stage_table(times: StageTimes) -> Callable[[Variables], Posted]:
+    def post(v: Variables) -> Posted:
+        for c in range(len(v.tables.kinds)):
+            ends = furthest(times, c, v.threshold_ns)
+            widest = np.maximum.accumulate(ends)
+            for i in range(v.layers):
+                if widest[i] < min(int(widest[i + 1]), v.layers):
+                    yield from _end(v, c, i, int(widest[i]), exact=False)
+                if ends[i] < widest[i]:
+                    yield from _end(v, c, i, int(ends[i]), exact=True)
+
+    return post
+
+
+def _end(v: Variables, kind: int, start: int, end: int, *, exact: bool) -> Posted:
+    """Forbid slots of this kind that start at (``exact``) or up to a layer to stop after ``end``."""
+    for k in range(v.slots):
+        clause = [~v.starts[k][start], ~v.kind[k][kind], v.starts_by(k - 1, end)]
+        if exact and start > 0:
+            clause.append(v.starts[k][start - 1])
+        yield (k, kind, start), v.model.add_bool_or(clause)
+
+
+def _labels(times: StageTimes) -> Callable[[Variables], Posted]:
+    def post(v: Variables) -> Posted:
+        intervals = line_intervals(v)
+        latest, earliest = _reach(v, times, intervals)
+        for g, (first, _) in enumerate(intervals):
+            for k in range(v.slots):
+                if latest[first] < v.layers - 1:
+                    yield (k, g, 0), v.model.add_implication(v.runs[k][g], v.starts[k][latest[first]])
+                if earliest[first] > 0:
+                    yield (k, g, 1), v.model.add_implication(v.runs[k][g], ~v.starts[k][earliest[first] - 1])
+
+    return post
+
+
+def _reach(v: Variables, times: StageTimes, intervals: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return by device position the furthest layer reached before it, the earliest one that the rest can do."""
+    devices = v.tables.instance.devices
+    latest = [0] * (devices + 1)
+    earliest = [v.layers] * (devices + 1)
+    ends = [np.maximum.accumulate(furthest(times, c, v.threshold_ns)) for c in range(len(v.tables.kinds))]
+    at = {interval: v.tables.kind_of[g] for g, interval in enumerate(intervals)}
+    for position in range(devices):
+        for count in range(1, devices - position + 1):
+            reached = int(ends[at[position, count]][latest[position]])
+            latest[position + count] = max(latest[position + count], reached)
+    for position in reversed(range(devices)):
+        for count in range(1, devices - position + 1):
+            ways = np.flatnonzero(ends[at[position, count]] >= earliest[position + count])
+            earliest[position] = min(earliest[position], int(ways[0]))
+    return latest, earliest
