@@ -13,7 +13,7 @@ import networkx as nx
 
 from formulation.cluster import DeviceClass, Server, link_matrix, servers_of
 from formulation.layers import Layer, Split, layers_of
-from formulation.options import CostModel, Count, Training
+from formulation.options import Constraints, CostModel, Count, Training
 from formulation.units import NS_PER_SECOND, Link, ceil_div, ceil_fraction
 
 
@@ -66,6 +66,7 @@ class Instance:
     stash_bytes: tuple[int, ...]
     training: Training
     cost: CostModel
+    constraints: Constraints
     layer_graph: nx.DiGraph = field(repr=False, compare=False)
     cluster_graph: nx.Graph = field(repr=False, compare=False)
 
@@ -79,7 +80,13 @@ class Instance:
         return self.device_classes.index(self.servers[server].device_class)
 
 
-def build_instance(layers: nx.DiGraph, cluster: nx.Graph, training: Training, cost: CostModel) -> Instance:
+def build_instance(
+    layers: nx.DiGraph,
+    cluster: nx.Graph,
+    training: Training,
+    cost: CostModel,
+    constraints: Constraints | None = None,
+) -> Instance:
     """Turn a layer graph and a cluster graph into the numeric problem.
 
     Byte counts of the graph, taken in ``element_bytes`` per element, are scaled to ``bytes_per_element`` of the
@@ -119,6 +126,7 @@ def build_instance(layers: nx.DiGraph, cluster: nx.Graph, training: Training, co
         stash_bytes=tuple(ceil_fraction(layer.stash_bytes * batch) for layer in rows),
         training=training,
         cost=cost,
+        constraints=constraints or Constraints(),
         layer_graph=layers,
         cluster_graph=cluster,
     )

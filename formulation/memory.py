@@ -7,6 +7,8 @@ output of one layer with their gradients while it runs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from formulation.groups import Group
 from formulation.instance import Instance
 from formulation.options import Schedule
@@ -36,42 +38,59 @@ def weight_versions(schedule: Schedule, stage: int, stages: int) -> int:
 
 
 def stage_memory_bytes(instance: Instance, plan: Plan, index: int) -> int:
-    """Peak bytes on one device of stage ``index`` of a plan."""
+    """Return the peak bytes on one device of stage ``index`` of a plan.
+
+    ``(versions + 1) * weights + optimiser state + in_flight * stash + largest working set``; the ``+ 1`` is the
+    gradient. Every part of every layer is divided among the devices and rounded up on its own.
+    """
     stage, stages = plan.stages[index], len(plan)
     training = instance.training
-    versions = weight_versions(training.schedule, index, stages)
+    copies = weight_versions(training.schedule, index, stages) + 1
     kept = in_flight(training.schedule, index, stages, training.micro_batches)
-    state = sum(_state_bytes(instance, stage, layer, versions) for layer in stage.span.layers)
-    stash = sum(_share(instance, stage, layer, instance.stash_bytes[layer]) for layer in stage.span.layers)
-    working = max(
-        2 * _share(instance, stage, layer, instance.input_bytes[layer] + instance.output_bytes[layer])
-        for layer in stage.span.layers
-    )
-    return state + kept * stash + working
+    shares = [layer_shares(instance, stage, layer) for layer in stage.span.layers]
+    state = sum(copies * share.weights + share.optimizer for share in shares)
+    return state + kept * sum(share.stash for share in shares) + max(share.working for share in shares)
 
 
-def _state_bytes(instance: Instance, stage: Stage, layer: int, versions: int) -> int:
-    """Weights, gradient and optimiser state. Forms 1 and 2 shard a weight matrix; form 0 copies it."""
-    size = instance.parameter_bytes[layer]
-    per_element = instance.training.bytes_per_element
-    optimizer = ceil_div(size, per_element) * instance.training.optimizer_bytes_per_parameter
-    whole = size * (versions + 1) + optimizer
-    sharded = is_matrix(instance, layer) and stage.form(layer) != 0
-    return ceil_div(whole, stage.group.devices) if sharded else whole
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Bytes of one layer on one device: weights, optimiser state, stash of a micro-batch, working set."""
+
+    weights: int
+    optimizer: int
+    stash: int
+    working: int
 
 
-def _share(instance: Instance, stage: Stage, layer: int, size_bytes: int) -> int:
-    """Part of an activation that one device holds: 1/n, or all of it where the layer works on whole tensors.
+def layer_shares(instance: Instance, stage: Stage, layer: int) -> Shares:
+    """Return what one device of a stage holds of a layer.
 
-    A matrix product of form 2 keeps its whole input; a layer without a matrix holds whole tensors when it
-    follows, or chooses, the layout of form 1.
+    Forms 1 and 2 shard the weights of a matrix product; form 0, and layers without a matrix, copy them. An
+    activation is divided among the devices, except where a layer works on whole tensors: the input of a matrix
+    product of form 2, and anything that follows, or chooses, the layout of form 1. The working set is input and
+    output with their gradients.
     """
+    devices = stage.group.devices
     source = layout_form(instance, stage.span, layer)
     form = 0 if source is None else stage.form(source)
-    whole = form == (2 if is_matrix(instance, layer) else 1)
-    return size_bytes if whole else ceil_div(size_bytes, stage.group.devices)
+    matrix = is_matrix(instance, layer)
+    sharded = devices if matrix and form != 0 else 1
+    divided = 1 if form == (2 if matrix else 1) else devices
+    return Shares(
+        weights=ceil_div(instance.parameter_bytes[layer], sharded),
+        optimizer=ceil_div(optimizer_bytes(instance, layer), sharded),
+        stash=ceil_div(instance.stash_bytes[layer], divided),
+        working=ceil_div(2 * (instance.input_bytes[layer] + instance.output_bytes[layer]), divided),
+    )
+
+
+def optimizer_bytes(instance: Instance, layer: int) -> int:
+    """Return the optimiser state of a layer's weights, undivided."""
+    training = instance.training
+    parameters = ceil_div(instance.parameter_bytes[layer], training.bytes_per_element)
+    return parameters * training.optimizer_bytes_per_parameter
 
 
 def capacity_bytes(instance: Instance, group: Group) -> int:
-    """Memory of the smallest device of a group."""
+    """Return the memory of the smallest device of a group."""
     return min(instance.servers[server].device_class.memory_bytes for server, _ in group.counts)

@@ -99,6 +99,16 @@ class CostModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraints:
+    """Which limits a plan must keep beyond being a plan.
+
+    ``memory``: every stage fits into the smallest device of its group (``formulation.memory``).
+    """
+
+    memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """One optimiser step: ``global_batch`` samples in ``micro_batches`` equal micro-batches.
 

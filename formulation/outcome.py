@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
@@ -29,7 +29,8 @@ class Outcome:
     """A solver's claim: a plan, its objective, a proven lower limit of all objectives, and the proof's strength.
 
     ``bound_ns`` is None where a solver proves nothing; ``notes`` say in words what a reader should know (for
-    example which second method agreed).
+    example which second method agreed). ``blind_to`` names rules that the solver cannot see: its plan may break
+    them, and its bound, that of a relaxation, still holds.
     """
 
     solver: str
@@ -39,6 +40,7 @@ class Outcome:
     bound_ns: int | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    blind_to: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float | None:
@@ -74,30 +76,41 @@ class FalseClaimError(Exception):
 
 
 def checked(instance: Instance, outcome: Outcome) -> Outcome:
-    """Return the outcome unchanged if its claim holds; raise FalseClaimError saying what does not.
+    """Return the outcome if its claim holds; raise FalseClaimError saying what does not.
 
     The plan is evaluated anew, its objective compared with ``==``, its bound and proof held to their meaning.
+    A plan that breaks rules which its solver is blind to proves nothing: it is returned as UNKNOWN, with the
+    broken rules in its notes.
     """
-    problems: list[str] = []
+    problems = _contradictions(outcome)
+    unseen: list[str] = []
     if outcome.plan is not None:
         found = evaluate(instance, outcome.plan)
         if found.objective_ns != outcome.objective_ns:
             problems.append(f"claimed {outcome.objective_ns} ns, the evaluator finds {found.objective_ns} ns")
-        problems += [violation.message for violation in found.violations]
-    elif outcome.objective_ns is not None:
-        problems.append(f"claimed {outcome.objective_ns} ns without a plan")
-    if outcome.proof in (Proof.OPTIMAL, Proof.FEASIBLE) and outcome.plan is None:
-        problems.append(f"claimed {outcome.proof} without a plan")
-    if outcome.proof is Proof.INFEASIBLE and outcome.plan is not None:
-        problems.append("claimed infeasible and returned a plan")
-    if outcome.proof is Proof.OPTIMAL and outcome.bound_ns != outcome.objective_ns:
-        problems.append(f"claimed optimal with bound {outcome.bound_ns} and objective {outcome.objective_ns}")
-    if (
-        outcome.bound_ns is not None
-        and outcome.objective_ns is not None
-        and outcome.bound_ns > outcome.objective_ns
-    ):
-        problems.append(f"bound {outcome.bound_ns} ns above the objective {outcome.objective_ns} ns")
+        for violation in found.violations:
+            (unseen if violation.rule in outcome.blind_to else problems).append(violation.message)
     if problems:
         raise FalseClaimError(f"{outcome.solver}: " + "; ".join(problems))
+    if unseen:
+        return replace(outcome, proof=Proof.UNKNOWN, notes=(*outcome.notes, *unseen))
     return outcome
+
+
+def _contradictions(outcome: Outcome) -> list[str]:
+    """Return what is wrong with a claim in itself, whatever the instance."""
+    plan, objective, bound, proof = outcome.plan, outcome.objective_ns, outcome.bound_ns, outcome.proof
+    checks = (
+        (plan is None and objective is not None, f"claimed {objective} ns without a plan"),
+        (plan is None and proof in (Proof.OPTIMAL, Proof.FEASIBLE), f"claimed {proof} without a plan"),
+        (plan is not None and proof is Proof.INFEASIBLE, "claimed infeasible and returned a plan"),
+        (
+            proof is Proof.OPTIMAL and bound != objective,
+            f"claimed optimal with bound {bound} and objective {objective}",
+        ),
+        (
+            bound is not None and objective is not None and bound > objective,
+            f"bound {bound} ns above the objective {objective} ns",
+        ),
+    )
+    return [message for wrong, message in checks if wrong]

@@ -14,6 +14,7 @@ from formulation.forms import forms_on
 from formulation.groups import line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
+from formulation.memory import capacity_bytes, stage_memory_bytes
 from formulation.plan import Plan
 
 
@@ -102,11 +103,27 @@ def check_forms(instance: Instance, plan: Plan) -> Iterator[Violation]:
                 yield Violation("forms", f"stage {index}: {row.name}", form, choices[-1], "form", message)
 
 
+def check_memory(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """(7) Every stage fits into the memory of the smallest device of its group, where memory is limited."""
+    if not instance.constraints.memory:
+        return
+    for index, stage in enumerate(plan.stages):
+        needed, capacity = stage_memory_bytes(instance, plan, index), capacity_bytes(instance, stage.group)
+        if needed > capacity:
+            over = (needed - capacity) / (1 << 30)
+            message = (
+                f"stage {index} needs {needed} bytes on each of {_devices(instance, stage.group.counts)}, which"
+                f" have {capacity}: {over:.2f} GiB too much"
+            )
+            yield Violation("memory", f"stage {index}", needed, capacity, "bytes", message)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(1, "cover", check_cover),
     Rule(2, "devices", check_devices),
     Rule(3, "line", check_line),
     Rule(4, "forms", check_forms),
+    Rule(7, "memory", check_memory),
 )
 
 

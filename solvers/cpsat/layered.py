@@ -16,7 +16,7 @@ from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.reading import read_plan
 from solvers.cpsat.search import Question, Search
 from solvers.cpsat.start import first_plan
-from solvers.cpsat.valid import floors, lower_bound_ns, redundant_families
+from solvers.cpsat.valid import ceiling_ns, floors, lower_bound_ns, redundant_families
 
 NAME = "cpsat"
 
@@ -36,4 +36,5 @@ def solve(instance: Instance, limits: Limits | None = None, families: Sequence[F
         began=began,
         plan=first_plan(tables),
         lower=lower_bound_ns(tables, floors(tables)),
+        upper=ceiling_ns(tables) + 1,
     ).outcome(NAME)

@@ -41,33 +41,41 @@ class Question:
 
 @dataclass(slots=True)
 class Search:
-    """The state of one search: best plan and its price (upper), proved lower limit, thresholds asked."""
+    """The state of one search: best plan and its price (upper), proved lower limit, thresholds asked.
+
+    Without a plan, ``upper`` is one above a value that no plan exceeds: "no" below it means that there is none.
+    """
 
     instance: Instance
     question: Question
     limits: Limits
     began: float
-    plan: Plan
+    plan: Plan | None
     lower: int
-    upper: int = 0
+    upper: int
     steps: int = 0
 
     def outcome(self, solver: str) -> Outcome:
         """Search, and say what came of it. The objective is the evaluator's price of the plan."""
-        self.upper = price_ns(self.instance, self.plan)
+        if self.plan is not None:
+            self.upper = price_ns(self.instance, self.plan)
         self._search()
-        proved = self.lower >= self.upper
-        if proved:
+        if self.plan is not None and self.lower >= self.upper:
             self._tidy()
         return Outcome(
             solver=solver,
-            proof=Proof.OPTIMAL if proved else Proof.FEASIBLE,
+            proof=self._proof(),
             plan=self.plan,
-            objective_ns=self.upper,
-            bound_ns=self.lower,
+            objective_ns=None if self.plan is None else self.upper,
+            bound_ns=None if self._proof() is Proof.INFEASIBLE else self.lower,
             seconds=time.monotonic() - self.began,
             notes=(f"{self.steps} thresholds asked",),
         )
+
+    def _proof(self) -> Proof:
+        if self.plan is None:
+            return Proof.INFEASIBLE if self.lower >= self.upper else Proof.UNKNOWN
+        return Proof.OPTIMAL if self.lower >= self.upper else Proof.FEASIBLE
 
     def _search(self) -> None:
         self._tell()
@@ -134,7 +142,7 @@ class Search:
         return late or self.limits.stopped()
 
     def _tell(self) -> None:
-        self.limits.progress(Progress(self.upper, self.lower))
+        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
 
 
 class SolverDefectError(Exception):

@@ -18,7 +18,7 @@ from solvers.cpsat.reading import read_plan
 from solvers.cpsat.search import Question, Search
 from solvers.cpsat.stages import applies, stage_families
 from solvers.cpsat.start import first_plan
-from solvers.cpsat.valid import floors, lower_bound_ns
+from solvers.cpsat.valid import ceiling_ns, floors, lower_bound_ns
 from solvers.cpsat.variables import Variables
 from solvers.hybrid import StageTimes, best_forms, stage_times
 
@@ -37,7 +37,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         outcome = layered.solve(instance, limits)
         return replace(outcome, solver=NAME, notes=(*outcome.notes, "layered model: stages are not independent"))
     times = stage_times(tables)
-    families = stage_families(times)
+    families, start = stage_families(times), first_plan(tables)
 
     def read(v: Variables, solver: cp_model.CpSolver) -> Plan:
         return with_best_forms(times, read_plan(v, solver))
@@ -51,8 +51,9 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         ),
         limits=limits or Limits(),
         began=began,
-        plan=with_best_forms(times, first_plan(tables)),
+        plan=None if start is None else with_best_forms(times, start),
         lower=lower_bound_ns(tables, floors(tables)),
+        upper=ceiling_ns(tables) + 1,
     ).outcome(NAME)
 
 

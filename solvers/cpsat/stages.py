@@ -9,7 +9,7 @@ found are filled in afterwards. Two families replace ``forms`` and ``stage_time`
      the layers from ``earliest[p]`` on at best (a dynamic programme that ignores boundaries and links).
 
 The bound leans on ``solvers.hybrid``; the layered model (``solvers.cpsat.model``) does not. A test shows that both
-agree. Only where links pay for boundaries and the slowest stage counts: else a stage's time is not its own.
+agree. Only where links pay for boundaries, the slowest stage counts and memory is not limited.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ from solvers.hybrid import StageTimes
 
 
 def applies(tables: Tables) -> bool:
-    """Tell whether stage times do not depend on neighbouring stages and only the slowest counts."""
+    """Tell whether a stage is its own affair: its time is, only the slowest counts, and memory is not limited."""
     cost = tables.instance.cost
-    return cost.boundary_charge is BoundaryCharge.LINK and cost.combine is Combine.MAX
+    return (
+        not tables.instance.constraints.memory
+        and cost.boundary_charge is BoundaryCharge.LINK
+        and cost.combine is Combine.MAX
+    )
 
 
 def stage_families(times: StageTimes) -> tuple[Family, ...]:

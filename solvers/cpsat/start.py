@@ -17,19 +17,21 @@ from formulation.plan import Plan, Span, Stage
 from formulation.tables import Tables
 
 
-def first_plan(tables: Tables) -> Plan:
-    """Return the better of the candidates. Cost: O(devices x layers) for each of some 40 thresholds."""
+def first_plan(tables: Tables) -> Plan | None:
+    """Return the best candidate that keeps every rule; None if none does (memory may forbid all of them).
+
+    Cost: O(devices x layers) for each of some 40 thresholds.
+    """
     instance = tables.instance
     candidates = [_plan(instance, [0, len(instance.layers)])]
     packed = _packed(tables)
     if packed is not None:
         candidates.append(_plan(instance, packed))
-    return min(candidates, key=lambda plan: _price(instance, plan))
-
-
-def _price(instance: Instance, plan: Plan) -> int:
-    found = evaluate(instance, plan).objective_ns
-    return found if found is not None else 1 << 62
+    priced = [(evaluate(instance, plan), plan) for plan in candidates]
+    kept = [
+        (found.objective_ns, plan) for found, plan in priced if found.feasible and found.objective_ns is not None
+    ]
+    return min(kept, key=lambda pair: pair[0])[1] if kept else None
 
 
 def _plan(instance: Instance, cuts: list[int]) -> Plan:

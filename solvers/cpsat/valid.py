@@ -3,10 +3,10 @@
 They need lower limits of stage times, not exact ones: sums of what each layer takes at least. So this proof leans
 on no dynamic programme.
 
-(7) ``staircase``: a slot of kind c that starts at layer i or earlier ends at ``E(c, i)`` at the latest. With the
+(101) ``staircase``: a slot of kind c that starts at layer i or earlier ends at ``E(c, i)`` at the latest. With the
     threshold fixed, "kind c can hold layers i to j" is a yes/no table, monotone in i and j, hence one clause of
     three literals for each step of the stairs (design note: monotone tables on order-encoded cut points).
-(8) ``area``: the layers before a device position p cost at least their *area* (price of the devices times
+(102) ``area``: the layers before a device position p cost at least their *area* (price of the devices times
     time, the least over all kinds), and the devices before p offer at most their price times T; likewise after.
 """
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from formulation.groups import line
 from formulation.layers import Split
+from formulation.memory_tables import MemoryTables, memory_tables
 from formulation.options import Combine, StageTime
 from formulation.tables import FORBIDDEN, Tables, Times
 from solvers.cpsat.families import Family, Posted, line_intervals
@@ -36,6 +37,23 @@ class Floors:
     sums: tuple[Times, ...]
     area: Times
     offer: Times
+    memory: MemoryFloors | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFloors:
+    """Prefix sums, by kind, of the least bytes that layers hold whatever their forms, without working sets."""
+
+    tables: MemoryTables
+    fixed: Times
+    weights: Times
+    stash: Times
+
+    def furthest(self, kind: int, slot: int) -> Times:
+        """Return for every first layer the last layer index at which a stage of this slot may stop."""
+        copies, kept = self.tables.copies(slot), self.tables.kept(slot)
+        held = self.fixed[kind] + copies * self.weights[kind] + kept * self.stash[kind]
+        return np.searchsorted(held, held + self.tables.capacity[kind], side="right") - 1
 
 
 def floors(tables: Tables) -> Floors:
@@ -53,7 +71,14 @@ def floors(tables: Tables) -> Floors:
         sums=tuple(_prefix(part) for part in parts),
         area=_prefix((parts[0] * per_kind[:, None]).min(axis=0)),
         offer=np.concatenate([[0], np.cumsum(np.array(position, dtype=np.int64))]),
+        memory=_memory_floors(tables) if tables.instance.constraints.memory else None,
     )
+
+
+def _memory_floors(tables: Tables) -> MemoryFloors:
+    held = memory_tables(tables)
+    least = (_prefix(part.min(axis=2)) for part in (held.optimizer, held.weights, held.stash))
+    return MemoryFloors(held, *least)
 
 
 def _common(tables: Tables) -> int:
@@ -66,9 +91,14 @@ def _prefix(values: Times) -> Times:
     return np.concatenate([start, np.cumsum(values, axis=-1, dtype=np.int64)], axis=-1)
 
 
-def furthest(limits: Floors, kind: int, threshold_ns: int) -> Times:
-    """Return ``E(kind, i)`` for every first layer i: the last layer index at which such a stage may stop."""
+def furthest(limits: Floors, kind: int, slot: int, threshold_ns: int) -> Times:
+    """Return ``E(kind, i)`` for every first layer i: the last layer index at which such a stage may stop.
+
+    It depends on the slot only where memory is limited (copies of weights and micro-batches in flight).
+    """
     ends = [np.searchsorted(prefix[kind], prefix[kind] + threshold_ns, side="right") - 1 for prefix in limits.sums]
+    if limits.memory is not None:
+        ends.append(limits.memory.furthest(kind, slot))
     return np.min(np.stack(ends), axis=0)
 
 
@@ -80,23 +110,34 @@ def lower_bound_ns(tables: Tables, limits: Floors) -> int:
     return max(alone, -(-int(limits.area[-1]) // int(limits.offer[-1])))
 
 
+def ceiling_ns(tables: Tables) -> int:
+    """Return a value that no plan exceeds: everything at its dearest, one after another."""
+    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
+    return int(
+        tables.compute.max(axis=0).sum()
+        + real.max(axis=(0, 2)).sum()
+        + tables.between.max(axis=(0, 2, 3)).sum()
+        + (tables.activation + tables.gradient).max(axis=0, initial=0).sum()
+    )
+
+
 def staircase(limits: Floors) -> Callable[[Variables], Posted]:
-    """(7) Return the family's generator for these lower limits."""
+    """(101) Return the family's generator for these lower limits."""
 
     def post(v: Variables) -> Posted:
         for c in range(len(v.tables.kinds)):
-            ends = furthest(limits, c, v.threshold_ns)
-            steps = [i for i in range(v.layers) if ends[i] < min(int(ends[i + 1]), v.layers)]
             for k in range(v.slots):
-                for i in steps:
-                    stop = v.starts_by(k - 1, int(ends[i]))
-                    yield (k, c, i), v.model.add_bool_or([~v.starts[k][i], ~v.kind[k][c], stop])
+                ends = furthest(limits, c, k, v.threshold_ns)
+                for i in range(v.layers):
+                    if ends[i] < min(int(ends[i + 1]), v.layers):
+                        stop = v.starts_by(k - 1, int(ends[i]))
+                        yield (k, c, i), v.model.add_bool_or([~v.starts[k][i], ~v.kind[k][c], stop])
 
     return post
 
 
 def area(limits: Floors) -> Callable[[Variables], Posted]:
-    """(8) Return the family's generator for these lower limits; it holds for the bottleneck only."""
+    """(102) Return the family's generator for these lower limits; it holds for the bottleneck only."""
 
     def post(v: Variables) -> Posted:
         if v.tables.instance.cost.combine is Combine.SUM:
@@ -119,4 +160,4 @@ def area(limits: Floors) -> Callable[[Variables], Posted]:
 def redundant_families(tables: Tables) -> tuple[Family, ...]:
     """Return the redundant families for an instance; its lower limits are computed once."""
     limits = floors(tables)
-    return (Family(7, "staircase", staircase(limits)), Family(8, "area", area(limits)))
+    return (Family(101, "staircase", staircase(limits)), Family(102, "area", area(limits)))

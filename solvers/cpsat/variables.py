@@ -46,6 +46,7 @@ class Variables:
     cut: list[Literal]
     join: list[list[Literal]]
     crossing: list[list[Literal]]
+    known_together: dict[tuple[int, int], cp_model.LiteralT]
 
     @property
     def layers(self) -> int:
@@ -62,9 +63,22 @@ class Variables:
         """Return 1 if the slot holds a stage: the slot after it then starts later than layer 0."""
         return 1 if slot == 0 else 1 - self.starts[slot - 1][0]
 
-    def form(self, layer: int, form: int) -> Expression:
-        """Return 1 if a layer with a form of its own takes this form."""
-        return sum(literal for (_, taken), literal in self.state[layer].items() if taken == form)
+    def together(self, first: int, last: int) -> cp_model.LiteralT:
+        """Return a literal that is true exactly if no stage starts after ``first`` up to ``last``.
+
+        It is defined in the model when it is first asked for.
+        """
+        if (first, last) not in self.known_together:
+            cuts = [self.cut[i] for i in range(first + 1, last + 1)]
+            if len(cuts) == 1:
+                self.known_together[first, last] = ~cuts[0]
+            else:
+                same = self.model.new_bool_var(f"together[{first},{last}]")
+                self.model.add_bool_or([*cuts, same])
+                for cut in cuts:
+                    self.model.add_implication(same, ~cut)
+                self.known_together[first, last] = same
+        return self.known_together[first, last]
 
 
 def make_variables(tables: Tables, threshold_ns: int, slots: int, *, layered: bool = True) -> Variables:
@@ -93,6 +107,7 @@ def make_variables(tables: Tables, threshold_ns: int, slots: int, *, layered: bo
         cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
         join=[[model.new_bool_var(f"join[{k},{x}]") for x in links] for k in range(slots - 1)],
         crossing=[[model.new_bool_var(f"crossing[{i},{x}]") for x in links] for i in range(total)],
+        known_together={},
     )
 
 

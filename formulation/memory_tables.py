@@ -1,0 +1,75 @@
+"""What every layer holds on a device, for every kind of group and every form: memory for solvers, in bulk.
+
+The specification is ``formulation.memory``; a test compares the two cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from formulation.instance import Instance
+from formulation.layers import Split
+from formulation.memory import in_flight, optimizer_bytes, weight_versions
+from formulation.tables import Tables, Times
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTables:
+    """Bytes by ``[kind, layer, form of the layer that decides the layout]``, and capacity by kind.
+
+    A stage in slot k (counted from the last) of any plan holds ``copies(k) * weights + optimizer`` of every layer,
+    ``kept(k)`` times its stash, and the largest working set.
+    """
+
+    instance: Instance
+    weights: Times
+    optimizer: Times
+    stash: Times
+    working: Times
+    capacity: tuple[int, ...]
+
+    def copies(self, slot: int) -> int:
+        """Weights of every version kept, and the gradient. The slot fixes it: stages after it are ``slot``."""
+        return weight_versions(self.instance.training.schedule, 0, slot + 1) + 1
+
+    def kept(self, slot: int) -> int:
+        """Micro-batches in flight."""
+        training = self.instance.training
+        return in_flight(training.schedule, 0, slot + 1, training.micro_batches)
+
+
+def memory_tables(tables: Tables) -> MemoryTables:
+    """Divide every layer among the devices of every kind. Cost: O(kinds x layers)."""
+    instance = tables.instance
+    activations = [
+        2 * (taken + made) for taken, made in zip(instance.input_bytes, instance.output_bytes, strict=True)
+    ]
+    states = [optimizer_bytes(instance, layer) for layer in range(len(instance.layers))]
+    return MemoryTables(
+        instance=instance,
+        weights=_divided(tables, instance.parameter_bytes, WHOLE_WEIGHTS),
+        optimizer=_divided(tables, states, WHOLE_WEIGHTS),
+        stash=_divided(tables, instance.stash_bytes, WHOLE_ACTIVATION),
+        working=_divided(tables, activations, WHOLE_ACTIVATION),
+        capacity=tuple(
+            min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in tables.kinds
+        ),
+    )
+
+
+WHOLE_WEIGHTS = {True: (True, False, False), False: (True, True, True)}
+"""For matrix products (True) and other layers, by form: whether every device holds all weights."""
+WHOLE_ACTIVATION = {True: (False, False, True), False: (False, True, False)}
+"""Likewise: whether every device holds the whole activation."""
+
+
+def _divided(tables: Tables, sizes: Sequence[int], whole: dict[bool, tuple[bool, bool, bool]]) -> Times:
+    matrix = np.array([layer.split is Split.MATRIX for layer in tables.instance.layers])
+    every = np.where(matrix[:, None], whole[True], whole[False])
+    size = np.array(sizes, dtype=np.int64)
+    devices = np.array([kind.devices for kind in tables.kinds], dtype=np.int64)
+    part = -(-size[None, :] // devices[:, None])
+    return np.where(every[None, :, :], size[None, :, None], part[:, :, None])

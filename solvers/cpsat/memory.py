@@ -1,0 +1,74 @@
+"""(7) ``memory``: every stage fits into its devices, however its layers are split.
+
+Three counters run along the layers of a stage, like the clocks of time: what is held once (``fixed``), once per
+copy of the weights (``weights``) and once per micro-batch in flight (``stash``); a fourth is the largest
+working set so far. Slots are counted from the last stage, so the copies and the micro-batches in flight are
+constants of the slot, and the limit is linear:
+
+    layer l in slot k:  fixed[l] + copies(k) * weights[l] + kept(k) * stash[l] + working[l] <= capacity
+"""
+
+from __future__ import annotations
+
+from ortools.sat.python import cp_model
+
+from formulation.layers import Split
+from formulation.memory_tables import MemoryTables, memory_tables
+from formulation.tables import Times
+from solvers.cpsat.conditional import Conditional
+from solvers.cpsat.families import Family, Posted
+from solvers.cpsat.variables import Expression, Variables
+
+
+def post_memory(v: Variables) -> Posted:
+    """(7) Where memory is limited, no layer brings its stage above the capacity of its devices."""
+    if not v.tables.instance.constraints.memory:
+        return
+    held = memory_tables(v.tables)
+    most = max(held.capacity)
+    parts = (held.optimizer, held.weights, held.stash, held.working)
+    readings: list[list[cp_model.IntVar]] = []
+    for name, part in zip(("fixed", "weights", "stash", "working"), parts, strict=True):
+        row = [v.model.new_int_var(0, most, f"{name}[{i}]") for i in range(v.layers)]
+        readings.append(row)
+        for i in range(v.layers):
+            own, constraints = _own(v, part, i, most)
+            yield from (((i,), one) for one in constraints)
+            yield (i,), v.model.add(row[i] >= own)
+            if i > 0:
+                added = row[i - 1] if name == "working" else row[i - 1] + own
+                goes_on = v.model.add(row[i] >= added)
+                goes_on.only_enforce_if(~v.cut[i])
+                yield (i,), goes_on
+    yield from _limits(v, held, readings)
+
+
+def _limits(v: Variables, held: MemoryTables, readings: list[list[cp_model.IntVar]]) -> Posted:
+    fixed, weights, stash, working = readings
+    for i in range(v.layers):
+        capacity = sum(held.capacity[c] * literal for c, literal in enumerate(v.layer_kind[i]))
+        for k in range(v.slots):
+            needed = fixed[i] + held.copies(k) * weights[i] + held.kept(k) * stash[i] + working[i]
+            limit = v.model.add(needed <= capacity)
+            limit.only_enforce_if([v.starts[k][i], *([~v.starts[k - 1][i]] if k > 0 else [])])
+            yield (i, k), limit
+
+
+def _own(v: Variables, part: Times, layer: int, most: int) -> tuple[Expression, list[cp_model.Constraint]]:
+    """Return what one layer adds to a counter, in bytes, and the constraints behind the expression."""
+    instance = v.tables.instance
+    if instance.layers[layer].split is not Split.FOLLOW:
+        return sum(int(part[c, layer, t]) * literal for (c, t), literal in v.state[layer].items()), []
+    by_rows = sum(int(part[c, layer, 0]) * literal for c, literal in enumerate(v.layer_kind[layer]))
+    source = instance.sources[layer]
+    if source is None:
+        return by_rows, []
+    extra = Conditional(v, f"extra[{layer}]", most)
+    for (c, t), literal in v.state[source].items():
+        more = int(part[c, layer, t] - part[c, layer, 0])
+        if more > 0:
+            extra.at_least(more, [literal, v.together(source, layer)])
+    return by_rows + extra.variable(), extra.constraints
+
+
+MEMORY_FAMILIES: tuple[Family, ...] = (Family(7, "memory", post_memory),)
