@@ -1,16 +1,20 @@
 """Device groups: which devices a stage runs on, and what a stage feels of them.
 
 A :class:`Group` counts devices per server. A stage's cost depends only on the group's :class:`GroupKind`: how
-many devices, of which classes, over which slowest link; solvers make one table for each kind. Today's
-placement is the *line*: devices stand in server order and a stage takes the next ``n`` of them, the assumption
-of every dynamic programme of the field. Free placement only adds groups.
+many devices, of which classes, over which slowest link; solvers make one table for each kind. On the *line*
+devices stand in server order and a stage takes the next ``n`` of them, the assumption of every dynamic programme
+of the field; under *free* placement a stage may have any devices.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from formulation.instance import Instance
+from formulation.options import Placement
 from formulation.units import Link, slowest
 
 
@@ -33,6 +37,49 @@ class GroupKind:
     devices: int
     classes: tuple[int, ...]
     link: Link | None
+
+
+MAX_GROUPS = 20_000
+
+
+def possible_groups(instance: Instance) -> tuple[Group, ...]:
+    """Return every group that a stage may run on, in a fixed order.
+
+    Raises ValueError where free placement allows more than MAX_GROUPS of them (narrow it with max_servers).
+    """
+    constraints = instance.constraints
+    if constraints.placement is Placement.LINE:
+        return tuple(line_group(instance, first, stop - first) for first, stop in line_places(instance))
+    return tuple(_free_groups(instance, constraints.max_servers or len(instance.servers)))
+
+
+def line_places(instance: Instance) -> list[tuple[int, int]]:
+    """Return (first device, first device after it) of every group of the line, in the order of possible_groups.
+
+    Different places can be equal groups: either device of a server counts as one device of it.
+    """
+    total, most = instance.devices, instance.constraints.max_servers
+    places = [(first, stop) for first in range(total) for stop in range(first + 1, total + 1)]
+    servers = line(instance)
+    return [place for place in places if most is None or len(set(servers[slice(*place)])) <= most]
+
+
+def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
+    sizes = [server.devices for server in instance.servers]
+    number = sum(
+        math.prod(sizes[server] for server in chosen)
+        for servers in range(1, max_servers + 1)
+        for chosen in itertools.combinations(range(len(sizes)), servers)
+    )
+    if number > MAX_GROUPS:
+        raise ValueError(
+            f"free placement allows {number} device groups for a stage, at most {MAX_GROUPS} can be searched;"
+            f" set constraints.max_servers to less than {max_servers}"
+        )
+    for servers in range(1, max_servers + 1):
+        for chosen in itertools.combinations(range(len(sizes)), servers):
+            for counts in itertools.product(*(range(1, sizes[server] + 1) for server in chosen)):
+                yield Group(tuple(zip(chosen, counts, strict=True)))
 
 
 def group_kind(instance: Instance, group: Group) -> GroupKind:

@@ -98,14 +98,31 @@ class CostModel:
             raise ValueError(f"backward_factor is {self.backward_factor}, expected 0 or more")
 
 
+class Placement(enum.StrEnum):
+    """Which devices a stage may run on."""
+
+    LINE = "line"
+    """Devices stand in server order and a stage takes the next ones, as the field's dynamic programmes assume."""
+    FREE = "free"
+    """Any devices of any servers; stages may share a server, also stages that are not neighbours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constraints:
     """Which limits a plan must keep beyond being a plan.
 
     ``memory``: every stage fits into the smallest device of its group (``formulation.memory``).
+    ``placement``: which device groups a stage may have; ``max_servers``: over how many servers one stage may
+    stretch (None: any number).
     """
 
     memory: bool = False
+    placement: Placement = Placement.LINE
+    max_servers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_servers is not None and self.max_servers < 1:
+            raise ValueError(f"max_servers is {self.max_servers}, expected 1 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from formulation.groups import line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
 from formulation.memory import capacity_bytes, stage_memory_bytes
+from formulation.options import Placement
 from formulation.plan import Plan
 
 
@@ -60,12 +61,16 @@ def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
 
 
 def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
-    """(2) Every stage has a device, and no server gives more devices than it has."""
+    """(2) Every stage has a device, no server gives more devices than it has, no stage has too many servers."""
+    most = instance.constraints.max_servers
     used = [0] * len(instance.servers)
     for index, stage in enumerate(plan.stages):
         if stage.group.devices < 1 or any(count < 1 for _, count in stage.group.counts):
             message = f"stage {index} takes {stage.group.devices} devices, expected 1 or more"
             yield Violation("devices", f"stage {index}", stage.group.devices, 1, "devices", message)
+        if most is not None and len(stage.group.counts) > most:
+            message = f"stage {index} stretches over {len(stage.group.counts)} servers, expected at most {most}"
+            yield Violation("devices", f"stage {index}", len(stage.group.counts), most, "servers", message)
         for server, count in stage.group.counts:
             used[server] += count
     for server, count in zip(instance.servers, used, strict=True):
@@ -75,7 +80,9 @@ def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
 
 
 def check_line(instance: Instance, plan: Plan) -> Iterator[Violation]:
-    """(3) Devices stand in a line in server order; each stage takes the next ones; idle ones come last."""
+    """(3) On the line devices stand in server order; each stage takes the next ones; idle ones come last."""
+    if instance.constraints.placement is not Placement.LINE:
+        return
     position = 0
     for index, stage in enumerate(plan.stages):
         expected = line_group(instance, position, stage.group.devices)

@@ -20,7 +20,8 @@ from ortools.sat.python import cp_model
 
 from formulation.options import BoundaryCharge, Combine, StageTime
 from solvers.cpsat.communication import own_communication
-from solvers.cpsat.families import Family, Posted, line_intervals
+from solvers.cpsat.conditional import Conditional
+from solvers.cpsat.families import Family, Posted
 from solvers.cpsat.variables import Expression, Variables
 
 
@@ -95,27 +96,35 @@ def _links_pay(v: Variables) -> bool:
 
 
 def _crossing_time(v: Variables, i: int, *, activation: bool, gradient: bool) -> Expression:
+    """Return a variable that is at least the time of what crosses into layer i, over every link crossed."""
     tables = v.tables
-    return sum(
-        (int(tables.activation[x, i]) * activation + int(tables.gradient[x, i]) * gradient) * literal
-        for x, literal in enumerate(v.crossing[i])
-    )
+    paid = Conditional(v, f"crossing[{i}]", v.threshold_ns)
+    for x, literal in enumerate(v.crossing[i]):
+        paid.at_least(int(tables.activation[x, i]) * activation + int(tables.gradient[x, i]) * gradient, [literal])
+    return paid.variable()
 
 
 def post_boundary_time(v: Variables) -> Posted:
-    """(6) The link of a boundary follows from its two groups; its time stays below the threshold."""
-    intervals = line_intervals(v)
-    at = {interval: group for group, interval in enumerate(intervals)}
-    devices = v.tables.instance.devices
-    pairs = [
-        (before, after, v.tables.link_index(before, after))
-        for before, (first, count) in enumerate(intervals)
-        for after in (at[first + count, n] for n in range(1, devices - first - count + 1))
-    ]
+    """(6) The slowest link between two neighbouring groups carries their boundary, below the threshold.
+
+    ``touches[k+1][s] and touches[k][t] => slow[k][b], late[k][l]`` for the bandwidth b and latency l between
+    servers s and t; ``slow[k][b] and late[k][l] => join[k][x]`` for the link x of that bandwidth and latency.
+    """
+    tables, instance, model = v.tables, v.tables.instance, v.model
+    bandwidths = sorted({link.bits_per_second for link in tables.links})
+    latencies = sorted({link.latency_ns for link in tables.links})
     for k in range(v.slots - 1):
-        for before, after, x in pairs:
-            joined = [~v.runs[k + 1][before], ~v.runs[k][after], v.join[k][x]]
-            yield (k, before, after), v.model.add_bool_or(joined)
+        slow = {bits: model.new_bool_var(f"slow[{k},{bits}]") for bits in bandwidths}
+        late = {wait: model.new_bool_var(f"late[{k},{wait}]") for wait in latencies}
+        for s, row in enumerate(instance.links):
+            for t, link in enumerate(row):
+                if link is not None:
+                    both = [~v.touches[k + 1][s], ~v.touches[k][t]]
+                    yield (k, s, t), model.add_bool_or([*both, slow[link.bits_per_second]])
+                    yield (k, s, t), model.add_bool_or([*both, late[link.latency_ns]])
+        for x, link in enumerate(tables.links):
+            joined = [~slow[link.bits_per_second], ~late[link.latency_ns], v.join[k][x]]
+            yield (k, x), model.add_bool_or(joined)
     for i in range(1, v.layers):
         yield from _post_crossing(v, i)
 

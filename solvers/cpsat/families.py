@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from formulation.groups import line_places
+from formulation.options import Placement
 from solvers.cpsat.variables import Literal, Variables
 
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
@@ -44,42 +46,47 @@ def post_cover(v: Variables) -> Posted:
 
 
 def post_devices(v: Variables) -> Posted:
-    """(2) A used slot runs on exactly one group, an unused one on none; the group fixes its kind."""
+    """(2) A used slot runs on exactly one group, an unused one on none; servers give what they have.
+
+    The group fixes the kind of the slot and the servers that it touches.
+    """
+    groups, instance = v.tables.groups, v.tables.instance
     members: list[list[int]] = [[] for _ in v.tables.kinds]
     for group, kind in enumerate(v.tables.kind_of):
         members[kind].append(group)
+    on = [
+        [(g, dict(group.counts).get(s, 0)) for g, group in enumerate(groups)] for s in range(len(instance.servers))
+    ]
     for k in range(v.slots):
+        yield (k,), v.model.add_at_most_one(v.runs[k])
         yield (k,), v.model.add(sum(v.runs[k]) == v.used(k))
-        for c, groups in enumerate(members):
-            yield (k, c), v.model.add(v.kind[k][c] == sum(v.runs[k][g] for g in groups))
+        for c, same in enumerate(members):
+            yield (k, c), v.model.add(v.kind[k][c] == sum(v.runs[k][g] for g in same))
+        for s, counts in enumerate(on):
+            yield (k, s), v.model.add(v.touches[k][s] == sum(v.runs[k][g] for g, count in counts if count))
+    for s, counts in enumerate(on):
+        taken = sum(count * v.runs[k][g] for k in range(v.slots) for g, count in counts if count)
+        yield (s,), v.model.add(taken <= instance.servers[s].devices)
 
 
 def post_line(v: Variables) -> Posted:
-    """(3) The group of a slot starts where the group of the slot before it (in time) ended; the first at 0.
+    """(3) On the line the group of a slot starts where the group of the stage before it ended; the first at 0.
 
     A conservation of flow over (slot, device position).
     """
-    intervals = line_intervals(v)
-    devices = v.tables.instance.devices
+    if v.tables.instance.constraints.placement is not Placement.LINE:
+        return
+    ends = line_places(v.tables.instance)
     for k in range(v.slots):
-        for position in range(devices):
-            here = [v.runs[k][g] for g, (first, _) in enumerate(intervals) if first == position]
-            before = (
-                [v.runs[k + 1][g] for g, (first, count) in enumerate(intervals) if first + count == position]
-                if k + 1 < v.slots
-                else []
-            )
+        for position in range(v.tables.instance.devices):
+            here = [v.runs[k][g] for g, (first, _) in enumerate(ends) if first == position]
             if position > 0:
+                front = v.runs[k + 1] if k + 1 < v.slots else []
+                before = [literal for literal, (_, stop) in zip(front, ends, strict=False) if stop == position]
                 yield (k, position), v.model.add(sum(here) == sum(before))
             else:
                 for literal in here:
                     yield (k, position), v.model.add_implication(literal, v.starts[k][0])
-
-
-def line_intervals(v: Variables) -> list[tuple[int, int]]:
-    """Return (first device, number of devices) of every group; the tables hold the groups of the line."""
-    devices = v.tables.instance.devices
-    return [(first, count) for first in range(devices) for count in range(1, devices - first + 1)]
 
 
 def post_forms(v: Variables) -> Posted:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
-from formulation.tables import build_tables, line_groups
+from formulation.tables import build_tables
 from solvers.cpsat.families import Family
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.reading import read_plan
@@ -27,7 +28,7 @@ def solve(instance: Instance, limits: Limits | None = None, families: Sequence[F
     ``families`` are the constraints that say what a plan is and costs.
     """
     began = time.monotonic()
-    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    tables = build_tables(instance, possible_groups(instance))
     posted = (*families, *redundant_families(tables))
     return Search(
         instance=instance,

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 from ortools.sat.python import cp_model
 
+from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
 from formulation.plan import Plan
-from formulation.tables import FORBIDDEN, Times, build_tables, line_groups
+from formulation.tables import FORBIDDEN, Times, build_tables
 from solvers.cpsat import layered
 from solvers.cpsat.model import build_model
 from solvers.cpsat.reading import read_plan
@@ -32,7 +33,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     used instead, and the outcome says so. Raises ValueError as ``solvers.hybrid.stage_times`` does.
     """
     began = time.monotonic()
-    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    tables = build_tables(instance, possible_groups(instance))
     if not applies(tables):
         outcome = layered.solve(instance, limits)
         return replace(outcome, solver=NAME, notes=(*outcome.notes, "layered model: stages are not independent"))

@@ -18,10 +18,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from formulation.groups import line_places
 from formulation.options import BoundaryCharge, Combine
 from formulation.tables import Tables, Times
 from solvers.cpsat.clocks import post_boundary_time
-from solvers.cpsat.families import Family, Posted, line_intervals, post_cover, post_devices, post_line
+from solvers.cpsat.families import Family, Posted, post_cover, post_devices, post_line
 from solvers.cpsat.variables import Variables
 from solvers.hybrid import StageTimes
 
@@ -83,9 +84,9 @@ def _end(v: Variables, kind: int, start: int, end: int, *, exact: bool) -> Poste
 
 def _labels(times: StageTimes) -> Callable[[Variables], Posted]:
     def post(v: Variables) -> Posted:
-        intervals = line_intervals(v)
-        latest, earliest = _reach(v, times, intervals)
-        for g, (first, _) in enumerate(intervals):
+        ends = line_places(v.tables.instance)
+        latest, earliest = _reach(v, times, ends)
+        for g, (first, _) in enumerate(ends):
             for k in range(v.slots):
                 if latest[first] < v.layers - 1:
                     yield (k, g, 0), v.model.add_implication(v.runs[k][g], v.starts[k][latest[first]])
@@ -95,19 +96,16 @@ def _labels(times: StageTimes) -> Callable[[Variables], Posted]:
     return post
 
 
-def _reach(v: Variables, times: StageTimes, intervals: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+def _reach(v: Variables, times: StageTimes, ends: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """Return by device position the furthest layer reached before it, the earliest one that the rest can do."""
     devices = v.tables.instance.devices
     latest = [0] * (devices + 1)
     earliest = [v.layers] * (devices + 1)
-    ends = [np.maximum.accumulate(furthest(times, c, v.threshold_ns)) for c in range(len(v.tables.kinds))]
-    at = {interval: v.tables.kind_of[g] for g, interval in enumerate(intervals)}
-    for position in range(devices):
-        for count in range(1, devices - position + 1):
-            reached = int(ends[at[position, count]][latest[position]])
-            latest[position + count] = max(latest[position + count], reached)
-    for position in reversed(range(devices)):
-        for count in range(1, devices - position + 1):
-            ways = np.flatnonzero(ends[at[position, count]] >= earliest[position + count])
-            earliest[position] = min(earliest[position], int(ways[0]))
+    furthest_of = [np.maximum.accumulate(furthest(times, c, v.threshold_ns)) for c in range(len(v.tables.kinds))]
+    arcs = sorted((first, stop, v.tables.kind_of[g]) for g, (first, stop) in enumerate(ends))
+    for first, stop, kind in arcs:
+        latest[stop] = max(latest[stop], int(furthest_of[kind][latest[first]]))
+    for first, stop, kind in reversed(arcs):
+        ways = np.flatnonzero(furthest_of[kind] >= earliest[stop])
+        earliest[first] = min(earliest[first], int(ways[0]))
     return latest, earliest

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.groups import line
+from formulation.groups import line, line_places
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables, memory_tables
 from formulation.options import Combine, StageTime
 from formulation.tables import FORBIDDEN, Tables, Times
-from solvers.cpsat.families import Family, Posted, line_intervals
+from solvers.cpsat.families import Family, Posted
 from solvers.cpsat.variables import Variables
 
 
@@ -144,7 +144,7 @@ def area(limits: Floors) -> Callable[[Variables], Posted]:
             return
         offer = limits.offer * v.threshold_ns
         rest = limits.area[-1] - limits.area
-        for g, (first, _) in enumerate(line_intervals(v)):
+        for g, (first, _) in enumerate(line_places(v.tables.instance)):
             latest = int(np.searchsorted(limits.area, offer[first], side="right")) - 1
             enough = np.flatnonzero(rest <= offer[-1] - offer[first])
             earliest = int(enough[0])

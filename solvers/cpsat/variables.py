@@ -11,6 +11,7 @@ constant of the slot, which keeps memory limits linear.
 ``layer_kind[l][c]``    the stage of layer l runs on a group of kind c
 ``state[l][c, t]``      layer l runs on kind c in form t (layers with a form of their own)
 ``cut[l]``              a stage starts at layer l
+``touches[k][s]``       slot k has a device of server s
 ``join[k][x]``          slots k + 1 and k are joined by link x (index into ``tables.links``)
 ``crossing[l][x]``      a stage starts at layer l and its boundary goes over link x
 ======================  ===========================================================================
@@ -44,6 +45,7 @@ class Variables:
     layer_kind: list[list[Literal]]
     state: list[dict[tuple[int, int], Literal]]
     cut: list[Literal]
+    touches: list[list[Literal]]
     join: list[list[Literal]]
     crossing: list[list[Literal]]
     known_together: dict[tuple[int, int], cp_model.LiteralT]
@@ -105,6 +107,10 @@ def make_variables(tables: Tables, threshold_ns: int, slots: int, *, layered: bo
         ],
         state=[_states(model, tables, layer, threshold_ns) for layer in range(total * layered)],
         cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
+        touches=[
+            [model.new_bool_var(f"touches[{k},{s}]") for s in range(len(tables.instance.servers))]
+            for k in range(slots)
+        ],
         join=[[model.new_bool_var(f"join[{k},{x}]") for x in links] for k in range(slots - 1)],
         crossing=[[model.new_bool_var(f"crossing[{i},{x}]") for x in links] for i in range(total)],
         known_together={},

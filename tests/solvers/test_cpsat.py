@@ -53,7 +53,9 @@ def test_lower_bound_never_exceeds_the_optimum(instance: Instance) -> None:
 @given(instances())
 def test_first_plan_keeps_every_rule(instance: Instance) -> None:
     tables = build_tables(instance, tuple(line_groups(instance).values()))
-    assert evaluate(instance, start.first_plan(tables)).feasible
+    plan = start.first_plan(tables)
+    assert plan is not None
+    assert evaluate(instance, plan).feasible
 
 
 @pytest.mark.parametrize("combine", list(Combine))

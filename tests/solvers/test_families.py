@@ -50,6 +50,9 @@ WIDE = chain([matrix("a", 20, weights=400, taken=4, made=4)], [])
 # A layer that costs more to share than to compute alone.
 DEAR = matrix("a", 10, weights=1000, taken=1000, made=1000)
 
+# The first layer is worth two devices that are close to each other; on the line (1 + 2 devices) it gets none such.
+FRONT_HEAVY = chain([matrix("a", 20, weights=4, taken=4, made=4), replace(DEAR, name="b")], [0])
+
 
 def with_memory(instance: Instance, capacity_bytes: int) -> Instance:
     """The same instance with so much memory on every device, and a limit on it."""
@@ -62,7 +65,7 @@ def with_memory(instance: Instance, capacity_bytes: int) -> Instance:
 WITNESSES: dict[str, Instance] = {
     "cover": instance_of(BALANCED, mesh(1, 1, 1)),
     "devices": instance_of(BALANCED, mesh(1, 1)),
-    "line": instance_of(BALANCED, mesh(2, 2, inside=Link(8_000_000_000), between=Link(80_000_000))),
+    "line": instance_of(FRONT_HEAVY, mesh(1, 2, between=Link(80_000_000))),
     "forms": instance_of(WIDE, mesh(2)),
     "stage_time": instance_of(BALANCED, mesh(1)),
     "memory": with_memory(instance_of(chain([DEAR], []), mesh(2)), 6500),
