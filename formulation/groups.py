@@ -92,14 +92,17 @@ def group_kind(instance: Instance, group: Group) -> GroupKind:
     return GroupKind(group.devices, classes, slowest(known) if known else None)
 
 
-def link_between(instance: Instance, one: Group, other: Group) -> Link:
+def link_between(instance: Instance, one: Group, other: Group) -> Link | None:
     """Return the slowest link between a device of ``one`` and a device of ``other``.
+
+    None if both are the only device of a server: a plan that uses it twice is priced without a transfer.
 
     A boundary tensor lies on every device of the sending stage and goes to every device of the receiving one,
     so the slowest pair sets its time; this does not depend on the order of devices inside a group.
     """
     links = {instance.links[a][b] for a, _ in one.counts for b, _ in other.counts}
-    return slowest(tuple(link for link in links if link is not None))
+    known = tuple(link for link in links if link is not None)
+    return slowest(known) if known else None
 
 
 def line(instance: Instance) -> tuple[int, ...]:

@@ -62,8 +62,11 @@ class Tables:
     gradient: Times
 
     def link_index(self, one: int, other: int) -> int:
-        """Return the index in ``links`` of the slowest link between two groups."""
-        return self.links.index(link_between(self.instance, self.groups[one], self.groups[other]))
+        """Return the index in ``links`` of the slowest link between two groups of different devices."""
+        link = link_between(self.instance, self.groups[one], self.groups[other])
+        if link is None:
+            raise ValueError(f"groups {one} and {other} are the same device, which has no link to itself")
+        return self.links.index(link)
 
 
 def line_groups(instance: Instance) -> dict[tuple[int, int], Group]:

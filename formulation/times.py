@@ -69,16 +69,16 @@ def cut_bytes(instance: Instance, cut: int) -> int:
     return sum(min(size, instance.output_bytes[producer]) for producer, size in sent.items())
 
 
-def activation_ns(instance: Instance, cut: int, link: Link) -> int:
-    """Time of the activations that cross ``cut`` forward; 0 where they are not charged."""
-    if instance.cost.boundary is Boundary.NONE:
+def activation_ns(instance: Instance, cut: int, link: Link | None) -> int:
+    """Time of the activations that cross ``cut`` forward; 0 where they are not charged, or stay on a device."""
+    if link is None or instance.cost.boundary is Boundary.NONE:
         return 0
     return Volume(Fraction(cut_bytes(instance, cut)), 1).transfer_ns(link)
 
 
-def gradient_ns(instance: Instance, cut: int, link: Link) -> int:
-    """Time of the gradients that cross ``cut`` backward; 0 where they are not charged."""
-    if instance.cost.boundary is not Boundary.BOTH:
+def gradient_ns(instance: Instance, cut: int, link: Link | None) -> int:
+    """Time of the gradients that cross ``cut`` backward; 0 where they are not charged, or stay on a device."""
+    if link is None or instance.cost.boundary is not Boundary.BOTH:
         return 0
     return Volume(Fraction(cut_bytes(instance, cut)), 1).transfer_ns(link)
 

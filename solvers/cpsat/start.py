@@ -53,7 +53,9 @@ def _packed(tables: Tables) -> list[int] | None:
     groups = [line_group(tables.instance, index, 1) for index in range(len(classes))]
     links = [link_between(tables.instance, one, other) for one, other in itertools.pairwise(groups)]
     both = tables.activation + tables.gradient
-    crossing = [both[tables.links.index(link)] for link in links] + [np.zeros(len(prefix[0]), dtype=np.int64)]
+    crossing = [both[tables.links.index(link)] for link in links if link is not None] + [
+        np.zeros(len(prefix[0]), dtype=np.int64)
+    ]
     low, high, best = 0, int(max(row[-1] for row in prefix)), None
     while low < high:
         middle = (low + high) // 2

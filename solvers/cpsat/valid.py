@@ -6,8 +6,7 @@ on no dynamic programme.
 (101) ``staircase``: a slot of kind c that starts at layer i or earlier ends at ``E(c, i)`` at the latest. With the
     threshold fixed, "kind c can hold layers i to j" is a yes/no table, monotone in i and j, hence one clause of
     three literals for each step of the stairs (design note: monotone tables on order-encoded cut points).
-(102) ``area``: the layers before a device position p cost at least their *area* (price of the devices times
-    time, the least over all kinds), and the devices before p offer at most their price times T; likewise after.
+(102) ``area`` and (103) ``alike``: see ``solvers.cpsat.placing``.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.groups import line, line_places
+from formulation.groups import line
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables, memory_tables
 from formulation.options import Combine, StageTime
 from formulation.tables import FORBIDDEN, Tables, Times
 from solvers.cpsat.families import Family, Posted
+from solvers.cpsat.placing import area, device_prices, post_alike
 from solvers.cpsat.variables import Variables
 
 
@@ -64,7 +64,7 @@ def floors(tables: Tables) -> Floors:
     parts = (tables.compute, least)
     if tables.instance.cost.stage_time is StageTime.ADD:
         parts = (tables.compute + least,)
-    prices = [one.flops_per_second // _common(tables) for one in tables.instance.device_classes]
+    prices = device_prices(tables)
     per_kind = np.array([kind.devices * min(prices[one] for one in kind.classes) for kind in tables.kinds])
     position = [prices[tables.instance.class_index(server)] for server in line(tables.instance)]
     return Floors(
@@ -79,11 +79,6 @@ def _memory_floors(tables: Tables) -> MemoryFloors:
     held = memory_tables(tables)
     least = (_prefix(part.min(axis=2)) for part in (held.optimizer, held.weights, held.stash))
     return MemoryFloors(held, *least)
-
-
-def _common(tables: Tables) -> int:
-    """Scale of prices: small whole numbers in proportion to speed keep the areas within 64 bits."""
-    return max(1, max(one.flops_per_second for one in tables.instance.device_classes) // 1000)
 
 
 def _prefix(values: Times) -> Times:
@@ -136,28 +131,11 @@ def staircase(limits: Floors) -> Callable[[Variables], Posted]:
     return post
 
 
-def area(limits: Floors) -> Callable[[Variables], Posted]:
-    """(102) Return the family's generator for these lower limits; it holds for the bottleneck only."""
-
-    def post(v: Variables) -> Posted:
-        if v.tables.instance.cost.combine is Combine.SUM:
-            return
-        offer = limits.offer * v.threshold_ns
-        rest = limits.area[-1] - limits.area
-        for g, (first, _) in enumerate(line_places(v.tables.instance)):
-            latest = int(np.searchsorted(limits.area, offer[first], side="right")) - 1
-            enough = np.flatnonzero(rest <= offer[-1] - offer[first])
-            earliest = int(enough[0])
-            for k in range(v.slots):
-                if latest < v.layers - 1:
-                    yield (k, g, 0), v.model.add_implication(v.runs[k][g], v.starts[k][latest])
-                if earliest > 0:
-                    yield (k, g, 1), v.model.add_implication(v.runs[k][g], ~v.starts[k][earliest - 1])
-
-    return post
-
-
 def redundant_families(tables: Tables) -> tuple[Family, ...]:
     """Return the redundant families for an instance; its lower limits are computed once."""
     limits = floors(tables)
-    return (Family(101, "staircase", staircase(limits)), Family(102, "area", area(limits)))
+    return (
+        Family(101, "staircase", staircase(limits)),
+        Family(102, "area", area(limits.area, limits.offer)),
+        Family(103, "alike", post_alike),
+    )
