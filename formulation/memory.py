@@ -13,7 +13,7 @@ from formulation.groups import Group
 from formulation.instance import Instance
 from formulation.options import Schedule
 from formulation.plan import Plan, Stage
-from formulation.times import is_matrix, layout_form
+from formulation.times import cut_bytes, is_matrix, layout_form
 from formulation.units import ceil_div
 
 
@@ -41,7 +41,8 @@ def stage_memory_bytes(instance: Instance, plan: Plan, index: int) -> int:
     """Return the peak bytes on one device of stage ``index`` of a plan.
 
     ``(versions + 1) * weights + optimiser state + in_flight * stash + largest working set``; the ``+ 1`` is the
-    gradient. Every part of every layer is divided among the devices and rounded up on its own.
+    gradient, and the stash includes what the stage received. Every part of every layer is divided among the
+    devices and rounded up on its own.
     """
     stage, stages = plan.stages[index], len(plan)
     training = instance.training
@@ -49,7 +50,16 @@ def stage_memory_bytes(instance: Instance, plan: Plan, index: int) -> int:
     kept = in_flight(training.schedule, index, stages, training.micro_batches)
     shares = [layer_shares(instance, stage, layer) for layer in stage.span.layers]
     state = sum(copies * share.weights + share.optimizer for share in shares)
-    return state + kept * sum(share.stash for share in shares) + max(share.working for share in shares)
+    stash = sum(share.stash for share in shares) + received_stash_bytes(instance, stage)
+    return state + kept * stash + max(share.working for share in shares)
+
+
+def received_stash_bytes(instance: Instance, stage: Stage) -> int:
+    """Return what a device keeps of the tensors that its stage received: they are kept where they are used first.
+
+    The stash of a layer graph counts a tensor at the first layer that keeps it, which may lie before the cut.
+    """
+    return ceil_div(cut_bytes(instance, stage.span.first), stage.group.devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from formulation.instance import Instance
 from formulation.layers import Split
 from formulation.memory import in_flight, optimizer_bytes, weight_versions
 from formulation.tables import Tables, Times
+from formulation.times import cut_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class MemoryTables:
     """Bytes by ``[kind, layer, form of the layer that decides the layout]``, and capacity by kind.
 
     A stage in slot k (counted from the last) of any plan holds ``copies(k) * weights + optimizer`` of every layer,
-    ``kept(k)`` times its stash, and the largest working set.
+    ``kept(k)`` times its stash and what it received, ``received[kind, cut]``, and the largest working set.
     """
 
     instance: Instance
@@ -29,6 +30,7 @@ class MemoryTables:
     optimizer: Times
     stash: Times
     working: Times
+    received: Times
     capacity: tuple[int, ...]
 
     def copies(self, slot: int) -> int:
@@ -54,10 +56,16 @@ def memory_tables(tables: Tables) -> MemoryTables:
         optimizer=_divided(tables, states, WHOLE_WEIGHTS),
         stash=_divided(tables, instance.stash_bytes, WHOLE_ACTIVATION),
         working=_divided(tables, activations, WHOLE_ACTIVATION),
+        received=_received(tables),
         capacity=tuple(
             min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in tables.kinds
         ),
     )
+
+
+def _received(tables: Tables) -> Times:
+    sizes = [cut_bytes(tables.instance, cut) for cut in range(len(tables.instance.layers) + 1)]
+    return np.array([[-(-size // kind.devices) for size in sizes] for kind in tables.kinds], dtype=np.int64)
 
 
 WHOLE_WEIGHTS = {True: (True, False, False), False: (True, True, True)}

@@ -1,9 +1,9 @@
 """(7) ``memory``: every stage fits into its devices, however its layers are split.
 
 Three counters run along the layers of a stage, like the clocks of time: what is held once (``fixed``), once per
-copy of the weights (``weights``) and once per micro-batch in flight (``stash``); a fourth is the largest
-working set so far. Slots are counted from the last stage, so the copies and the micro-batches in flight are
-constants of the slot, and the limit is linear:
+copy of the weights (``weights``) and once per micro-batch in flight (``stash``, which begins with what the stage
+received); a fourth is the largest working set so far. Slots are counted from the last stage, so the copies and
+the micro-batches in flight are constants of the slot, and the limit is linear:
 
     layer l in slot k:  fixed[l] + copies(k) * weights[l] + kept(k) * stash[l] + working[l] <= capacity
 """
@@ -35,6 +35,11 @@ def post_memory(v: Variables) -> Posted:
             own, constraints = _own(v, part, i, most)
             yield from (((i,), one) for one in constraints)
             yield (i,), v.model.add(row[i] >= own)
+            if name == "stash":
+                arrived = sum(int(held.received[c, i]) * literal for c, literal in enumerate(v.layer_kind[i]))
+                begins = v.model.add(row[i] >= own + arrived)
+                begins.only_enforce_if(v.cut[i])
+                yield (i,), begins
             if i > 0:
                 added = row[i - 1] if name == "working" else row[i - 1] + own
                 goes_on = v.model.add(row[i] >= added)

@@ -1,0 +1,1 @@
+"""The outside world made into an instance: scenario files, torch models, traced graphs."""

@@ -1,0 +1,146 @@
+"""Scenarios: one YAML file that says which model is cut, for which cluster, trained how, priced how.
+
+``load_scenario`` goes from text to meaning in four steps: read the YAML with its lines
+(``ingest.yaml_source``), apply overrides (``ingest.scenario_overrides``), compare with the schema
+(``ingest.scenario_schema``), check what the parts mean together (``ingest.scenario_checks``). Mistakes of all
+four are raised as one ScenarioError. The format is described in ``docs/formats/scenario.md``.
+
+Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code that builds a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from formulation.options import Constraints, CostModel, Training
+from formulation.units import NS_PER_SECOND, Link
+from ingest.scenario_checks import check_meaning, ends_by_name, pairs_of
+from ingest.scenario_errors import ScenarioError
+from ingest.scenario_messages import mistakes_of
+from ingest.scenario_overrides import apply_overrides
+from ingest.scenario_schema import ClusterSection, LinkSection, ScenarioFile, SolverSection
+from ingest.yaml_source import Document, read_document
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from formulation.instance import Instance
+    from formulation.outcome import Limits
+
+__all__ = ["Scenario", "ScenarioError", "SolverChoice", "load_scenario"]
+
+
+@dataclass(frozen=True, slots=True)
+class SolverChoice:
+    """Which solver searches, and how: the time limit in ns (None: until proved), workers, seed."""
+
+    name: str
+    time_limit_ns: int | None
+    workers: int
+    seed: int
+
+    def limits(self) -> Limits:
+        """Return the limits of the search, for a solver."""
+        from formulation.outcome import Limits
+
+        seconds = None if self.time_limit_ns is None else self.time_limit_ns / NS_PER_SECOND
+        return Limits(time_limit_s=seconds, workers=self.workers, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario that kept every check.
+
+    ``model`` is ``module:function`` or the path of a traced graph, as the file says it (relative to the file);
+    ``cluster`` the cluster graph; ``expected_ns`` the proved optimum that the file states, if it does.
+    """
+
+    name: str
+    path: Path
+    model: str
+    cluster: nx.Graph = field(repr=False, compare=False)
+    training: Training
+    cost: CostModel
+    constraints: Constraints
+    solver: SolverChoice
+    expected_ns: int | None = None
+
+    def instance(self, layers: nx.DiGraph) -> Instance:
+        """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
+        from formulation.instance import build_instance
+
+        return build_instance(layers, self.cluster, self.training, self.cost, self.constraints)
+
+    def load(self) -> Instance:
+        """Build or read the model (this runs the code that the scenario names) and return the problem.
+
+        Raises ``ingest.model_source.ModelError`` if the model cannot be had.
+        """
+        from ingest.model_source import load_model_graph
+
+        return self.instance(load_model_graph(self.model, self.path.parent))
+
+
+def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file and apply ``path=value`` overrides. Raises ScenarioError with every mistake."""
+    document = apply_overrides(read_document(Path(path)), overrides)
+    mistakes = list(document.mistakes)
+    found: ScenarioFile | None = None
+    try:
+        found = ScenarioFile.model_validate(document.data)
+    except ValidationError as error:
+        mistakes += mistakes_of(error, document)
+    mistakes += check_meaning(document)
+    if mistakes or found is None:
+        raise ScenarioError(mistakes)
+    return _scenario(found, document, Path(path))
+
+
+def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
+    return Scenario(
+        name=found.name,
+        path=path,
+        model=found.model.build or found.model.graph or "",
+        cluster=_cluster(found.name, found.cluster),
+        training=Training(**dict(found.training)),
+        cost=CostModel(**dict(found.cost)),
+        constraints=Constraints(**dict(found.constraints)),
+        solver=_solver(found.solver),
+        expected_ns=found.expect.objective_ns,
+    )
+
+
+def _solver(found: SolverSection) -> SolverChoice:
+    return SolverChoice(found.name, found.time_limit, found.workers, found.seed)
+
+
+def _cluster(name: str, found: ClusterSection) -> nx.Graph:
+    """Draw the cluster graph: the full mesh first, so that single links replace its edges."""
+    from formulation.cluster import DeviceClass, Server, cluster_graph
+
+    classes = {key: DeviceClass(key, row.memory, row.peak) for key, row in found.devices.items()}
+    servers = [
+        Server(one, classes[row.device], row.devices, _link(row.link) if row.link else None)
+        for row in found.servers
+        for one in row.names
+    ]
+    names = [server.name for server in servers]
+    return cluster_graph(name, servers, _links(names, found), found.switches)
+
+
+def _links(names: list[str], found: ClusterSection) -> Iterator[tuple[str, str, Link]]:
+    if found.between_servers:
+        mesh = _link(found.between_servers)
+        yield from ((one, other, mesh) for at, one in enumerate(names) for other in names[at + 1 :])
+    ends = ends_by_name(found.servers, found.switches)
+    for link in found.links:
+        yield from ((one, other, _link(link)) for one, other in pairs_of(link, ends))
+
+
+def _link(found: LinkSection) -> Link:
+    return Link(found.bandwidth, found.latency)

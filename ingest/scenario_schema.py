@@ -1,0 +1,255 @@
+"""The shape of a scenario file: sections, keys, units and limits, as pydantic models.
+
+A model here says what may be *written*; what it *means* together with the rest of the file (does this device
+class exist, does the batch divide) is checked in ``ingest.scenario_checks``. Types are strict: a text is never
+taken for a number nor a number for a text. Defaults come from ``formulation.options``, where they are
+explained. Every field has a description, which messages and the JSON schema for editors repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import WithJsonSchema as Shown
+
+from formulation.options import (
+    AllReduce,
+    Boundary,
+    BoundaryCharge,
+    Combine,
+    Constraints,
+    CostModel,
+    Count,
+    Placement,
+    Schedule,
+    StageTime,
+    Training,
+)
+from ingest import quantities
+from ingest.scenario_errors import Mistake, Place, ScenarioError
+
+__all__ = ["Mistake", "Place", "ScenarioError", "ScenarioFile", "schema_text"]
+
+MOST_DEVICES = 4096
+"""Most devices of one server."""
+MOST_SERVERS = 1024
+"""Most servers of a cluster; a full mesh of them has half a million links."""
+MOST_SAMPLES = 10**9
+"""Most samples of one optimiser step."""
+
+_TRAINING = Training(global_batch=1)
+_COST = CostModel()
+_CONSTRAINTS = Constraints()
+
+
+def _name(text: str) -> str:
+    """Keep a name that can be shown and typed. Raises ValueError for an empty, long or unprintable one."""
+    if not text.strip() or len(text) > 100 or not text.isprintable():
+        raise ValueError("expected a name of 1 to 100 printable characters")
+    return text
+
+
+def _builder(text: str) -> str:
+    """Keep the name of a Python function. Raises ValueError if it is not ``module:function``."""
+    module, _, function = text.partition(":")
+    if not all(part.isidentifier() for part in [*module.split("."), function]):
+        raise ValueError("expected 'package.module:function', the function that builds the model")
+    return text
+
+
+def _graph_file(text: str) -> str:
+    """Keep the path of a graph file. Raises ValueError if its name does not say that it is JSON."""
+    if not text.endswith(".json") or not text.isprintable():
+        raise ValueError("expected the path of a traced layer graph, ending in .json")
+    return text
+
+
+def _quantity(example: str) -> Shown:
+    return Shown({"type": "string", "examples": [example]})
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Whole = Annotated[int, Field(ge=1)]
+Bandwidth = Annotated[int, BeforeValidator(quantities.bandwidth), _quantity("10 Gbit/s")]
+Memory = Annotated[int, BeforeValidator(quantities.memory), _quantity("11 GiB")]
+Speed = Annotated[int, BeforeValidator(quantities.speed), _quantity("13.4 TFLOP/s")]
+Duration = Annotated[
+    int,
+    BeforeValidator(quantities.duration),
+    Shown({"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["5 us", "10 min"]}),
+]
+Ratio = Annotated[
+    Fraction, PlainValidator(quantities.ratio), Shown({"type": ["number", "string"], "examples": [2, "3/2"]})
+]
+Byname = Field(strict=False)
+"""An enum is written as its text."""
+
+
+class Section(BaseModel):
+    """A part of a scenario file: strict types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+class ModelSection(Section):
+    """Where the layer graph comes from: exactly one of the two."""
+
+    build: Annotated[str, AfterValidator(_builder)] | None = Field(
+        default=None,
+        description="a Python function 'module:function' that builds the model (importing runs its code)",
+    )
+    graph: Annotated[str, AfterValidator(_graph_file)] | None = Field(
+        default=None, description="a traced layer graph, a JSON file; the path is relative to the scenario file"
+    )
+
+
+class DeviceSection(Section):
+    """A class of accelerators."""
+
+    memory: Memory = Field(description="memory of one device, like '11 GiB'")
+    peak: Speed = Field(description="peak speed of one device, like '13.4 TFLOP/s'")
+
+
+class LinkSection(Section):
+    """A connection between two devices."""
+
+    bandwidth: Bandwidth = Field(description="bandwidth in one direction, like '10 Gbit/s' or '15.75 GB/s'")
+    latency: Duration = Field(default=0, description="latency of one message, like '5 us'")
+
+
+class NameSection(Section):
+    """What one server, or ``count`` alike ones, are called."""
+
+    name: Name = Field(description="the server's name; alike servers get it with a number: node0, node1, ...")
+    count: Annotated[int, Field(ge=1, le=MOST_SERVERS)] | None = Field(
+        default=None, description="how many alike servers; without it one server, named without a number"
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the servers that this entry stands for."""
+        return (self.name,) if self.count is None else tuple(f"{self.name}{n}" for n in range(self.count))
+
+
+class ServerSection(NameSection):
+    """One server, or ``count`` alike ones."""
+
+    device: Name = Field(description="the name of a device class of this file")
+    devices: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = Field(description="how many devices a server holds")
+    link: LinkSection | None = Field(default=None, description="what joins every two devices inside the server")
+
+
+class PairSection(LinkSection):
+    """A link between two servers or switches."""
+
+    between: Annotated[list[Name], Field(min_length=2, max_length=2)] = Field(
+        description="two servers or switches; the name of alike servers stands for each of them"
+    )
+
+
+class ClusterSection(Section):
+    """Devices, servers, and the links between servers."""
+
+    devices: Annotated[dict[Name, DeviceSection], Field(min_length=1)] = Field(
+        description="the device classes, by name"
+    )
+    servers: Annotated[list[ServerSection], Field(min_length=1)] = Field(
+        description="the servers, in the order of the line of devices"
+    )
+    between_servers: LinkSection | None = Field(
+        default=None, description="a link between every two servers (full mesh)"
+    )
+    links: list[PairSection] = Field(default=[], description="single links; they override between_servers")
+    switches: list[Name] = Field(default=[], description="names of switches that links may use")
+
+
+class TrainingSection(Section):
+    """One optimiser step."""
+
+    global_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = Field(description="samples of one optimiser step")
+    micro_batches: Whole = Field(
+        default=_TRAINING.micro_batches, description="equal parts that the batch is cut into"
+    )
+    bytes_per_element: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=_TRAINING.bytes_per_element, description="bytes of one weight, gradient or activation element"
+    )
+    optimizer_bytes_per_parameter: Annotated[int, Field(ge=0, le=1024)] = Field(
+        default=_TRAINING.optimizer_bytes_per_parameter,
+        description="what the optimiser keeps beside weight and gradient",
+    )
+    schedule: Annotated[Schedule, Byname] = Field(default=_TRAINING.schedule, description="order of the passes")
+
+
+class CostSection(Section):
+    """The readings of the cost model (``formulation.options.CostModel``)."""
+
+    count: Annotated[Count, Byname] = Field(default=_COST.count, description="which operations are counted")
+    flops_per_mac: Annotated[int, Field(ge=1, le=2)] = Field(
+        default=_COST.flops_per_mac, description="FLOPs of a multiply-accumulate"
+    )
+    backward_factor: Ratio = Field(
+        default_factory=lambda: _COST.backward_factor, description="backward work as a multiple of forward (2)"
+    )
+    all_reduce: Annotated[AllReduce, Byname] = Field(
+        default=_COST.all_reduce, description="volume of a sum over devices"
+    )
+    stage_time: Annotated[StageTime, Byname] = Field(
+        default=_COST.stage_time, description="computing and communicating"
+    )
+    boundary: Annotated[Boundary, Byname] = Field(default=_COST.boundary, description="charged boundary transfers")
+    boundary_charge: Annotated[BoundaryCharge, Byname] = Field(
+        default=_COST.boundary_charge, description="who pays for a boundary"
+    )
+    combine: Annotated[Combine, Byname] = Field(default=_COST.combine, description="what stage times add up to")
+
+
+class ConstraintsSection(Section):
+    """Limits that a plan must keep (``formulation.options.Constraints``)."""
+
+    memory: bool = Field(default=True, description="every stage fits into the memory of its devices")
+    placement: Annotated[Placement, Byname] = Field(
+        default=_CONSTRAINTS.placement, description="which devices a stage may have: the next of the line, or any"
+    )
+    max_servers: Whole | None = Field(default=None, description="over how many servers one stage may stretch")
+
+
+class SolverSection(Section):
+    """How the plan is searched."""
+
+    name: Name = Field(default="cpsat", description="the solver's name")
+    time_limit: Annotated[Duration, Field(gt=0)] | None = Field(
+        default=None, description="longest search, like '60 s'"
+    )
+    workers: Annotated[int, Field(ge=1, le=1024)] = Field(default=2, description="parallel search workers")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(default=0, description="seed of the search")
+
+
+class ExpectSection(Section):
+    """What is known about the scenario; tests hold pipecut to it."""
+
+    objective_ns: Annotated[int, Field(ge=0)] | None = Field(default=None, description="the proved optimum in ns")
+
+
+class ScenarioFile(Section):
+    """A pipecut scenario: one model, one cluster, one training set-up."""
+
+    name: Name = Field(description="the scenario's name")
+    model: ModelSection = Field(description="where the layer graph comes from: build or graph")
+    cluster: ClusterSection = Field(description="devices, servers and links")
+    training: TrainingSection = Field(description="batch, number format and schedule")
+    cost: CostSection = Field(default_factory=CostSection, description="readings of the cost model")
+    constraints: ConstraintsSection = Field(
+        default_factory=ConstraintsSection, description="limits that a plan must keep"
+    )
+    solver: SolverSection = Field(default_factory=SolverSection, description="how to search")
+    expect: ExpectSection = Field(default_factory=ExpectSection, description="what is known about the result")
+
+
+def schema_text() -> str:
+    """Return the JSON schema of scenario files, for editors; ``scenarios/scenario.schema.json`` holds it."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    schema |= ScenarioFile.model_json_schema()
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
