@@ -17,7 +17,7 @@ from ortools.sat.python import cp_model
 
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.outcome import Limits, Outcome, Progress, Proof
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from formulation.plan import Plan
 from formulation.tables import Times
 from solvers.cpsat.engine import found, make_solver, run
@@ -145,7 +145,7 @@ class Search:
         self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
 
 
-class SolverDefectError(Exception):
+class SolverDefectError(FalseClaimError):
     """The model and the evaluator contradict each other: a defect, never a property of the input."""
 
 

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 from ortools.sat.python import cp_model
 
+from formulation.evaluate import evaluate
 from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
 from formulation.plan import Plan
-from formulation.tables import FORBIDDEN, Times, build_tables
+from formulation.tables import FORBIDDEN, Tables, Times, build_tables
+from solvers import line_dp
 from solvers.cpsat import layered
 from solvers.cpsat.model import build_model
 from solvers.cpsat.reading import read_plan
@@ -38,7 +40,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         outcome = layered.solve(instance, limits)
         return replace(outcome, solver=NAME, notes=(*outcome.notes, "layered model: stages are not independent"))
     times = stage_times(tables)
-    families, start = stage_families(times), first_plan(tables)
+    families, start = stage_families(times), _start(instance, tables)
 
     def read(v: Variables, solver: cp_model.CpSolver) -> Plan:
         return with_best_forms(times, read_plan(v, solver))
@@ -56,6 +58,14 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         lower=lower_bound_ns(tables, floors(tables)),
         upper=ceiling_ns(tables) + 1,
     ).outcome(NAME)
+
+
+def _start(instance: Instance, tables: Tables) -> Plan | None:
+    """Return the better of the first plan and the dynamic programme's, if either keeps every rule."""
+    candidates = [plan for plan in (first_plan(tables), line_dp.solve(instance).plan) if plan is not None]
+    priced = [(evaluate(instance, plan), plan) for plan in candidates]
+    kept = [(found.objective_ns or 0, plan) for found, plan in priced if found.feasible]
+    return min(kept, key=lambda pair: pair[0])[1] if kept else None
 
 
 def with_best_forms(times: StageTimes, plan: Plan) -> Plan:

@@ -5,8 +5,8 @@ forms (``solvers.hybrid``), so the model needs no variable for the form of a lay
 found are filled in afterwards. Two families replace ``forms`` and ``stage_time``:
 
 (5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(c, i)`` at the latest, exactly;
-(8') ``labels``: the first p devices of the line reach layer ``latest[p]`` at the furthest, and the others can do
-     the layers from ``earliest[p]`` on at best (a dynamic programme that ignores boundaries and links).
+(8') ``labels``: a stage that starts at device p of the line starts at a layer that the first p devices can reach
+     and from which the others can end (a dynamic programme that takes the fastest link at every boundary).
 
 The bound leans on ``solvers.hybrid``; the layered model (``solvers.cpsat.model``) does not. A test shows that both
 agree. Only where links pay for boundaries, the slowest stage counts and memory is not limited.
@@ -14,11 +14,13 @@ agree. Only where links pay for boundaries, the slowest stage counts and memory 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from formulation.groups import line_places
+from formulation.groups import line, line_places
 from formulation.options import BoundaryCharge, Combine
 from formulation.tables import Tables, Times
 from solvers.cpsat.clocks import post_boundary_time
@@ -97,15 +99,38 @@ def _labels(times: StageTimes) -> Callable[[Variables], Posted]:
 
 
 def _reach(v: Variables, times: StageTimes, ends: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return by device position the furthest layer reached before it, the earliest one that the rest can do."""
-    devices = v.tables.instance.devices
-    latest = [0] * (devices + 1)
-    earliest = [v.layers] * (devices + 1)
-    furthest_of = [np.maximum.accumulate(furthest(times, c, v.threshold_ns)) for c in range(len(v.tables.kinds))]
+    """Return by device position the furthest layer reached before it, the earliest one that the rest can do.
+
+    ``before[p, i]``: stages on exactly the first p devices can do the layers before i; ``after[p, i]``: stages
+    from device p on can do the others. A boundary at p is at least as slow as the link between devices p - 1 and p.
+    Cost: O(groups x layers**2) operations on bits.
+    """
+    devices, total = v.tables.instance.devices, v.layers
+    crossed = _crossed(v)
+    before = np.zeros((devices + 1, total + 1), dtype=bool)
+    after = np.zeros((devices + 1, total + 1), dtype=bool)
+    before[0, 0] = True
+    after[:, total] = True
+    fits = [kind <= v.threshold_ns for kind in times.time]
     arcs = sorted((first, stop, v.tables.kind_of[g]) for g, (first, stop) in enumerate(ends))
     for first, stop, kind in arcs:
-        latest[stop] = max(latest[stop], int(furthest_of[kind][latest[first]]))
+        before[stop] |= fits[kind][before[first, :-1]].any(axis=0) & crossed[stop]
     for first, stop, kind in reversed(arcs):
-        ways = np.flatnonzero(furthest_of[kind] >= earliest[stop])
-        earliest[first] = min(earliest[first], int(ways[0]))
+        after[first, :-1] |= fits[kind][:, after[stop]].any(axis=1) & crossed[first, :-1]
+    possible = before & after
+    latest = [int(np.flatnonzero(row)[-1]) if row.any() else 0 for row in possible]
+    earliest = [int(np.flatnonzero(row)[0]) if row.any() else total for row in possible]
     return latest, earliest
+
+
+def _crossed(v: Variables) -> NDArray[np.bool_]:
+    """Tell by device position and cut whether the fastest link there carries the boundary in time."""
+    tables, total = v.tables, v.layers
+    servers = line(tables.instance)
+    both = tables.activation + tables.gradient
+    crossed = np.ones((len(servers) + 1, total + 1), dtype=bool)
+    for position, (one, other) in enumerate(itertools.pairwise(servers), start=1):
+        link = tables.instance.links[one][other]
+        if link is not None:
+            crossed[position] = both[tables.links.index(link)] <= v.threshold_ns
+    return crossed
