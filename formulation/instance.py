@@ -6,6 +6,7 @@ numbered 0..N-1 in pipeline order, servers 0..V-1 in line order, and every quant
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -93,22 +94,12 @@ def build_instance(
     training and multiplied by the micro-batch. Raises ValueError where the two graphs do not make a problem.
     """
     rows = tuple(layers_of(layers))
-    position = {layer.name: index for index, layer in enumerate(rows)}
     scale = Fraction(training.bytes_per_element, layers.graph["element_bytes"])
     batch = scale * training.micro_batch
-    edges = tuple(
-        sorted(
-            (
-                Edge(position[one], position[other], ceil_fraction(size * batch))
-                for one, other, size in layers.edges(data="bytes")
-            ),
-            key=lambda edge: (edge.consumer, edge.producer),
-        )
-    )
+    edges = _edges(layers, batch)
     sources = _sources(rows, edges)
     servers = servers_of(cluster)
     classes = tuple(dict.fromkeys(server.device_class for server in servers))
-    forward = tuple(tuple(_forward_ns(layer, one, training, cost) for layer in rows) for one in classes)
     return Instance(
         name=str(layers.graph.get("name", "")),
         layers=rows,
@@ -118,18 +109,32 @@ def build_instance(
         servers=servers,
         links=link_matrix(cluster),
         device_classes=classes,
-        forward_ns=forward,
+        forward_ns=tuple(tuple(_forward_ns(layer, one, training, cost) for layer in rows) for one in classes),
         backward_ns=tuple(tuple(_backward_ns(layer, one, training, cost) for layer in rows) for one in classes),
-        parameter_bytes=tuple(ceil_fraction(layer.parameter_bytes * scale) for layer in rows),
-        input_bytes=tuple(ceil_fraction(layer.input_bytes * batch) for layer in rows),
-        output_bytes=tuple(ceil_fraction(layer.output_bytes * batch) for layer in rows),
-        stash_bytes=tuple(ceil_fraction(layer.stash_bytes * batch) for layer in rows),
+        parameter_bytes=_scaled((layer.parameter_bytes for layer in rows), scale),
+        input_bytes=_scaled((layer.input_bytes for layer in rows), batch),
+        output_bytes=_scaled((layer.output_bytes for layer in rows), batch),
+        stash_bytes=_scaled((layer.stash_bytes for layer in rows), batch),
         training=training,
         cost=cost,
         constraints=constraints or Constraints(),
         layer_graph=layers,
         cluster_graph=cluster,
     )
+
+
+def _scaled(sizes: Iterable[int], factor: Fraction) -> tuple[int, ...]:
+    return tuple(ceil_fraction(size * factor) for size in sizes)
+
+
+def _edges(layers: nx.DiGraph, factor: Fraction) -> tuple[Edge, ...]:
+    """Return the edges by the positions of their layers, in order of consumer, then of producer."""
+    position = {name: index for index, name in enumerate(layers)}
+    edges = [
+        Edge(position[one], position[other], ceil_fraction(size * factor))
+        for one, other, size in layers.edges(data="bytes")
+    ]
+    return tuple(sorted(edges, key=lambda edge: (edge.consumer, edge.producer)))
 
 
 def _flops(layer: Layer, training: Training, cost: CostModel) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from formulation.forms import MADE, TAKEN_BY_MATRIX, WHOLE
 from formulation.groups import Group
 from formulation.instance import Instance
 from formulation.options import Schedule
@@ -75,22 +76,25 @@ class Shares:
 def layer_shares(instance: Instance, stage: Stage, layer: int) -> Shares:
     """Return what one device of a stage holds of a layer.
 
-    Forms 1 and 2 shard the weights of a matrix product; form 0, and layers without a matrix, copy them. An
-    activation is divided among the devices, except where a layer works on whole tensors: the input of a matrix
-    product of form 2, and anything that follows, or chooses, the layout of form 1. The working set is input and
-    output with their gradients.
+    Columns of a layer's output come with their own weights, and form 1 shards the rows of a weight matrix; all
+    else is copied. Inputs and outputs are divided as they lie: by rows or columns among the devices, or whole
+    (``formulation.forms``). What a layer keeps for its backward pass is taken to be as its input lies. The working
+    set is input and output with their gradients.
     """
     devices = stage.group.devices
     source = layout_form(instance, stage.span, layer)
     form = 0 if source is None else stage.form(source)
     matrix = is_matrix(instance, layer)
-    sharded = devices if matrix and form != 0 else 1
-    divided = 1 if form == (2 if matrix else 1) else devices
+    copied = form == 0 or (form == 1 and not matrix)
+    taken_whole = (TAKEN_BY_MATRIX if matrix else MADE)[form] == WHOLE
+    made_whole = MADE[form] == WHOLE
+    sharded = 1 if copied else devices
+    taken, made = 2 * instance.input_bytes[layer], 2 * instance.output_bytes[layer]
     return Shares(
         weights=ceil_div(instance.parameter_bytes[layer], sharded),
         optimizer=ceil_div(optimizer_bytes(instance, layer), sharded),
-        stash=ceil_div(instance.stash_bytes[layer], divided),
-        working=ceil_div(2 * (instance.input_bytes[layer] + instance.output_bytes[layer]), divided),
+        stash=ceil_div(instance.stash_bytes[layer], 1 if taken_whole else devices),
+        working=ceil_div(taken, 1 if taken_whole else devices) + ceil_div(made, 1 if made_whole else devices),
     )
 
 

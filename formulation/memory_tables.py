@@ -17,7 +17,7 @@ from formulation.tables import Tables, Times
 from formulation.times import cut_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MemoryTables:
     """Bytes by ``[kind, layer, form of the layer that decides the layout]``, and capacity by kind.
 
@@ -46,16 +46,15 @@ class MemoryTables:
 def memory_tables(tables: Tables) -> MemoryTables:
     """Divide every layer among the devices of every kind. Cost: O(kinds x layers)."""
     instance = tables.instance
-    activations = [
-        2 * (taken + made) for taken, made in zip(instance.input_bytes, instance.output_bytes, strict=True)
-    ]
     states = [optimizer_bytes(instance, layer) for layer in range(len(instance.layers))]
+    taken = [2 * size for size in instance.input_bytes]
+    made = [2 * size for size in instance.output_bytes]
     return MemoryTables(
         instance=instance,
         weights=_divided(tables, instance.parameter_bytes, WHOLE_WEIGHTS),
         optimizer=_divided(tables, states, WHOLE_WEIGHTS),
-        stash=_divided(tables, instance.stash_bytes, WHOLE_ACTIVATION),
-        working=_divided(tables, activations, WHOLE_ACTIVATION),
+        stash=_divided(tables, instance.stash_bytes, WHOLE_INPUT),
+        working=_divided(tables, taken, WHOLE_INPUT) + _divided(tables, made, WHOLE_OUTPUT),
         received=_received(tables),
         capacity=tuple(
             min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in tables.kinds
@@ -68,10 +67,11 @@ def _received(tables: Tables) -> Times:
     return np.array([[-(-size // kind.devices) for size in sizes] for kind in tables.kinds], dtype=np.int64)
 
 
-WHOLE_WEIGHTS = {True: (True, False, False), False: (True, True, True)}
+WHOLE_WEIGHTS = {True: (True, False, False), False: (True, True, False)}
 """For matrix products (True) and other layers, by form: whether every device holds all weights."""
-WHOLE_ACTIVATION = {True: (False, False, True), False: (False, True, False)}
-"""Likewise: whether every device holds the whole activation."""
+WHOLE_INPUT = {True: (False, False, True), False: (False, True, False)}
+WHOLE_OUTPUT = {True: (False, True, False), False: (False, True, False)}
+"""Likewise: whether every device holds the whole input, the whole output."""
 
 
 def _divided(tables: Tables, sizes: Sequence[int], whole: dict[bool, tuple[bool, bool, bool]]) -> Times:

@@ -57,7 +57,9 @@ def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
         expected = stop
     if expected != total:
         message = f"the last stage ends before layer {expected}, expected the end, {total}"
-        yield Violation("cover", f"stage {len(plan) - 1}", expected, total, "layer", message)
+        yield Violation(
+            "cover", f"stage {len(plan) - 1}" if len(plan) else "plan", expected, total, "layer", message
+        )
 
 
 def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
@@ -91,14 +93,15 @@ def check_line(instance: Instance, plan: Plan) -> Iterator[Violation]:
                 f"stage {index} runs on {_devices(instance, stage.group.counts)}, but the next "
                 f"{stage.group.devices} of the line are {_devices(instance, expected.counts)}"
             )
-            yield Violation("line", f"stage {index}", position, position, "device", message)
+            found = sum(min(dict(expected.counts).get(server, 0), count) for server, count in stage.group.counts)
+            yield Violation("line", f"stage {index}", found, stage.group.devices, "devices of the line", message)
         position += stage.group.devices
 
 
 def check_forms(instance: Instance, plan: Plan) -> Iterator[Violation]:
     """(4) Every layer takes one of its forms: 0 if it has no form of its own or shares no work."""
     for index, stage in enumerate(plan.stages):
-        for layer, form in zip(stage.span.layers, stage.forms, strict=True):
+        for layer, form in zip(stage.span.layers, stage.forms, strict=False):
             row = instance.layers[layer]
             choices = FORMS[:1] if row.split is Split.FOLLOW else forms_on(row.allowed_forms, stage.group.devices)
             if form not in choices:

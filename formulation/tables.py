@@ -40,7 +40,7 @@ JOIN_CHANGE: Coefficients = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tables:
     """Times in ns of one micro-batch. G groups make K kinds; L distinct links join neighbouring groups.
 

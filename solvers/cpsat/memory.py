@@ -64,16 +64,18 @@ def _own(v: Variables, part: Times, layer: int, most: int) -> tuple[Expression, 
     instance = v.tables.instance
     if instance.layers[layer].split is not Split.FOLLOW:
         return sum(int(part[c, layer, t]) * literal for (c, t), literal in v.state[layer].items()), []
-    by_rows = sum(int(part[c, layer, 0]) * literal for c, literal in enumerate(v.layer_kind[layer]))
+    kinds = v.layer_kind[layer]
     source = instance.sources[layer]
     if source is None:
-        return by_rows, []
+        return sum(int(part[c, layer, 0]) * literal for c, literal in enumerate(kinds)), []
+    least = part[:, layer].min(axis=1)
+    same = v.together(source, layer)
     extra = Conditional(v, f"extra[{layer}]", most)
     for (c, t), literal in v.state[source].items():
-        more = int(part[c, layer, t] - part[c, layer, 0])
-        if more > 0:
-            extra.at_least(more, [literal, v.together(source, layer)])
-    return by_rows + extra.variable(), extra.constraints
+        extra.at_least(int(part[c, layer, t] - least[c]), [literal, same])
+    for c, literal in enumerate(kinds):
+        extra.at_least(int(part[c, layer, 0] - least[c]), [literal, ~same])
+    return sum(int(least[c]) * literal for c, literal in enumerate(kinds)) + extra.variable(), extra.constraints
 
 
 MEMORY_FAMILIES: tuple[Family, ...] = (Family(7, "memory", post_memory),)

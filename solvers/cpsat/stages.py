@@ -102,7 +102,7 @@ def _reach(v: Variables, times: StageTimes, ends: list[tuple[int, int]]) -> tupl
     """Return by device position the furthest layer reached before it, the earliest one that the rest can do.
 
     ``before[p, i]``: stages on exactly the first p devices can do the layers before i; ``after[p, i]``: stages
-    from device p on can do the others. A boundary at p is at least as slow as the link between devices p - 1 and p.
+    from device p on can do the others. A boundary at p is at least as slow as the link from device p - 1 to p.
     Cost: O(groups x layers**2) operations on bits.
     """
     devices, total = v.tables.instance.devices, v.layers

@@ -1,0 +1,1 @@
+"""Ways to find a plan. One algorithm per file; one signature: ``solve(instance, ...) -> Outcome``."""

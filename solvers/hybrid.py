@@ -1,0 +1,179 @@
+"""HPP, PipePar's Algorithm 1: the least time of every stage, whatever the parallel forms of its layers.
+
+Listing line by line, over spans ``(i, j)`` (half-open) and kinds of device groups ``k`` (the listing counts
+devices, ``m``; a kind also knows their classes and their slowest link):
+
+- lines 3 and 4, ``for i``, ``for j``, ``for m``: all starts ``i`` are one numpy axis and all kinds another; only
+  ``j`` is a loop, so one pass over the layers fills the whole table;
+- lines 5 and 6, ``Tem``, "Hybrid Time for all TYPE": the axes of :class:`_Frontier`, one for each live layer;
+- line 7, ``min(Tem.Time)``: :meth:`_Frontier.least`, the least over the forms of all live layers;
+- line 10: :class:`StageTimes`.
+
+What was mended: line 7 of the listing keeps one least time for each ``(i, j, m)``, from which the time of
+``(i, j + 1, m)`` does not follow, as the next layer's change of layout depends on the *form* of the last one
+(papers.md §1.3 f). Here the time of every form of every live layer is kept until its last use. That also
+covers graphs with skip connections, for which the paper says nothing.
+
+A stage that starts behind a layer ``q`` pays nothing for layouts that come from ``q`` (a boundary delivers the
+layout that is asked for): its row stays level along the axis of ``q``, because everything that depends on
+``q`` is added to the rows ``i <= q`` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from formulation.layers import Split
+from formulation.options import StageTime
+from formulation.tables import FORBIDDEN, Tables, Times
+from solvers.viterbi import best_forms, edges_into, last_uses, synchronises
+
+__all__ = ["MAX_LIVE", "StageTimes", "best_forms", "stage_times"]
+
+MAX_LIVE = 7
+"""How many layers with a choice of forms may be live at once: 3 ** 7 states for each start and kind."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTimes:
+    """Least times in ns of one micro-batch of every stage, without its boundaries, by kind ``k`` and span.
+
+    ``time[k, i, j]`` and ``communication[k, i, j]`` for layers ``i <= l < j``; FORBIDDEN where ``j <= i``.
+    ``compute_sum[k, j]`` is the computation of the layers before ``j``.
+    ``time`` honours StageTime: the sum or the larger of computation and communication. All three are int64.
+    """
+
+    tables: Tables
+    compute_sum: Times
+    communication: Times
+    time: Times
+
+    def compute(self, kind: int) -> Times:
+        """Return the computation of every span, ``[i, j]``, N x (N + 1); negative where ``j <= i``."""
+        row = self.compute_sum[kind]
+        return row[None, :] - row[:-1, None]
+
+
+def stage_times(tables: Tables, max_live: int = MAX_LIVE) -> StageTimes:
+    """Return the stage times of all spans and kinds.
+
+    Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once, or where
+    times are too large for exact 64-bit sums. Cost: O(kinds x layers**2 x 3**live) in numpy, 16 bytes of
+    memory for each kind and span.
+    """
+    _check_magnitude(tables)
+    kinds, total = len(tables.kinds), len(tables.instance.layers)
+    compute_sum = np.zeros((kinds, total + 1), dtype=np.int64)
+    np.cumsum(tables.compute, axis=1, out=compute_sum[:, 1:])
+    communication = np.full((kinds, total, total + 1), FORBIDDEN, dtype=np.int64)
+    upper = np.triu_indices(total, 1, total + 1)
+    single = [index for index, kind in enumerate(tables.kinds) if kind.devices == 1]
+    several = [index for index, kind in enumerate(tables.kinds) if kind.devices > 1]
+    for index in single:
+        communication[index][upper] = 0
+    if several:
+        communication[several] = _least_communication(tables, several, max_live)
+    compute = compute_sum[:, None, :] - compute_sum[:, :-1, None]
+    overlap = tables.instance.cost.stage_time is StageTime.OVERLAP
+    time = np.maximum(compute, communication) if overlap else compute + communication
+    time[:, *np.tril_indices(total, 0, total + 1)] = FORBIDDEN
+    return StageTimes(tables, compute_sum, communication, time)
+
+
+def _check_magnitude(tables: Tables) -> None:
+    """Refuse times whose sums could pass for FORBIDDEN or leave 64 bits (2**56 ns are over two years)."""
+    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
+    parts = (tables.compute, real, tables.between, tables.activation, tables.gradient)
+    # float64 cannot overflow here, and its relative error of 1e-13 does not matter against a factor of 2.
+    rows = (part.reshape(len(part), -1).sum(axis=1, dtype=np.float64) for part in parts if part.size)
+    longest = sum(float(row.max()) for row in rows)
+    if longest >= FORBIDDEN / 2:
+        raise ValueError(f"the times of the instance add up to {longest:.3g} ns, more than 64-bit sums can hold")
+
+
+def _least_communication(tables: Tables, kinds: list[int], max_live: int) -> Times:
+    """Return ``[k, i, j]`` over the given kinds (all of several devices), FORBIDDEN where ``j <= i``."""
+    instance, last = tables.instance, last_uses(tables)
+    incoming = edges_into(instance)
+    total = len(instance.layers)
+    least = np.full((len(kinds), total, total + 1), FORBIDDEN, dtype=np.int64)
+    frontier = _Frontier(tables, kinds)
+    for layer in range(total):
+        if instance.layers[layer].split is Split.FOLLOW:
+            frontier.follow(layer)
+        else:
+            frontier.check_width(layer, max_live)
+            frontier.bear(layer)
+            for index, edge in incoming.get(layer, []):
+                frontier.change(index, edge.source, layer)
+        frontier.retire([one for one in frontier.live if last[one] <= layer])
+        least[:, : layer + 1, layer + 1] = frontier.least()[:, : layer + 1]
+    return least
+
+
+class _Frontier:
+    """Least communication so far, by the form of every live layer, for every kind and start at once.
+
+    ``state`` has the shape (kinds, allowed forms of each live layer in turn, N starts). Starts are the last
+    axis, so that all other axes are reduced over long contiguous rows. Rows of starts not yet reached are 0.
+    """
+
+    def __init__(self, tables: Tables, kinds: list[int]) -> None:
+        instance = tables.instance
+        self.instance = instance
+        self.inside = tables.inside[kinds]
+        self.between = tables.between[kinds]
+        self.weighted = [synchronises(tables, layer) for layer in range(len(instance.layers))]
+        self.allowed = [sorted(layer.allowed_forms) for layer in instance.layers]
+        self.live: list[int] = []
+        self.state: Times = np.zeros((len(kinds), len(instance.layers)), dtype=np.int64)
+
+    def check_width(self, layer: int, max_live: int) -> None:
+        """Raise ValueError if this layer is one too many that is live and has a choice of forms."""
+        open_choices = [one for one in (*self.live, layer) if len(self.allowed[one]) > 1]
+        if len(open_choices) > max_live:
+            names = ", ".join(self.instance.layers[one].name for one in open_choices)
+            raise ValueError(
+                f"layer {self.instance.layers[layer].name}: the forms of {len(open_choices)} layers matter at once"
+                f" ({names}), at most {max_live} can be searched together; restrict allowed_forms of some of them"
+            )
+
+    def bear(self, layer: int) -> None:
+        """Make a layer live: one more axis, and what each of its forms moves inside the layer."""
+        forms = self.allowed[layer]
+        self.state = np.repeat(self.state[..., None, :], len(forms), axis=-2)
+        self.live.append(layer)
+        self.state[..., : layer + 1] += self._along({layer: 1}, self.inside[:, layer, forms])
+
+    def change(self, index: int, source: int, consumer: int) -> None:
+        """Add form edge ``index`` for the stages that hold its source, that is, start at it or before."""
+        cells = self.between[:, index][:, self.allowed[source]][:, :, self.allowed[consumer]]
+        self.state[..., : source + 1] += self._along({source: 1, consumer: 2}, cells)
+
+    def follow(self, layer: int) -> None:
+        """Add what a FOLLOW layer synchronises: in the layout of its source, from outside as in form 0."""
+        if not self.weighted[layer]:
+            return
+        source = self.instance.sources[layer]
+        begun = 0 if source is None else source + 1
+        if source is not None:
+            cells = self.inside[:, layer, self.allowed[source]]
+            self.state[..., :begun] += self._along({source: 1}, cells)
+        self.state[..., begun : layer + 1] += self._along({}, self.inside[:, layer, 0])
+
+    def retire(self, layers: list[int]) -> None:
+        """Take the least over the forms of layers that no later layer looks at."""
+        for layer in layers:
+            self.state = self.state.min(axis=1 + self.live.index(layer))
+            self.live.remove(layer)
+
+    def least(self) -> Times:
+        """Return the least communication, (kinds, N starts), over the forms of all live layers."""
+        return self.state.min(axis=tuple(range(1, 1 + len(self.live))))
+
+    def _along(self, axes: dict[int, int], cells: Times) -> Times:
+        """Shape cells (kinds, forms ...) to add along the axes of these layers, given in the order of live."""
+        shape = [cells.shape[axes[one]] if one in axes else 1 for one in self.live]
+        return cells.reshape(cells.shape[0], *shape, 1)

@@ -1,0 +1,175 @@
+"""The enumeration: complete, without repetition, and honest about what it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from formulation.cluster import DeviceClass
+from formulation.evaluate import evaluate
+from formulation.options import Constraints, CostModel, Placement, Training
+from formulation.outcome import Limits, Proof, checked
+from formulation.units import Link
+from solvers import brute_force, data_parallel
+from solvers.brute_force import count_plans, plans
+from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
+from tests.generators import cluster_graphs, instances, layer_graphs
+
+TWO = instance_of(chain([matrix("a", 10), matrix("b", 20)], [5]), mesh(2))
+
+
+constraints = st.builds(
+    Constraints, placement=st.sampled_from(Placement), max_servers=st.sampled_from([None, None, 1, 2])
+)
+
+
+@given(instances(), constraints)
+def test_counts_what_it_enumerates(instance, limits):
+    instance = replace(instance, constraints=limits)
+    number = count_plans(instance)
+    assume(number <= 2000)
+    every = list(plans(instance))
+    assert len(every) == len(set(every)) == number
+    assert all(evaluate(instance, plan).feasible for plan in every[:50])
+
+
+def test_free_placement_by_hand():
+    """Two layers, two servers of one device. One stage: on either (1 each), on both (9). Two: in 2 orders."""
+    instance = instance_of(chain([matrix("a"), matrix("b")], [0]), mesh(1, 1))
+    assert count_plans(instance) == 1 + 9 + 1
+    free = replace(instance, constraints=Constraints(placement=Placement.FREE))
+    assert count_plans(free) == 2 + 9 + 2
+    assert count_plans(replace(free, constraints=replace(free.constraints, max_servers=1))) == 2 + 2
+
+
+@given(instances(layer_graphs(4), cluster_graphs(3)))
+def test_free_placement_never_hurts(instance):
+    free = replace(instance, constraints=Constraints(placement=Placement.FREE))
+    assume(count_plans(free) <= 1000)
+    found, bound = (checked(one, brute_force.solve(one)).objective_ns for one in (instance, free))
+    assert found is not None and bound is not None
+    assert bound <= found
+
+
+def test_memory_is_left_to_the_rules():
+    """The layer needs 240 bytes on one device; split by form 1 or 2 among two, 120."""
+    layers = chain([matrix("a", 1, weights=80)], [])
+    proofs = []
+    for memory in (119, 120, 240):
+        instance = instance_of(layers, mesh(2, kind=DeviceClass("small", memory, GIGA)))
+        limited = replace(instance, constraints=Constraints(memory=True))
+        outcome = checked(limited, brute_force.solve(limited))
+        proofs.append((outcome.proof, outcome.plan and outcome.plan.stages[0].group.devices))
+    assert proofs == [(Proof.INFEASIBLE, None), (Proof.OPTIMAL, 2), (Proof.OPTIMAL, 2)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "devices", "number"),
+    [
+        ([matrix("a"), matrix("b")], 1, 1),
+        ([matrix("a"), matrix("b")], 2, 1 + 9 + 1),
+        ([matrix("a"), follow("b")], 2, 1 + 3 + 1),
+        ([matrix("a", allowed=(0, 2)), join("b", allowed=(1,))], 2, 1 + 2 + 1),
+        ([matrix("a"), matrix("b")], 3, (1 + 9 + 9) + (1 + 3 + 3)),
+    ],
+)
+def test_counts_by_hand(layers, devices, number):
+    """One stage on 1 .. D devices, then two stages; three forms for each matrix on several devices."""
+    instance = instance_of(chain(layers, [0]), mesh(devices))
+    assert count_plans(instance) == number == len(list(plans(instance)))
+
+
+def test_the_best_of_eleven():
+    """Together on one device 90 ns; on two, 45 ns and 2 * 5 / 4 for a change of layout or none at all."""
+    outcome = checked(TWO, brute_force.solve(TWO))
+    assert (outcome.proof, outcome.objective_ns, outcome.bound_ns) == (Proof.OPTIMAL, 45, 45)
+
+
+def test_of_equal_plans_the_first_is_kept():
+    best = brute_force.solve(TWO)
+    equal = [plan for plan in plans(TWO) if evaluate(TWO, plan).objective_ns == best.objective_ns]
+    assert len(equal) > 1
+    assert best.plan == equal[0]
+
+
+def test_accept_is_a_constraint():
+    outcome = checked(TWO, brute_force.solve(TWO, accept=lambda plan: len(plan) == 2))
+    assert (outcome.proof, outcome.objective_ns) == (Proof.OPTIMAL, 60)
+    none = checked(TWO, brute_force.solve(TWO, accept=lambda plan: len(plan) == 3))
+    assert (none.proof, none.plan) == (Proof.INFEASIBLE, None)
+
+
+def test_too_many_plans_are_refused_at_once():
+    instance = instance_of(vgg16(), mesh(8))
+    assert count_plans(instance) > 10**12
+    with pytest.raises(ValueError, match=r"plans to price one by one, expected at most 200000"):
+        brute_force.solve(instance)
+    with pytest.raises(ValueError, match="11 plans to price one by one, expected at most 10"):
+        brute_force.solve(TWO, max_plans=10)
+
+
+def test_stopped_early_it_says_so():
+    asked: list[int] = []
+
+    def stopped():
+        asked.append(1)
+        return len(asked) > 2
+
+    outcome = checked(TWO, brute_force.solve(TWO, Limits(stopped=stopped)))
+    assert (outcome.proof, outcome.bound_ns) == (Proof.FEASIBLE, None)
+    assert "stopped early" in outcome.notes
+    none = checked(TWO, brute_force.solve(TWO, Limits(time_limit_s=0.0)))
+    assert (none.proof, none.plan) == (Proof.UNKNOWN, None)
+
+
+def test_progress_only_goes_down():
+    told: list[int | None] = []
+    outcome = brute_force.solve(TWO, Limits(progress=lambda step: told.append(step.objective_ns)))
+    assert told == sorted(told, key=lambda value: -(value or 0))
+    assert told[-1] == outcome.objective_ns
+
+
+# --- data parallelism ---------------------------------------------------------------------------------------
+
+
+def test_data_parallelism_is_form_0_on_every_device():
+    """VGG16 on the paper's cluster: 553 MB of gradients over 1 Gbit/s, 7.7 s and the computation of an eighth."""
+    cluster = mesh(2, 2, 2, 2, inside=Link(10 * GIGA), between=Link(GIGA), kind=TURING)
+    instance = instance_of(vgg16(), cluster, CostModel(), Training(64))
+    outcome = checked(instance, data_parallel.solve(instance))
+    assert outcome.plan is not None and outcome.objective_ns is not None
+    (stage,) = outcome.plan.stages
+    assert (stage.group.devices, set(stage.forms)) == (8, {0})
+    sums = 2 * 7 / 8 * 4 * 138_357_544 * 8
+    compute = 3 * 2 * 64 * 15_470_264_320 / 8 / 13_400
+    assert outcome.objective_ns == pytest.approx(sums + compute, rel=1e-6)
+    assert outcome.proof is Proof.FEASIBLE
+
+
+def test_data_parallelism_takes_the_best_other_form_where_0_is_not_allowed():
+    layers = chain([matrix("a", weights=3), matrix("b", taken=9, made=4, allowed=(1, 2)), join("c")], [6, 4])
+    instance = instance_of(layers, mesh(2))
+    outcome = checked(instance, data_parallel.solve(instance))
+    assert outcome.plan is not None
+    assert outcome.plan.stages[0].forms == (0, 1, 0)
+
+
+def test_data_parallelism_does_not_see_memory():
+    """All rules but the one that it is blind to hold; its plan then proves nothing."""
+    instance = instance_of(chain([matrix("a", 1, weights=80)], []), mesh(2, kind=DeviceClass("small", 1, GIGA)))
+    limited = replace(instance, constraints=Constraints(memory=True, max_servers=1))
+    claim = data_parallel.solve(limited)
+    assert claim.blind_to == ("memory", "devices")
+    assert checked(limited, claim).proof is Proof.UNKNOWN
+    assert data_parallel.solve(instance).blind_to == ()
+
+
+@given(instances())
+def test_data_parallelism_is_a_plan(instance):
+    outcome = checked(instance, data_parallel.solve(instance))
+    assert outcome.plan is not None
+    assert evaluate(instance, outcome.plan).feasible
+    assert len(outcome.plan) == 1
