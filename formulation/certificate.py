@@ -1,8 +1,8 @@
 """Certificates: a claim about an instance that a reader can check without believing any solver.
 
 A certificate holds a plan with its objective, and for a bound ``B`` one number for each device group of the line,
-its *label*: a stage on that group cannot stop behind layer ``label`` in any plan of less than ``B``. With T = B - 1,
-:func:`verify` proves the labels by induction along the line, in one pass over the groups:
+its *label*: a stage on that group cannot stop behind layer ``label`` in any plan of less than ``B``.
+:func:`verify` proves the labels by induction along the line, in one pass over the groups, with T = B - 1:
 
 * a stage on devices ``first .. stop - 1`` starts at layer 0 if ``first`` is 0, else at a cut point that some group
   before it can stop at (at or below its label) and over whose link the boundary takes at most T;

@@ -79,7 +79,7 @@ def read_plan(path: str | Path, instance: Instance) -> Plan:
     source = Path(path)
     try:
         text = read_limited(source, LARGEST_FILE)
-        data = _parse(text)
+        data = parse_strictly(text)
     except json.JSONDecodeError as error:
         raise PlanError([f"{source}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"]) from error
     except (OSError, ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ def read_plan(path: str | Path, instance: Instance) -> Plan:
     return plan
 
 
-def _parse(text: str) -> object:
+def parse_strictly(text: str) -> object:
     """Parse strict JSON. Raises ValueError for repeated keys, NaN and infinity, and overlong numbers."""
     return json.loads(text, object_pairs_hook=_section, parse_constant=_no_constant)
 

@@ -31,11 +31,13 @@ TIDY_WORK = 1.0
 class Question:
     """A way to ask for a plan of at most T: how to build the model, and how to read a plan from it.
 
+    ``read`` may refuse what the model proposes (None), if the next model will not propose it again.
+
     ``values`` are, in ascending order, values that every objective is one of (None: any whole number).
     """
 
     build: Callable[[int], Variables]
-    read: Callable[[Variables, cp_model.CpSolver], Plan]
+    read: Callable[[Variables, cp_model.CpSolver], Plan | None]
     values: Times | None = None
 
 
@@ -133,8 +135,9 @@ class Search:
         solver = make_solver(self.limits, None)
         solver.parameters.max_deterministic_time = TIDY_WORK
         status = run(solver, v.model, self._over)
-        if found(status):
-            self._take(self.question.read(v, solver), self.upper)
+        plan = self.question.read(v, solver) if found(status) else None
+        if plan is not None:
+            self._take(plan, self.upper)
 
     def _over(self) -> bool:
         limit = self.limits.time_limit_s

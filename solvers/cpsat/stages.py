@@ -4,133 +4,128 @@ With the threshold T fixed, "a stage of kind c can hold layers i to j" is read f
 forms (``solvers.hybrid``), so the model needs no variable for the form of a layer; the forms of the plan that is
 found are filled in afterwards. Two families replace ``forms`` and ``stage_time``:
 
-(5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(c, i)`` at the latest, exactly;
-(8') ``labels``: a stage that starts at device p of the line starts at a layer that the first p devices can reach
-     and from which the others can end (a dynamic programme that takes the fastest link at every boundary).
+(5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(slot, c, i)`` at the latest: exactly by
+     time, by a lower limit of memory;
+(8') ``labels``: on the line, a stage in slot k that starts at device p starts at a layer that the devices before p
+     can reach and from which slots k .. 0 can end (``solvers.line_threshold``); under free placement areas and
+     alike servers (``solvers.cpsat.placing``) take their place;
+(9') ``refusals``: stages that were found, and that no choice of forms fits into time and memory at once.
 
-The bound leans on ``solvers.hybrid``; the layered model (``solvers.cpsat.model``) does not. A test shows that both
-agree. Only where links pay for boundaries, the slowest stage counts and memory is not limited.
+The last is logic-based Benders decomposition: the model proposes stages, ``solvers.thrifty`` decides each exactly.
+The bound leans on dynamic programmes; the layered model (``solvers.cpsat.model``) does not. A test shows that both
+agree. Only where links pay for boundaries and the slowest stage counts, and no demand speaks of single layers.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from formulation.groups import line, line_places
-from formulation.options import BoundaryCharge, Combine
-from formulation.tables import Tables, Times
+from formulation.options import BoundaryCharge, Combine, Placement
+from formulation.tables import Tables
 from solvers.cpsat.clocks import post_boundary_time
 from solvers.cpsat.families import Family, Posted, post_cover, post_devices, post_line
+from solvers.cpsat.stage_limits import StageLimits
+from solvers.cpsat.valid import redundant_families
 from solvers.cpsat.variables import Variables
-from solvers.hybrid import StageTimes
+from solvers.line_threshold import LineReach
 
 
 def applies(tables: Tables) -> bool:
-    """Tell whether a stage is its own affair: its time is, only the slowest counts, and memory is not limited."""
-    cost = tables.instance.cost
+    """Tell whether a stage is its own affair: its time is, and only the slowest counts.
+
+    Demands of the user are posted to the layered model only, so there must be none.
+    """
+    cost, constraints = tables.instance.cost, tables.instance.constraints
     return (
-        not tables.instance.constraints.memory
+        not tables.instance.demands.named()
+        and not constraints.own
         and cost.boundary_charge is BoundaryCharge.LINK
         and cost.combine is Combine.MAX
     )
 
 
-def stage_families(times: StageTimes) -> tuple[Family, ...]:
-    """Return the families of the accelerated model."""
+def stage_families(limits: StageLimits, refused: list[Refusal]) -> tuple[Family, ...]:
+    """Return the families of the accelerated model; ``refused`` may grow between questions."""
+    tables = limits.times.tables
+    on_line = tables.instance.constraints.placement is Placement.LINE
+    placing = (Family(8, "labels", _labels(limits)),) if on_line else redundant_families(tables)[1:]
     return (
         Family(1, "cover", post_cover),
         Family(2, "devices", post_devices),
         Family(3, "line", post_line),
-        Family(5, "stage_table", _stage_table(times)),
+        Family(5, "stage_table", _stage_table(limits)),
         Family(6, "boundary_time", post_boundary_time),
-        Family(8, "labels", _labels(times)),
+        Family(9, "refusals", _refusals(refused)),
+        *placing,
     )
 
 
-def furthest(times: StageTimes, kind: int, threshold_ns: int) -> Times:
-    """Return ``E(kind, i)`` for i = 0..N: the furthest layer index at which a stage from i on may stop.
-
-    Stage times never fall when a layer is added at the end; ``count`` relies on that.
-    """
-    fits = times.time[kind] <= threshold_ns
-    first = np.arange(len(fits))
-    return np.append(first + fits.sum(axis=1), len(fits))
-
-
-def _stage_table(times: StageTimes) -> Callable[[Variables], Posted]:
+def _stage_table(limits: StageLimits) -> Callable[[Variables], Posted]:
     def post(v: Variables) -> Posted:
+        rule = limits.slots(v.slots)
         for c in range(len(v.tables.kinds)):
-            ends = furthest(times, c, v.threshold_ns)
-            widest = np.maximum.accumulate(ends)
-            for i in range(v.layers):
-                if widest[i] < min(int(widest[i + 1]), v.layers):
-                    yield from _end(v, c, i, int(widest[i]), exact=False)
-                if ends[i] < widest[i]:
-                    yield from _end(v, c, i, int(ends[i]), exact=True)
-
-    return post
-
-
-def _end(v: Variables, kind: int, start: int, end: int, *, exact: bool) -> Posted:
-    """Forbid slots of this kind that start at (``exact``) or up to a layer to stop after ``end``."""
-    for k in range(v.slots):
-        clause = [~v.starts[k][start], ~v.kind[k][kind], v.starts_by(k - 1, end)]
-        if exact and start > 0:
-            clause.append(v.starts[k][start - 1])
-        yield (k, kind, start), v.model.add_bool_or(clause)
-
-
-def _labels(times: StageTimes) -> Callable[[Variables], Posted]:
-    def post(v: Variables) -> Posted:
-        ends = line_places(v.tables.instance)
-        latest, earliest = _reach(v, times, ends)
-        for g, (first, _) in enumerate(ends):
+            known = {slot: limits.ends(slot, c, v.threshold_ns) for slot in set(rule)}
             for k in range(v.slots):
-                if latest[first] < v.layers - 1:
-                    yield (k, g, 0), v.model.add_implication(v.runs[k][g], v.starts[k][latest[first]])
-                if earliest[first] > 0:
-                    yield (k, g, 1), v.model.add_implication(v.runs[k][g], ~v.starts[k][earliest[first] - 1])
+                ends = known[rule[k]]
+                widest = np.maximum.accumulate(ends)
+                for i in range(v.layers):
+                    if widest[i] < min(int(widest[i + 1]), v.layers):
+                        yield from _end(v, k, c, i, int(widest[i]), exact=False)
+                    if ends[i] < widest[i]:
+                        yield from _end(v, k, c, i, int(ends[i]), exact=True)
 
     return post
 
 
-def _reach(v: Variables, times: StageTimes, ends: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return by device position the furthest layer reached before it, the earliest one that the rest can do.
+def _end(v: Variables, slot: int, kind: int, start: int, end: int, *, exact: bool) -> Posted:
+    """Forbid a slot of this kind that starts at (``exact``) or up to a layer to stop after ``end``."""
+    clause = [~v.starts[slot][start], ~v.kind[slot][kind], v.starts_by(slot - 1, end)]
+    if exact and start > 0:
+        clause.append(v.starts[slot][start - 1])
+    yield (slot, kind, start), v.model.add_bool_or(clause)
 
-    ``before[p, i]``: stages on exactly the first p devices can do the layers before i; ``after[p, i]``: stages
-    from device p on can do the others. A boundary at p is at least as slow as the link from device p - 1 to p.
-    Cost: O(groups x layers**2) operations on bits.
+
+def _labels(limits: StageLimits) -> Callable[[Variables], Posted]:
+    def post(v: Variables) -> Posted:
+        reach = LineReach(limits, v.threshold_ns, v.slots)
+        before = reach.before()
+        for k in range(v.slots):
+            for g, (first, _) in enumerate(reach.places):
+                layers = np.flatnonzero(before[first] & reach.after[k][first])
+                if len(layers) == 0:
+                    yield (k, g), v.model.add(v.runs[k][g] == 0)
+                    continue
+                if layers[-1] < v.layers - 1:
+                    yield (k, g), v.model.add_implication(v.runs[k][g], v.starts[k][int(layers[-1])])
+                if layers[0] > 0:
+                    yield (k, g), v.model.add_implication(v.runs[k][g], ~v.starts[k][int(layers[0]) - 1])
+
+    return post
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A stage that the tables allow and no choice of forms makes fit into time and memory at once.
+
+    It holds for thresholds up to ``threshold_ns``, for slots from ``slot`` on (which keep no less), and for every
+    stage of this kind with the same first layer that reaches ``stop`` or further.
     """
-    devices, total = v.tables.instance.devices, v.layers
-    crossed = _crossed(v)
-    before = np.zeros((devices + 1, total + 1), dtype=bool)
-    after = np.zeros((devices + 1, total + 1), dtype=bool)
-    before[0, 0] = True
-    after[:, total] = True
-    fits = [kind <= v.threshold_ns for kind in times.time]
-    arcs = sorted((first, stop, v.tables.kind_of[g]) for g, (first, stop) in enumerate(ends))
-    for first, stop, kind in arcs:
-        before[stop] |= fits[kind][before[first, :-1]].any(axis=0) & crossed[stop]
-    for first, stop, kind in reversed(arcs):
-        after[first, :-1] |= fits[kind][:, after[stop]].any(axis=1) & crossed[first, :-1]
-    possible = before & after
-    latest = [int(np.flatnonzero(row)[-1]) if row.any() else 0 for row in possible]
-    earliest = [int(np.flatnonzero(row)[0]) if row.any() else total for row in possible]
-    return latest, earliest
+
+    slot: int
+    kind: int
+    start: int
+    stop: int
+    threshold_ns: int
 
 
-def _crossed(v: Variables) -> NDArray[np.bool_]:
-    """Tell by device position and cut whether the fastest link there carries the boundary in time."""
-    tables, total = v.tables, v.layers
-    servers = line(tables.instance)
-    both = tables.activation + tables.gradient
-    crossed = np.ones((len(servers) + 1, total + 1), dtype=bool)
-    for position, (one, other) in enumerate(itertools.pairwise(servers), start=1):
-        link = tables.instance.links[one][other]
-        if link is not None:
-            crossed[position] = both[tables.links.index(link)] <= v.threshold_ns
-    return crossed
+def _refusals(refused: list[Refusal]) -> Callable[[Variables], Posted]:
+    def post(v: Variables) -> Posted:
+        for one in refused:
+            if v.threshold_ns <= one.threshold_ns:
+                for k in range(one.slot, v.slots):
+                    yield from _end(v, k, one.kind, one.start, one.stop - 1, exact=True)
+
+    return post

@@ -1,0 +1,185 @@
+"""The command line's grammar. Imports nothing heavy, so that ``--help`` and mistakes answer at once."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from scenarios import exit_codes
+from solvers.catalogue import SOLVERS, solver_names
+
+DESCRIPTION = """\
+Cut a neural network into pipeline stages for the cluster you have, and prove that no better cut exists.
+"""
+LARGEST_SEED = 2**31 - 1
+MOST_WORKERS = 1024
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line; ``run`` of the result names the module whose ``run(arguments)`` does the work.
+
+    Exits as argparse does: 2 with a message for a mistake, 0 after ``--help`` and ``--version``.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.run is None:
+        parser.print_help()
+        parser.exit(0)
+    return arguments
+
+
+def seconds(text: str) -> float:
+    """Return a time limit in seconds: ``60``, ``60 s``, ``2 min``. Raises ArgumentTypeError for anything else."""
+    from formulation.units import NS_PER_SECOND
+    from ingest.quantities import duration
+
+    bare = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII)
+    try:
+        time_ns = duration(f"{text.strip()} s" if bare else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if time_ns == 0:
+        raise argparse.ArgumentTypeError("expected a time above 0")
+    return time_ns / NS_PER_SECOND
+
+
+def _whole(least: int, most: int) -> Any:  # noqa: ANN401 (argparse takes any callable)
+    def parse_whole(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,20}", text, re.ASCII) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {text!r}")
+        return int(text)
+
+    return parse_whole
+
+
+def _solver(text: str) -> str:
+    if text not in solver_names():
+        raise argparse.ArgumentTypeError(f"no solver {text!r}; expected one of {', '.join(solver_names())}")
+    return text
+
+
+def _solvers(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    return tuple(_solver(name) for name in names)
+
+
+class _Version(argparse.Action):
+    """``--version``: looks the version up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("pipecut")
+        except PackageNotFoundError:
+            number = "(not installed)"
+        parser.exit(0, f"pipecut {number}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pipecut",
+        description=DESCRIPTION,
+        epilog=exit_codes.table(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version)
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_plan(commands)
+    _add_compare(commands)
+    _add_evaluate(commands)
+    _add_trace(commands)
+    _add_verify(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, summary: str, epilog: str = "") -> argparse.ArgumentParser:  # noqa: ANN401
+    """Add a command. ``commands`` is what ``add_subparsers`` returns, a private class of argparse."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=epilog + exit_codes.table(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.set_defaults(run=f"scenarios.commands.{name}")
+    return command
+
+
+def _add_scenario(command: argparse.ArgumentParser) -> None:
+    command.add_argument("scenario", metavar="SCENARIO", help="a scenario file (YAML)")
+    command.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="override a value of the scenario, for example training.global_batch=128 (may be repeated)",
+    )
+    command.add_argument("--json", action="store_true", help="write one JSON object to stdout, nothing else")
+
+
+def _add_search(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--time-limit", metavar="TIME", type=seconds, help="longest search: '60 s', '2 min', 60")
+    command.add_argument("--workers", metavar="N", type=_whole(1, MOST_WORKERS), help="parallel search workers")
+    command.add_argument("--seed", metavar="N", type=_whole(0, LARGEST_SEED), help="seed of the search")
+    command.add_argument("--quiet", action="store_true", help="no progress line on stderr")
+
+
+def _solver_list() -> str:
+    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in SOLVERS)
+    return f"solvers:\n{rows}\n\n"
+
+
+def _add_plan(commands: Any) -> None:  # noqa: ANN401
+    command = _command(commands, "plan", "find the best plan of a scenario and prove it", _solver_list())
+    _add_scenario(command)
+    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else cpsat")
+    _add_search(command)
+    command.add_argument("--out", metavar="FILE", help="also write the plan to a file, for pipecut evaluate")
+    command.add_argument(
+        "--no-cross-check",
+        dest="cross_check",
+        action="store_false",
+        help="do not compare a proof of cpsat with the dynamic programme over the line",
+    )
+    command.add_argument("--certificate", metavar="FILE", help="write a proof that pipecut verify can check")
+
+
+def _add_compare(commands: Any) -> None:  # noqa: ANN401
+    command = _command(commands, "compare", "run several solvers on one scenario, side by side", _solver_list())
+    _add_scenario(command)
+    command.add_argument(
+        "--solvers", metavar="A,B,...", type=_solvers, default=solver_names(), help="default: all of them"
+    )
+    _add_search(command)
+
+
+def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
+    command = _command(commands, "evaluate", "price any plan of a scenario and list the rules that it breaks")
+    command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
+    _add_scenario(command)
+    _add_search(command)
+    command.add_argument(
+        "--no-optimum", dest="optimum", action="store_false", help="do not search for the optimum to compare with"
+    )
+
+
+def _add_trace(commands: Any) -> None:  # noqa: ANN401
+    command = _command(commands, "trace", "write the layer graph of a model, which a scenario can then name")
+    command.add_argument("model", metavar="MODULE:FUNCTION", help="a Python function that builds the model")
+    command.add_argument("--out", metavar="FILE", required=True, help="the graph file to write (JSON)")
+
+
+def _add_verify(commands: Any) -> None:  # noqa: ANN401
+    command = _command(commands, "verify", "check a certificate of pipecut plan without a solver")
+    command.add_argument("certificate", metavar="CERTIFICATE", help="a file of pipecut plan --certificate")
+    _add_scenario(command)

@@ -1,0 +1,77 @@
+"""``pipecut plan``: find the best plan of a scenario, prove it, show it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from formulation.evaluate import Evaluation, evaluate
+from formulation.outcome import Outcome
+from ingest.plan_file import plan_to_dict, write_plan
+from scenarios import output
+from scenarios.certifying import refuse_uncertifiable, save_certificate
+from scenarios.failures import InputError, output_path
+from scenarios.running import MAIN_SOLVER
+from scenarios.task import EXIT_CODES, Task, open_task
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan and show the outcome; return the exit code of its proof."""
+    out, proof = output_path(arguments.out), output_path(arguments.certificate)
+    task = open_task(arguments)
+    refuse_uncertifiable(task, proof)
+    try:
+        outcome = task.search(task.solver, cross_check=arguments.cross_check and task.solver == MAIN_SOLVER)
+    except ValueError as error:
+        raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
+    evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
+    failure = _save(task, outcome, evaluation, out) or save_certificate(task, outcome, proof)
+    if arguments.json:
+        output.write_json(outcome_to_dict(task, outcome, evaluation))
+    else:
+        _show(task, outcome, evaluation)
+    if failure is not None:
+        raise failure
+    return EXIT_CODES[outcome.proof]
+
+
+def outcome_to_dict(task: Task, outcome: Outcome, evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return an outcome as plain data: the plan as in a plan file, and the solver's claim."""
+    content: dict[str, Any] = {"stages": []}
+    if outcome.plan is not None and evaluation is not None:
+        content = plan_to_dict(task.instance, outcome.plan, evaluation)
+    return content | {
+        "scenario": task.scenario.name,
+        "solver": outcome.solver,
+        "proof": str(outcome.proof),
+        "objective_ns": outcome.objective_ns,
+        "bound_ns": outcome.bound_ns,
+        "gap": outcome.gap if evaluation is not None and evaluation.feasible else None,
+        "seconds": outcome.seconds,
+        "notes": list(outcome.notes),
+    }
+
+
+def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path | None) -> InputError | None:
+    """Write the plan file if one was asked for; return what went wrong, so that the plan is shown all the same."""
+    if out is None:
+        return None
+    if outcome.plan is None or evaluation is None:
+        output.remark(f"{out}: not written, as there is no plan")
+        return None
+    try:
+        write_plan(out, task.instance, outcome.plan, evaluation)
+    except OSError as error:
+        return InputError(f"{out}: not written: {error.strerror}")
+    return None
+
+
+def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None) -> None:
+    from scenarios.display import claim_lines, plan_table
+
+    lines = claim_lines(task.instance, outcome, evaluation)
+    if outcome.plan is None or evaluation is None:
+        output.write(output.render(lines))
+        return
+    output.write(output.render(plan_table(task.instance, outcome.plan, evaluation), "", lines))

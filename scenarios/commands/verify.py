@@ -1,0 +1,55 @@
+"""``pipecut verify``: check a certificate without any solver."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from formulation.certificate import CertificateError, verify
+from ingest.certificate_file import CertificateFileError, read_certificate
+from scenarios import output
+from scenarios.exit_codes import ExitCode
+from scenarios.failures import InputError, reading
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify and say what is proved. Exit code 0: optimal, 3: a weaker bound holds, 4: it does not hold."""
+    scenario = arguments.scenario
+    with reading(scenario.path):
+        instance = scenario.load()
+    try:
+        certificate = read_certificate(arguments.certificate, instance)
+    except CertificateFileError as error:
+        raise InputError(str(error)) from error
+    began = time.perf_counter()
+    try:
+        verify(instance, certificate)
+        refuted = None
+    except CertificateError as error:
+        refuted = str(error)
+    seconds = time.perf_counter() - began
+    optimal = refuted is None and certificate.optimal
+    if arguments.json:
+        output.write_json(
+            {
+                "scenario": scenario.name,
+                "holds": refuted is None,
+                "optimal": optimal,
+                "reason": refuted,
+                "objective_ns": certificate.objective_ns,
+                "bound_ns": certificate.bound_ns,
+                "labels": len(certificate.labels),
+                "seconds": seconds,
+            }
+        )
+    elif refuted is not None:
+        output.write(f"the certificate does not hold: {refuted}\n")
+    else:
+        claim = "the plan is optimal" if optimal else f"no plan takes less than {certificate.bound_ns:,} ns"
+        output.write(
+            f"verified: the plan takes {certificate.objective_ns:,} ns, and {claim}\n"
+            f"{len(certificate.labels)} labels checked in {seconds:.2f} s, without a solver\n"
+        )
+    if refuted is not None:
+        return ExitCode.FALSE_CLAIM
+    return ExitCode.DONE if optimal else ExitCode.NOT_PROVED

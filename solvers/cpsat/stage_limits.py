@@ -1,0 +1,71 @@
+"""How far a stage may stretch: exact by time, and by memory as far as single layers tell.
+
+By time, "a stage of kind c holds layers i to j" is read from the least stage times. By memory it is a lower limit:
+the forms that need least time and those that need least memory may differ, so a stage that passes here is checked
+with both limits at once when it is found (``solvers.thrifty``); on one device there is only one form and the
+limit is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.memory_tables import MemoryTables, memory_tables
+from formulation.tables import Times
+from solvers.hybrid import StageTimes
+
+Bits = NDArray[np.bool_]
+
+
+class StageLimits:
+    """Which spans a stage may hold, by slot, kind and threshold. ``held`` is None where memory is not limited."""
+
+    def __init__(self, times: StageTimes) -> None:
+        self.times = times
+        self.total = len(times.tables.instance.layers)
+        limited = times.tables.instance.constraints.memory
+        self.held: MemoryTables | None = memory_tables(times.tables) if limited else None
+        self._roomy: dict[tuple[int, int, int], Bits] = {}
+
+    def slots(self, slots: int) -> list[int]:
+        """Return, for each slot, the first slot with the same memory rule: they share their tables."""
+        if self.held is None:
+            return [0] * slots
+        rules = [(self.held.copies(slot), self.held.kept(slot)) for slot in range(slots)]
+        return [rules.index(rule) for rule in rules]
+
+    def ends(self, slot: int, kind: int, threshold_ns: int) -> Times:
+        """Return for i = 0..N the furthest layer index at which a stage from i on may stop; i itself if none fits.
+
+        Stages that fit never stop fitting when their last layer is taken away, so counting finds the end.
+        """
+        later = self._fits(slot, kind, threshold_ns).sum(axis=1)
+        return np.append(np.arange(self.total) + later, self.total)
+
+    def _fits(self, slot: int, kind: int, threshold_ns: int) -> Bits:
+        """Return by (first layer i, layer j after the last): whether such a stage may exist; never for j <= i."""
+        fits = self.times.time[kind] <= threshold_ns
+        return fits if self.held is None else fits & self._room(self.held, slot, kind)
+
+    def _room(self, held: MemoryTables, slot: int, kind: int) -> Bits:
+        copies, kept = held.copies(slot), held.kept(slot)
+        key = (kind, copies, kept)
+        if key not in self._roomy:
+            parts = (held.optimizer, held.weights, held.stash)
+            fixed, weights, stash = (_prefix(part[kind].min(axis=1)) for part in parts)
+            summed = fixed + copies * weights + kept * stash
+            needed = summed[None, :] - summed[:-1, None] + kept * held.received[kind, :-1, None]
+            needed[:, 1:] += _largest_so_far(held.working[kind].min(axis=1))
+            self._roomy[key] = needed <= held.capacity[kind]
+        return self._roomy[key]
+
+
+def _prefix(values: Times) -> Times:
+    return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+
+
+def _largest_so_far(values: Times) -> Times:
+    """Return by (i, j): the largest of values i..j; where j < i the value 0."""
+    rows = np.triu(np.broadcast_to(values, (len(values), len(values))))
+    return np.maximum.accumulate(rows, axis=1)

@@ -1,0 +1,123 @@
+"""Forms of one stage under two limits at once: at most so much time and at most so much memory.
+
+The forms with the least time may copy weights that only fit when they are sharded. So this keeps, by the forms of
+the layers still looked at, every combination of communication and memory that no other beats in everything: a
+label-setting dynamic programme with dominance (as for shortest paths with a resource). Exact for any layer graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from formulation.forms import forms_on
+from formulation.layers import Split
+from formulation.memory_tables import MemoryTables
+from formulation.options import StageTime
+from formulation.plan import Span
+from formulation.tables import Tables
+from solvers.viterbi import edges_into
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """What the layers so far cost: communication in ns, bytes held, largest working set; the last form taken."""
+
+    time: int
+    held: int
+    working: int
+    form: int
+    before: _Label | None
+
+    def beats(self, other: _Label) -> bool:
+        return self.time <= other.time and self.held <= other.held and self.working <= other.working
+
+
+_States = dict[tuple[int, ...], list[_Label]]
+"""By the forms of the layers still looked at: the labels that no other beats."""
+
+
+class Thrift:
+    """Searches forms for the stages of one instance."""
+
+    def __init__(self, tables: Tables, held: MemoryTables) -> None:
+        self._tables, self._held = tables, held
+        self._into = edges_into(tables.instance)
+        self._last = list(range(len(tables.instance.layers)))
+        for edge in tables.instance.form_edges:
+            self._last[edge.source] = max(self._last[edge.source], edge.consumer)
+        for layer, source in enumerate(tables.instance.sources):
+            if source is not None:
+                self._last[source] = max(self._last[source], layer)
+
+    def forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
+        """Return the fastest forms within the threshold and the capacity; None if there are none.
+
+        Cost: O(layers x 3**live x labels**2) steps in Python; few labels survive in practice.
+        """
+        compute = int(self._tables.compute[kind, span.first : span.stop].sum())
+        overlap = self._tables.instance.cost.stage_time is StageTime.OVERLAP
+        time_left = threshold_ns if overlap else threshold_ns - compute
+        if compute > threshold_ns:
+            return None
+        room = self._held.capacity[kind] - self._held.kept(slot) * int(self._held.received[kind, span.first])
+        states: _States = {(): [_Label(0, 0, 0, 0, None)]}
+        live: list[int] = []
+        for layer in span.layers:
+            kept = [*live, layer] if self._tables.instance.layers[layer].split is not Split.FOLLOW else live
+            still = [at for at, one in enumerate(kept) if self._last[one] > layer]
+            grown: _States = {}
+            for key, label in self._grown(slot, kind, span, layer, live, states):
+                if label.time <= time_left and label.held + label.working <= room:
+                    _keep(grown.setdefault(tuple(key[at] for at in still), []), label)
+            states, live = grown, [kept[at] for at in still]
+        found = [label for labels in states.values() for label in labels]
+        return _forms_of(min(found, key=lambda label: label.time)) if found else None
+
+    def _grown(
+        self, slot: int, kind: int, span: Span, layer: int, live: list[int], states: _States
+    ) -> Iterator[tuple[tuple[int, ...], _Label]]:
+        """Yield every label with the next layer in every form, by the forms of the live layers and its own."""
+        row = self._tables.instance.layers[layer]
+        if row.split is Split.FOLLOW:
+            source = self._tables.instance.sources[layer]
+            at = live.index(source) if source in live else None
+            for key, labels in states.items():
+                for label in labels:
+                    yield key, self._with(label, slot, (kind, layer, 0 if at is None else key[at]), 0, 0)
+            return
+        edges = [
+            (live.index(edge.source), index) for index, edge in self._into.get(layer, []) if edge.source in span
+        ]
+        for form in forms_on(row.allowed_forms, self._tables.kinds[kind].devices):
+            for key, labels in states.items():
+                change = sum(int(self._tables.between[kind, index, key[at], form]) for at, index in edges)
+                for label in labels:
+                    yield (*key, form), self._with(label, slot, (kind, layer, form), change, form)
+
+    def _with(self, label: _Label, slot: int, cell: tuple[int, int, int], change: int, form: int) -> _Label:
+        held = self._held
+        state = held.optimizer[cell] + held.copies(slot) * held.weights[cell]
+        return _Label(
+            time=label.time + change + int(self._tables.inside[cell]),
+            held=label.held + int(state + held.kept(slot) * held.stash[cell]),
+            working=max(label.working, int(held.working[cell])),
+            form=form,
+            before=label,
+        )
+
+
+def _keep(labels: list[_Label], new: _Label) -> None:
+    """Add a label unless another beats it; drop those that it beats."""
+    if any(label.beats(new) for label in labels):
+        return
+    labels[:] = [label for label in labels if not new.beats(label)]
+    labels.append(new)
+
+
+def _forms_of(label: _Label) -> tuple[int, ...]:
+    forms: list[int] = []
+    while label.before is not None:
+        forms.append(label.form)
+        label = label.before
+    return tuple(reversed(forms))

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.conftest import Command
+
+
+def write(pipecut: Command, scenario: Path) -> Path:
+    path = scenario.parent / "c.json"
+    ran = pipecut("plan", scenario, "--certificate", path)
+    assert ran.code == 0 and "proves that the plan is optimal" in ran.err
+    return path
+
+
+def change(path: Path, **values: object) -> Path:
+    content = json.loads(path.read_text(encoding="utf-8")) | values
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_a_certificate_of_plan_is_verified_without_a_solver(pipecut: Command, scenario: Path) -> None:
+    path = write(pipecut, scenario)
+    ran = pipecut("verify", path, scenario)
+    assert ran.code == 0 and "the plan is optimal" in ran.out
+    found = pipecut("verify", path, scenario, "--json").json
+    assert found["holds"] and found["optimal"] and found["objective_ns"] == found["bound_ns"] == 866_400
+
+
+def test_a_weaker_bound_holds_but_is_no_proof_of_optimality(pipecut: Command, scenario: Path) -> None:
+    path = change(write(pipecut, scenario), bound_ns=866_399)
+    ran = pipecut("verify", path, scenario)
+    assert ran.code == 3 and "no plan takes less than 866,399 ns" in ran.out
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"bound_ns": 866_401, "objective_ns": 866_401},
+        {"objective_ns": 866_399},
+        {"labels": []},
+        {"bound_ns": 866_401},
+    ],
+)
+def test_a_lie_is_refused(pipecut: Command, scenario: Path, lie: dict[str, object]) -> None:
+    ran = pipecut("verify", change(write(pipecut, scenario), **lie), scenario)
+    assert ran.code == 4 and "does not hold" in ran.out
+
+
+def test_another_scenario_is_another_instance(pipecut: Command, scenario: Path) -> None:
+    path = write(pipecut, scenario)
+    ran = pipecut("verify", path, scenario, "--set", "training.global_batch=16")
+    assert ran.code == 4 and "fingerprint" in ran.out
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"format": "pipecut plan"}', '{"format": 1, "format": 2}', "NaN"]
+)
+def test_a_file_that_is_no_certificate_is_bad_input(pipecut: Command, scenario: Path, text: str) -> None:
+    path = scenario.parent / "c.json"
+    path.write_text(text, encoding="utf-8")
+    ran = pipecut("verify", path, scenario)
+    assert ran.code == 2 and str(path) in ran.err and "Traceback" not in ran.err
+
+
+def test_what_cannot_be_certified_is_refused_before_the_search(pipecut: Command, scenario: Path) -> None:
+    path = scenario.parent / "c.json"
+    ran = pipecut("plan", scenario, "--certificate", path, "--set", "constraints.placement=free")
+    assert ran.code == 2 and "placement is free" in ran.err and not path.exists()
