@@ -1,7 +1,7 @@
 """What CP-SAT's presolve buys with the threshold fixed: the table of docs/decisions/0003.
 
-Run: ``python -m benchmarks.presolve``. One question at a time on ResNet-152 (515 layers, 8 devices), on the paper's
-network and on a fast one, at thresholds below and above the optimum; seconds of the search alone.
+Run: ``python -m benchmarks.presolve``. One question at a time on ResNet-152 (515 layers, 8 devices), on the
+paper's network and on a fast one, at thresholds below and above the optimum; seconds of the search alone.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _inside(instance: Instance, kind: GroupKind) -> list[list[int]]:
     steps = instance.training.micro_batches
     rows: list[list[int]] = []
     for at, layer in enumerate(instance.layers):
-        sync = _transfer(factor * instance.parameter_bytes[at], divisor * steps, messages, link)
+        sync = -(-_transfer(factor * instance.parameter_bytes[at], divisor, messages, link) // steps)
         row = [sync, 0, 0]
         if layer.split is Split.MATRIX:
             row[1] = _transfer(factor * instance.output_bytes[at], divisor, messages, link)

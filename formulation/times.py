@@ -27,19 +27,28 @@ def compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
 
 
 def inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
-    """Communication inside a layer of this form. Gradients are summed once a step: 1/M of it per micro-batch."""
+    """Communication inside a layer of this form. Gradients are summed once a step: 1/M of that per micro-batch."""
+    if form == 0:
+        return ceil_div(synchronisation_ns(instance, layer, kind), instance.training.micro_batches)
+    return _inside_ns(instance, layer, form, kind)
+
+
+def synchronisation_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
+    """Time to sum the gradient of a layer's weights over a group, once a step (form 0)."""
+    return _inside_ns(instance, layer, 0, kind)
+
+
+def _inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
     if kind.link is None:
         return 0
-    training = instance.training
     sizes = (
-        Fraction(instance.parameter_bytes[layer], training.micro_batches),
+        Fraction(instance.parameter_bytes[layer]),
         Fraction(instance.output_bytes[layer]),
         Fraction(instance.input_bytes[layer]),
     )
     split = instance.layers[layer].split
-    return forms.inside(split, form, kind.devices, sizes=sizes, kind=instance.cost.all_reduce).transfer_ns(
-        kind.link
-    )
+    volume = forms.inside(split, form, kind.devices, sizes=sizes, kind=instance.cost.all_reduce)
+    return volume.transfer_ns(kind.link)
 
 
 def between_ns(instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind) -> int:

@@ -15,6 +15,7 @@ Cut a neural network into pipeline stages for the cluster you have, and prove th
 """
 LARGEST_SEED = 2**31 - 1
 MOST_WORKERS = 1024
+MOST_SHOWN = 100_000
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(commands)
     _add_compare(commands)
     _add_evaluate(commands)
+    _add_simulate(commands)
     _add_trace(commands)
     _add_verify(commands)
     return parser
@@ -170,6 +172,47 @@ def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
     _add_search(command)
     command.add_argument(
         "--no-optimum", dest="optimum", action="store_false", help="do not search for the optimum to compare with"
+    )
+
+
+def _schedule(text: str) -> str:
+    """Return the override that chooses a schedule."""
+    from formulation.options import Schedule
+
+    if text not in list(Schedule):
+        raise argparse.ArgumentTypeError(f"no schedule {text!r}; expected one of {', '.join(Schedule)}")
+    return f"training.schedule={text}"
+
+
+def _add_simulate(commands: Any) -> None:  # noqa: ANN401
+    command = _command(commands, "simulate", "run a plan step by step on the timeline and draw it", _solver_list())
+    _add_scenario(command)
+    command.add_argument("--plan", metavar="FILE", help="run this plan (JSON) instead of searching for the best")
+    command.add_argument(
+        "--schedule",
+        metavar="NAME",
+        dest="overrides",
+        action="append",
+        type=_schedule,
+        default=argparse.SUPPRESS,
+        help="short for --set training.schedule=NAME",
+    )
+    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else cpsat")
+    _add_search(command)
+    command.add_argument(
+        "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proof, as in plan"
+    )
+    command.add_argument("--out", metavar="FILE", help="write a page (HTML) that needs nothing else")
+    command.add_argument("--trace", metavar="FILE", help="write a trace (JSON) for Perfetto or chrome://tracing")
+    command.add_argument("--svg", metavar="FOLDER", help="write each picture as a file of its own")
+    command.add_argument(
+        "--micro-batches-shown",
+        metavar="N",
+        type=_whole(2, MOST_SHOWN),
+        help="draw the first and last N / 2 of a long run (default: what stays readable)",
+    )
+    command.add_argument(
+        "--no-compare", dest="compare", action="store_false", help="do not run the other solvers for page and JSON"
     )
 
 

@@ -43,6 +43,11 @@ def solve(
     Cost: one evaluation for each of :func:`count_plans` plans.
     """
     limits, start = limits or Limits(), time.perf_counter()
+    total = len(instance.layers)
+    # Cut points alone, before anything is counted exactly: counting the plans of a long model takes minutes.
+    least = sum(math.comb(total - 1, cuts) for cuts in range(min(total, instance.devices)))
+    if least > max_plans:
+        raise ValueError(f"{instance.name}: over {least} plans to price one by one, expected at most {max_plans}")
     number = count_plans(instance)
     if number > max_plans:
         raise ValueError(f"{instance.name}: {number} plans to price one by one, expected at most {max_plans}")

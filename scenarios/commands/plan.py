@@ -11,6 +11,7 @@ from formulation.outcome import Outcome
 from ingest.plan_file import plan_to_dict, write_plan
 from scenarios import output
 from scenarios.certifying import refuse_uncertifiable, save_certificate
+from scenarios.explaining import explanation_of, explanation_rows, explanation_to_dict
 from scenarios.failures import InputError, output_path
 from scenarios.running import MAIN_SOLVER
 from scenarios.task import EXIT_CODES, Task, open_task
@@ -27,10 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
     failure = _save(task, outcome, evaluation, out) or save_certificate(task, outcome, proof)
+    explanation = explanation_of(task, outcome)
     if arguments.json:
-        output.write_json(outcome_to_dict(task, outcome, evaluation))
+        why = {} if explanation is None else {"explanation": explanation_to_dict(explanation)}
+        output.write_json(outcome_to_dict(task, outcome, evaluation) | why)
     else:
-        _show(task, outcome, evaluation)
+        _show(task, outcome, evaluation, [] if explanation is None else explanation_rows(explanation))
     if failure is not None:
         raise failure
     return EXIT_CODES[outcome.proof]
@@ -67,10 +70,12 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
     return None
 
 
-def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None) -> None:
-    from scenarios.display import claim_lines, plan_table
+def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list[tuple[str, str]]) -> None:
+    from scenarios.display import claim_lines, key_lines, plan_table
 
     lines = claim_lines(task.instance, outcome, evaluation)
+    if why:
+        lines = lines.append("\n").append(key_lines(why))
     if outcome.plan is None or evaluation is None:
         output.write(output.render(lines))
         return

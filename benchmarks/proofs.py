@@ -1,0 +1,103 @@
+"""Time to proof, one row per instance: ``python -m benchmarks.proofs [--json] [--only TEXT] [--limit SECONDS]``.
+
+ResNet-152 at operator grain on a fast network (300 GB/s inside pairs, 12.5 GB/s between), with and without memory
+that binds (1F1B, no recomputation); HetPipe's cluster of four card types; the twelve paper cases. Each row:
+layers, devices, solver, proof, objective, bound, gap, seconds of loading and of the whole search. Rows that are not proved
+within the limit say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from formulation.outcome import Limits, Outcome, checked
+from ingest.scenario import load_scenario
+from solvers.catalogue import find_solver
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+FAST = ("cluster.servers[0].link.bandwidth=300 GB/s", "cluster.between_servers.bandwidth=12.5 GB/s")
+BINDING = (
+    "constraints.memory=true",
+    "training.schedule=one_f_one_b",
+    "training.global_batch=512",
+    "training.micro_batches=8",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An instance and the solver that is to prove it."""
+
+    name: str
+    scenario: str
+    overrides: tuple[str, ...]
+    solver: str
+
+
+def rows() -> Iterator[Row]:
+    """Yield the fixed instances."""
+    for devices in (8, 16, 32):
+        count = f"cluster.servers[0].count={devices // 2}"
+        plain, limited = (*FAST, count), (*FAST, count, *BINDING)
+        if devices == 8:
+            yield Row("resnet152, 8 devices, independent", "pipepar/resnet152.yaml", plain, "cpsat")
+        yield Row(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "cpsat_stages")
+        yield Row(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "cpsat_stages")
+    for model in ("vgg19", "resnet152"):
+        free = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
+        yield Row(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, "cpsat_stages")
+    for model in ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152"):
+        for batch in (64, 128):
+            override = (f"training.global_batch={batch}",)
+            yield Row(f"paper {model}, batch {batch}", f"pipepar/{model}.yaml", override, "cpsat")
+
+
+def prove(row: Row, limit_s: float) -> dict[str, Any]:
+    """Load an instance and search it within the limit."""
+    began = time.perf_counter()
+    instance = load_scenario(SCENARIOS / row.scenario, row.overrides).load()
+    loading = time.perf_counter() - began
+    outcome: Outcome = checked(instance, find_solver(row.solver).load()(instance, Limits(time_limit_s=limit_s)))
+    return {
+        "instance": row.name,
+        "layers": len(instance.layers),
+        "devices": instance.devices,
+        "solver": outcome.solver,
+        "proof": str(outcome.proof),
+        "objective_ns": outcome.objective_ns,
+        "bound_ns": outcome.bound_ns,
+        "gap": None if outcome.gap is None else round(outcome.gap, 5),
+        "load_s": round(loading, 2),
+        "search_s": round(outcome.seconds, 2),
+    }
+
+
+def main() -> int:
+    """Print the table, row by row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
+    parser.add_argument("--only", default="", help="only instances whose name contains this text")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each search")
+    arguments = parser.parse_args()
+    table: list[dict[str, Any]] = []
+    for row in rows():
+        if arguments.only in row.name:
+            table.append(prove(row, arguments.limit))
+            if not arguments.json:
+                if len(table) == 1:
+                    print(" | ".join(table[0]))
+                print(" | ".join(str(cell) for cell in table[-1].values()), flush=True)
+    if arguments.json:
+        json.dump(table, sys.stdout, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

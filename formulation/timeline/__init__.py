@@ -1,0 +1,1 @@
+"""The timeline: a schedule executed action by action, transfer by transfer, in whole nanoseconds."""

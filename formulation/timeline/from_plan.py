@@ -1,0 +1,205 @@
+"""A plan's durations and memory, ready for a timeline: the prices of ``formulation.times``, split by pass.
+
+``formulation.evaluate`` charges a stage one number for a micro-batch; the timeline needs to know what of it
+belongs to the forward pass, what to the backward pass, and what to the end of a step:
+
+===============================  =============================================================================
+price                            where it goes
+===============================  =============================================================================
+compute, eq. (3)                 forward and backward of the class that is slowest in both together, layer by layer
+inside a layer, form 0           synchronisation: the weight gradients, whole, once a step
+inside a layer, form 1           forward: the all-reduce of the output
+inside a layer, form 2           backward: the all-reduce of the input's gradient
+between layers, to whole         forward: the tensor is gathered; its gradient already lies as it should
+between layers, from whole       backward, for the same reason
+between layers, rows to columns  half and half, the odd nanosecond forward; also columns to rows
+boundary                         transfers, over the slowest link between the two groups
+===============================  =============================================================================
+
+With ``StageTime.OVERLAP`` communication hides behind the computation of its own pass, so a pass takes the larger
+of both. With ``BoundaryCharge.RECEIVER`` devices stand still to fetch tensors. The optimiser takes no time, and
+no stage recomputes: an instance knows neither.
+
+Where this differs from ``evaluate``, by how much, is told in ``docs/schedules.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+
+from formulation import forms, times
+from formulation.groups import Group, GroupKind, group_kind, link_between
+from formulation.instance import FormEdge, Instance
+from formulation.layers import Split
+from formulation.memory import layer_shares, stage_memory_bytes
+from formulation.options import BoundaryCharge, Schedule, StageTime
+from formulation.plan import Plan, Stage
+from formulation.schedules.catalogue import SCHEDULES
+from formulation.schedules.table import PipelineSchedule
+from formulation.timeline.durations import Contention, Durations, Execution, Transfers
+from formulation.timeline.footprint import Footprint
+from formulation.units import ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRun:
+    """All that ``timeline.run`` and ``memory_over_time`` take, made from a plan."""
+
+    schedule: PipelineSchedule
+    durations: Durations
+    execution: Execution
+    footprint: Footprint
+
+
+def from_plan(
+    instance: Instance, plan: Plan, *, steps: int = 1, contention: Contention = Contention.NONE
+) -> PlanRun:
+    """Return schedule, durations, execution and footprint of a plan, on one rank for each of its groups.
+
+    ``steps`` optimiser steps are run through without a break; more than one only for a schedule without a flush,
+    in which weights are updated, as ``evaluate`` has it, every ``training.micro_batches`` micro-batches.
+    Raises ValueError for other steps. Cost: linear in layers, edges and actions.
+    """
+    training = instance.training
+    flush = training.schedule is not Schedule.ASYNC_ONE_F_ONE_B
+    if steps < 1 or (flush and steps > 1):
+        raise ValueError(f"steps is {steps}, expected 1{'' if flush else ' or more'} under {training.schedule}")
+    receives = instance.cost.boundary_charge is BoundaryCharge.RECEIVER
+    return PlanRun(
+        schedule=SCHEDULES[training.schedule](len(plan), training.micro_batches * steps),
+        durations=durations_of(instance, plan),
+        execution=Execution(
+            contention=contention,
+            transfers=Transfers.RECEIVER if receives else Transfers.OVERLAPPED,
+            updates_every=training.micro_batches,
+        ),
+        footprint=footprint_of(instance, plan),
+    )
+
+
+def durations_of(instance: Instance, plan: Plan) -> Durations:
+    """Return the times of a plan's stages and boundaries, split as in the table above."""
+    passes = [_stage_passes(instance, stage) for stage in plan.stages]
+    groups = [stage.group for stage in plan.stages]
+    cuts = [stage.span.first for stage in plan.stages[1:]]
+    links = [link_between(instance, one, other) for one, other in pairwise(groups)]
+    activation_link, gradient_link = _link_numbers(instance, groups)
+    return Durations(
+        forward_ns=tuple(one.forward_ns for one in passes),
+        backward_ns=tuple(one.backward_ns for one in passes),
+        sync_ns=tuple(one.sync_ns for one in passes),
+        activation_ns=tuple(times.activation_ns(instance, *where) for where in zip(cuts, links, strict=True)),
+        gradient_ns=tuple(times.gradient_ns(instance, *where) for where in zip(cuts, links, strict=True)),
+        activation_link=activation_link,
+        gradient_link=gradient_link,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StagePasses:
+    """Times of one stage: forward and backward pass of a micro-batch, synchronisation once a step."""
+
+    forward_ns: int
+    backward_ns: int
+    sync_ns: int
+
+
+def _stage_passes(instance: Instance, stage: Stage) -> StagePasses:
+    kind = group_kind(instance, stage.group)
+    forward = backward = forward_sent = backward_sent = sync = 0
+    for layer in stage.span.layers:
+        computed = _compute(instance, layer, kind)
+        forward, backward = forward + computed[0], backward + computed[1]
+        sent = _inside(instance, stage, layer, kind)
+        forward_sent, backward_sent, sync = forward_sent + sent[0], backward_sent + sent[1], sync + sent[2]
+    for edge in instance.form_edges:
+        if edge.source in stage.span and edge.consumer in stage.span:
+            changed = _between(instance, stage, edge, kind)
+            forward_sent, backward_sent = forward_sent + changed[0], backward_sent + changed[1]
+    if instance.cost.stage_time is StageTime.OVERLAP:
+        return StagePasses(max(forward, forward_sent), max(backward, backward_sent), sync)
+    return StagePasses(forward + forward_sent, backward + backward_sent, sync)
+
+
+def _compute(instance: Instance, layer: int, kind: GroupKind) -> tuple[int, int]:
+    """Return forward and backward time on the class that sets the pace of ``times.compute_ns``."""
+    shares = [
+        (
+            ceil_div(instance.forward_ns[one][layer], kind.devices),
+            ceil_div(instance.backward_ns[one][layer], kind.devices),
+        )
+        for one in kind.classes
+    ]
+    return max(shares, key=sum)
+
+
+def _inside(instance: Instance, stage: Stage, layer: int, kind: GroupKind) -> tuple[int, int, int]:
+    """Return communication inside a layer: in the forward pass, in the backward pass, at the end of a step."""
+    if kind.link is None:
+        return 0, 0, 0
+    source = times.layout_form(instance, stage.span, layer)
+    form = 0 if source is None else stage.form(source)
+    if form:
+        spent = times.inside_ns(instance, layer, form, kind)
+        return (spent, 0, 0) if form == 1 else (0, spent, 0)
+    return 0, 0, times.synchronisation_ns(instance, layer, kind)
+
+
+def _between(instance: Instance, stage: Stage, edge: FormEdge, kind: GroupKind) -> tuple[int, int]:
+    """Return the change of layout at an edge: in the forward pass, and in the backward pass."""
+    source, form = stage.form(edge.source), stage.form(edge.consumer)
+    spent = times.between_ns(instance, edge, source, form, kind)
+    have = forms.MADE[source]
+    matrix = instance.layers[edge.consumer].split is Split.MATRIX
+    want = (forms.TAKEN_BY_MATRIX if matrix else forms.MADE)[form]
+    if forms.WHOLE in (have, want):
+        return (spent, 0) if want == forms.WHOLE else (0, spent)
+    return spent - spent // 2, spent // 2
+
+
+def _link_numbers(instance: Instance, groups: list[Group]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the link of each boundary forward and backward: one for each ordered pair of servers.
+
+    A boundary uses the pair of servers with the narrowest link, the first of several. Inside a server activations
+    share one link and gradients another: links carry both directions at once.
+    """
+    numbers: dict[tuple[int, int, bool], int] = {}
+    forward: list[int] = []
+    backward: list[int] = []
+    for one, other in pairwise(groups):
+        pairs = [(a, b) for a, _ in one.counts for b, _ in other.counts]
+        a, b = min(pairs, key=lambda pair: _bits_per_second(instance, *pair))
+        forward.append(numbers.setdefault((a, b, False), len(numbers)))
+        backward.append(numbers.setdefault((b, a, a == b), len(numbers)))
+    return tuple(forward), tuple(backward)
+
+
+def _bits_per_second(instance: Instance, one: int, other: int) -> float:
+    """Return the bandwidth between two servers; without end inside one that has a single device."""
+    link = instance.links[one][other]
+    return inf if link is None else link.bits_per_second
+
+
+def footprint_of(instance: Instance, plan: Plan) -> Footprint:
+    """Return the memory of a plan's stages, as ``memory.stage_memory_bytes`` has it.
+
+    Its formula stays in one place: it is asked for one and for two micro-batches in flight, which tells the stash
+    from all that a stage holds anyway. The working set counts among the latter, so it is held all the time here.
+    """
+    one, two = ([_held_bytes(instance, plan, index, kept) for index in range(len(plan))] for kept in (1, 2))
+    return Footprint(
+        static_bytes=tuple(2 * less - more for less, more in zip(one, two, strict=True)),
+        stash_bytes=tuple(more - less for less, more in zip(one, two, strict=True)),
+        version_bytes=tuple(
+            sum(layer_shares(instance, stage, layer).weights for layer in stage.span.layers)
+            for stage in plan.stages
+        ),
+    )
+
+
+def _held_bytes(instance: Instance, plan: Plan, index: int, kept: int) -> int:
+    """Return the bytes of a stage with so many micro-batches in flight: GPipe keeps all that there are."""
+    training = replace(instance.training, schedule=Schedule.GPIPE, global_batch=kept, micro_batches=kept)
+    return stage_memory_bytes(replace(instance, training=training), plan, index)

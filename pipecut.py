@@ -1,0 +1,118 @@
+"""pipecut in Python: scenarios, plans, and the functions of the PipePar paper's Listing 1.
+
+    import pipecut
+
+    outcome = pipecut.plan("scenarios/pipepar/vgg16.yaml")
+    print(outcome.proof, outcome.objective_ns)
+
+Importing this module is cheap: everything behind the names is imported at its first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from formulation.evaluate import Evaluation
+    from formulation.groups import Group
+    from formulation.instance import Instance
+    from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+    from formulation.plan import Plan, Span, Stage
+    from ingest.scenario import Scenario, load_scenario
+    from scenarios.listing import init, load_model, load_running_envs, profile_model, trial_run
+
+__all__ = [
+    "Evaluation",
+    "FalseClaimError",
+    "Group",
+    "Instance",
+    "Limits",
+    "Outcome",
+    "Plan",
+    "Progress",
+    "Proof",
+    "Scenario",
+    "Span",
+    "Stage",
+    "evaluate",
+    "init",
+    "load_model",
+    "load_running_envs",
+    "load_scenario",
+    "plan",
+    "profile_model",
+    "trial_run",
+]
+
+_HOMES = {
+    "formulation.evaluate": ("Evaluation",),
+    "formulation.groups": ("Group",),
+    "formulation.instance": ("Instance",),
+    "formulation.outcome": ("FalseClaimError", "Limits", "Outcome", "Progress", "Proof"),
+    "formulation.plan": ("Plan", "Span", "Stage"),
+    "ingest.scenario": ("Scenario", "load_scenario"),
+    "scenarios.listing": ("init", "load_model", "load_running_envs", "profile_model", "trial_run"),
+}
+"""Where each name that is not defined here comes from."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (a module attribute can be anything)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'pipecut' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def plan(
+    problem: Scenario | Instance | str | Path,
+    *,
+    solver: str | None = None,
+    limits: Limits | None = None,
+    cross_check: bool = True,
+) -> Outcome:
+    """Find the best plan of a scenario (or of a scenario file, or of an instance) and prove it.
+
+    ``solver`` and ``limits`` default to those of the scenario (of an instance: cpsat, no limits). The outcome has
+    passed the evaluator's check, and a proof by cpsat agrees with a second exact method, unless ``cross_check``
+    is false. Ctrl-C stops the search and raises KeyboardInterrupt; to have the best plan so far instead, stop it
+    through ``limits``. Raises FalseClaimError if a check fails, and ValueError for wrong input.
+    """
+    from formulation.instance import Instance
+    from formulation.outcome import Limits
+    from ingest.scenario import load_scenario
+    from scenarios.interrupt import run_stoppable
+    from scenarios.running import MAIN_SOLVER, solve_and_cross_check
+
+    if isinstance(problem, Instance):
+        instance, chosen, given = problem, solver or MAIN_SOLVER, limits or Limits()
+    else:
+        scenario = load_scenario(problem) if isinstance(problem, str | Path) else problem
+        instance, chosen, given = (
+            scenario.load(),
+            solver or scenario.solver.name,
+            limits or scenario.solver.limits(),
+        )
+    interrupted = threading.Event()
+    stoppable = replace(given, stopped=lambda: interrupted.is_set() or given.stopped())
+    outcome = run_stoppable(
+        lambda: solve_and_cross_check(instance, chosen, stoppable, cross_check=cross_check), interrupted
+    )
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    return outcome
+
+
+def evaluate(instance: Instance, plan: Plan | str | Path) -> Evaluation:
+    """Price any plan, or plan file, and list the rules that it breaks. Raises ValueError for a wrong plan file."""
+    from formulation.evaluate import evaluate as price
+    from ingest.plan_file import read_plan
+
+    return price(instance, read_plan(plan, instance) if isinstance(plan, str | Path) else plan)

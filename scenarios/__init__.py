@@ -1,0 +1,1 @@
+"""The scenario files that ship, and the command line that runs them."""

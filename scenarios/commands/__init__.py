@@ -1,0 +1,1 @@
+"""One module for each command; ``run(arguments)`` returns the exit code."""

@@ -1,0 +1,198 @@
+"""``pipecut compare``: several solvers on one instance, side by side."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from formulation.evaluate import evaluate
+from formulation.outcome import Outcome, Proof
+from scenarios import human, output
+from scenarios.exit_codes import ExitCode
+from scenarios.failures import ClaimFailedError
+from scenarios.running import RefutedError, contradiction
+from scenarios.task import EXIT_CODES, Task, open_task
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NOTHING = "-"
+KEEPS_RULES = (Proof.OPTIMAL, Proof.FEASIBLE)
+"""Proofs of outcomes whose plan keeps every rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one solver: an outcome, or the reason why there is none."""
+
+    solver: str
+    outcome: Outcome | None = None
+    violations: tuple[str, ...] = ()
+    reason: str = ""
+    failure: ExitCode | None = None
+    """How the whole comparison ends if the solver broke down or its claim failed its check."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the solvers one after another, show a row for each, and return the exit code."""
+    task = open_task(arguments)
+    rows = _held_to_the_best(task, [_row(task, solver) for solver in arguments.solvers])
+    best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
+    if arguments.json:
+        output.write_json(_to_dict(task, rows, best))
+    else:
+        output.write(output.render(_table(rows, best), "", _lines(rows, best)))
+    return _exit_code(rows, best)
+
+
+def strongest(outcomes: list[Outcome]) -> Outcome | None:
+    """Return the outcome that says most: a proof if there is one, else the largest bound that was proved."""
+    proved = [one for one in outcomes if one.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)]
+    if proved:
+        return proved[0]
+    bounded = [one for one in outcomes if one.bound_ns is not None]
+    return max(bounded, key=lambda one: one.bound_ns or 0, default=None)
+
+
+def gap_to(best: Outcome | None, outcome: Outcome) -> float | None:
+    """Return ``(objective - bound) / objective`` with the strongest bound of all solvers; None without both."""
+    if best is None or best.bound_ns is None or outcome.objective_ns is None:
+        return None
+    return (outcome.objective_ns - best.bound_ns) / outcome.objective_ns if outcome.objective_ns else 0.0
+
+
+def _row(task: Task, solver: str) -> Row:
+    """Run one solver. Nothing that it does wrong ends the comparison."""
+    if task.stop.is_set():
+        return Row(solver, reason="not run: stopped")
+    try:
+        outcome = task.search(solver, cross_check=False)
+        return Row(solver, outcome, _broken_rules(task, outcome))
+    except ClaimFailedError as error:
+        refuted = error.__cause__
+        broken = _broken_rules(task, refuted.outcome) if isinstance(refuted, RefutedError) else ()
+        return Row(solver, None, broken, _one_line(error), ExitCode.FALSE_CLAIM)
+    except ValueError as error:
+        return Row(solver, reason=f"skipped: {error}")
+    except Exception as error:
+        return Row(solver, reason=f"broke down: {type(error).__name__}: {error}", failure=ExitCode.DEFECT)
+
+
+def _broken_rules(task: Task, outcome: Outcome) -> tuple[str, ...]:
+    """Name the rules that the plan of an outcome breaks."""
+    found = () if outcome.plan is None else evaluate(task.instance, outcome.plan).violations
+    return tuple(dict.fromkeys(violation.rule for violation in found))
+
+
+def _held_to_the_best(task: Task, rows: list[Row]) -> list[Row]:
+    """Hold every claim against the best plan that any solver found; mark the rows that it refutes."""
+    priced = [row.outcome for row in rows if row.outcome is not None and row.outcome.objective_ns is not None]
+    best = min((one for one in priced if one.proof in KEEPS_RULES), key=_price, default=None)
+    if best is None:
+        return rows
+    held: list[Row] = []
+    for row in rows:
+        problem = None if row.outcome is None else contradiction(row.outcome, best)
+        if problem:
+            failed = task.claim_failed(row.solver, problem)
+            held.append(replace(row, reason=_one_line(failed), failure=ExitCode.FALSE_CLAIM))
+        else:
+            held.append(row)
+    return held
+
+
+def _price(outcome: Outcome) -> int:
+    return outcome.objective_ns or 0
+
+
+def _one_line(error: ClaimFailedError) -> str:
+    return str(error).replace("\n", "; ")
+
+
+def _exit_code(rows: list[Row], best: Outcome | None) -> ExitCode:
+    failures = [row.failure for row in rows if row.failure is not None]
+    if failures:
+        return min(failures)
+    return ExitCode.NOT_PROVED if best is None else EXIT_CODES[best.proof]
+
+
+def _keeps_rules(row: Row) -> str:
+    if row.violations:
+        return f"breaks {', '.join(row.violations)}"
+    return NOTHING if row.outcome is None or row.outcome.plan is None else "yes"
+
+
+def _table(rows: list[Row], best: Outcome | None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title in ("solver", "proof", "keeps the rules"):
+        table.add_column(title)
+    for title in ("objective", "gap", "stages", "time"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(row.solver, *_cells(row, best))
+    return table
+
+
+def _cells(row: Row, best: Outcome | None) -> tuple[str, ...]:
+    found, refuted = row.outcome, row.failure is ExitCode.FALSE_CLAIM
+    if found is None:
+        proof = "false claim" if refuted else row.reason.split(":", 1)[0]
+        return (proof, _keeps_rules(row), *[NOTHING] * 4)
+    gap = None if row.violations else gap_to(best, found)
+    return (
+        "false claim" if refuted else str(found.proof),
+        _keeps_rules(row),
+        NOTHING if found.objective_ns is None else human.duration(found.objective_ns),
+        NOTHING if gap is None else human.gap(gap),
+        NOTHING if found.plan is None else str(len(found.plan)),
+        f"{found.seconds:.2f} s",
+    )
+
+
+def _lines(rows: list[Row], best: Outcome | None) -> str:
+    """Return what the gap is measured against, and what each solver has to say."""
+    lines = ["gap: no solver proved a bound" if best is None or best.bound_ns is None else _basis(best)]
+    if best is not None and best.proof is Proof.INFEASIBLE:
+        lines = [f"no plan exists ({best.solver})"]
+    for row in rows:
+        remarks = (*(() if row.outcome is None else row.outcome.notes), row.reason)
+        lines += [f"{row.solver}: {human.printable(remark)}" for remark in remarks if remark]
+    return "\n".join(lines)
+
+
+def _basis(best: Outcome) -> str:
+    what = "the proved optimum" if best.proof is Proof.OPTIMAL else "the best proved bound (no optimum was proved)"
+    return f"gap: (objective - bound) / objective, to {what}, {human.exact_duration(best.bound_ns or 0)}"
+
+
+def _to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dict[str, Any]:
+    proved = best is not None and best.proof is Proof.OPTIMAL
+    return {
+        "scenario": task.scenario.name,
+        "optimum_ns": best.objective_ns if best is not None and proved else None,
+        "bound_ns": None if best is None else best.bound_ns,
+        "solvers": [_row_to_dict(row, best) for row in rows],
+    }
+
+
+def _row_to_dict(row: Row, best: Outcome | None) -> dict[str, Any]:
+    found = row.outcome
+    return {
+        "solver": row.solver,
+        "proof": None if found is None else str(found.proof),
+        "objective_ns": None if found is None else found.objective_ns,
+        "bound_ns": None if found is None else found.bound_ns,
+        "gap": None if found is None or row.violations else gap_to(best, found),
+        "feasible": not row.violations
+        if row.violations or (found is not None and found.plan is not None)
+        else None,
+        "violations": list(row.violations),
+        "stages": None if found is None or found.plan is None else len(found.plan),
+        "seconds": None if found is None else found.seconds,
+        "notes": [] if found is None else list(found.notes),
+        "reason": row.reason,
+    }

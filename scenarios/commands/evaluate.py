@@ -1,0 +1,132 @@
+"""``pipecut evaluate``: the price of any plan, the rules it breaks, and how far it is from the optimum."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from formulation.evaluate import Evaluation, evaluate
+from formulation.outcome import Outcome, Proof
+from formulation.plan import Plan
+from ingest.plan_file import plan_to_dict, read_plan
+from scenarios import human, output
+from scenarios.commands.compare import gap_to
+from scenarios.exit_codes import ExitCode
+from scenarios.failures import InputError, reading
+from scenarios.running import MAIN_SOLVER, contradiction
+from scenarios.task import Task, open_task
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Price the plan, compare it with the optimum unless told not to, and return the exit code."""
+    task = open_task(arguments)
+    with reading(arguments.plan):
+        plan = read_plan(arguments.plan, task.instance)
+    evaluation = evaluate(task.instance, plan)
+    best = _optimum(task, plan, evaluation) if arguments.optimum else None
+    gap = gap_of(evaluation, best)
+    if arguments.json:
+        content = plan_to_dict(task.instance, plan, evaluation) | _to_dict(task, evaluation, best, gap)
+        output.write_json(content | {"plan": arguments.plan})
+    else:
+        _show(task, plan, evaluation, best)
+    return _exit_code(evaluation, best)
+
+
+def gap_of(evaluation: Evaluation, best: Outcome | None) -> float | None:
+    """Return the gap to the proved bound; None for a plan that breaks rules, which no bound speaks of."""
+    if best is None or evaluation.objective_ns is None or not evaluation.feasible:
+        return None
+    return gap_to(best, Outcome("", Proof.FEASIBLE, objective_ns=evaluation.objective_ns))
+
+
+def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
+    """Search for the optimum. A plan that keeps the rules and beats what was proved refutes the proof."""
+    try:
+        best = task.search(MAIN_SOLVER, cross_check=True)
+    except ValueError as error:
+        raise InputError(f"{task.scenario.path}: {MAIN_SOLVER} cannot take this instance: {error}") from error
+    if evaluation.feasible:
+        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective_ns)
+        problem = contradiction(best, given)
+        if problem:
+            raise task.claim_failed(MAIN_SOLVER, problem)
+    return best
+
+
+def _exit_code(evaluation: Evaluation, best: Outcome | None) -> ExitCode:
+    if not evaluation.feasible:
+        return ExitCode.NO_PLAN
+    if best is not None and best.proof is not Proof.OPTIMAL:
+        return ExitCode.NOT_PROVED
+    return ExitCode.DONE
+
+
+def _show(task: Task, plan: Plan, evaluation: Evaluation, best: Outcome | None) -> None:
+    from scenarios.display import plan_table
+
+    table = plan_table(task.instance, plan, evaluation)
+    output.write(output.render(table, "", _lines(task, evaluation, best)))
+
+
+def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
+    from scenarios.display import key_lines, objective_name, over_capacity, violation_rows
+
+    rows: list[tuple[str, str]] = []
+    if evaluation.objective_ns is not None:
+        rows.append(
+            ("objective", f"{human.exact_duration(evaluation.objective_ns)}, {objective_name(task.instance)}")
+        )
+    rows += violation_rows(evaluation) or [("rules", "the plan keeps every rule")]
+    if best is not None:
+        rows.append(("optimum", _optimum_text(best)))
+        rows += [("note", human.printable(note)) for note in best.notes]
+    gap = gap_of(evaluation, best)
+    if gap is not None and best is not None:
+        proved = "" if best.proof is Proof.OPTIMAL else " at most"
+        rows.append(("gap", f"{human.gap(gap)}{proved}"))
+    rows += [("note", note) for note in over_capacity(evaluation)]
+    return key_lines(rows)
+
+
+def _optimum_text(best: Outcome) -> str:
+    solver = f"{best.solver}, {best.seconds:.2f} s"
+    if best.proof is Proof.OPTIMAL and best.objective_ns is not None:
+        return f"{human.exact_duration(best.objective_ns)}, proved ({solver})"
+    if best.proof is Proof.INFEASIBLE:
+        return f"no plan exists, proved ({solver})"
+    bound = "no bound" if best.bound_ns is None else f"not below {human.exact_duration(best.bound_ns)}"
+    return f"not proved: {bound} ({solver})"
+
+
+def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: float | None) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "scenario": task.scenario.name,
+        "feasible": evaluation.feasible,
+        "broken_rules": [
+            {
+                "rule": found.rule,
+                "where": found.where,
+                "found": found.found,
+                "limit": found.limit,
+                "unit": found.unit,
+                "message": found.message,
+            }
+            for found in evaluation.violations
+        ],
+        "gap": gap,
+        "optimum": None,
+    }
+    if best is not None:
+        content["optimum"] = {
+            "solver": best.solver,
+            "proof": str(best.proof),
+            "objective_ns": best.objective_ns,
+            "bound_ns": best.bound_ns,
+            "seconds": best.seconds,
+            "notes": list(best.notes),
+        }
+    return content

@@ -1,0 +1,109 @@
+"""Run a solver and hold its claim to account: every outcome that anyone sees has passed through here.
+
+The evaluator recomputes each claim (``formulation.outcome.checked``). A proof of CP-SAT is then compared with
+that of a second exact method, the dynamic programme over the line, which shares no search with it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from formulation.options import Placement
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from solvers.catalogue import find_solver
+
+if TYPE_CHECKING:
+    from formulation.instance import Instance
+
+MAIN_SOLVER = "cpsat"
+SECOND_SOLVER = "line_dp"
+SAME_OPTIMUM = "the exact dynamic programme over the line finds the same optimum"
+SAME_INFEASIBLE = "the exact dynamic programme over the line finds no plan either"
+
+
+class RefutedError(FalseClaimError):
+    """A claim that the evaluator refutes, with the outcome that claims it."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+def solve_checked(instance: Instance, solver: str, limits: Limits) -> Outcome:
+    """Solve with one solver and check its claim.
+
+    Raises RefutedError if the claim does not hold, and ValueError if the solver cannot take the instance.
+    """
+    outcome = find_solver(solver).load()(instance, limits)
+    try:
+        return checked(instance, outcome)
+    except FalseClaimError as error:
+        raise RefutedError(str(error), outcome) from error
+
+
+def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cross_check: bool = True) -> Outcome:
+    """Solve, check, and compare a proof of CP-SAT with a second exact method, within the same time limit.
+
+    The outcome is the first solver's, its notes say how the comparison went.
+    Raises FalseClaimError if a claim fails its check or the two methods contradict each other.
+    """
+    began = time.monotonic()
+    outcome = solve_checked(instance, solver, limits)
+    proved = outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
+    if not (cross_check and proved and solver == MAIN_SOLVER):
+        return outcome
+    left = None if limits.time_limit_s is None else limits.time_limit_s - (time.monotonic() - began)
+    if left is not None and left <= 0:
+        return _noted(outcome, "not cross-checked: the time limit was used up")
+    try:
+        second = solve_checked(instance, SECOND_SOLVER, replace(limits, time_limit_s=left))
+    except ValueError as error:
+        return _noted(outcome, f"not cross-checked: {SECOND_SOLVER} cannot take this instance ({error})")
+    problem = contradiction(outcome, second)
+    if problem:
+        raise FalseClaimError(problem)
+    return _noted(outcome, _agreement(outcome, second))
+
+
+def _agreement(outcome: Outcome, second: Outcome) -> str:
+    """Say what a second outcome that does not contradict a proof is worth."""
+    if second.proof is outcome.proof:
+        return SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
+    if second.bound_ns is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
+        blind = ", ".join(second.blind_to)
+        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.bound_ns} ns"
+    if second.proof is Proof.FEASIBLE:
+        return f"not cross-checked in full: the best plan of {second.solver} takes {second.objective_ns} ns"
+    return f"not cross-checked: {second.solver} says nothing here"
+
+
+def _why_unproved(instance: Instance, second: Outcome) -> str:
+    """Say why the second method, which contradicts nothing, proves nothing either."""
+    if second.blind_to:
+        bound = "" if second.bound_ns is None else f"; its bound without it, {second.bound_ns} ns, agrees"
+        return f"{SECOND_SOLVER} cannot see {', '.join(second.blind_to)}{bound}"
+    if instance.constraints.placement is not Placement.LINE:
+        return f"{SECOND_SOLVER} knows the line of devices only, placement is {instance.constraints.placement}"
+    return f"{SECOND_SOLVER} was stopped before its end"
+
+
+def contradiction(one: Outcome, other: Outcome) -> str | None:
+    """Say how two outcomes for one instance cannot both be true; None if they can. Both passed their check.
+
+    Only a plan that is claimed to keep every rule (proof OPTIMAL or FEASIBLE) can refute anything.
+    """
+    for bounded, priced in ((one, other), (other, one)):
+        if priced.proof not in (Proof.OPTIMAL, Proof.FEASIBLE) or priced.objective_ns is None:
+            continue
+        found = f"{priced.solver} has a plan of {priced.objective_ns} ns"
+        if bounded.proof is Proof.INFEASIBLE:
+            return f"{bounded.solver} claims that no plan exists, but {found}"
+        if bounded.bound_ns is not None and bounded.bound_ns > priced.objective_ns:
+            return f"{bounded.solver} claims that no plan is faster than {bounded.bound_ns} ns, but {found}"
+    return None
+
+
+def _noted(outcome: Outcome, note: str) -> Outcome:
+    return replace(outcome, notes=(*outcome.notes, note))

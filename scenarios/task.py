@@ -1,0 +1,94 @@
+"""What every command begins with: a scenario made into an instance, and searches that can be stopped."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from formulation.instance import Instance
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from ingest.scenario import Scenario
+from scenarios import output
+from scenarios.exit_codes import ExitCode
+from scenarios.failures import ClaimFailedError, reading
+from scenarios.interrupt import run_stoppable
+from scenarios.progress import ProgressLine
+from scenarios.reproducer import write_reproducer
+from scenarios.running import solve_and_cross_check, solve_checked
+
+EXIT_CODES: dict[Proof, ExitCode] = {
+    Proof.OPTIMAL: ExitCode.DONE,
+    Proof.FEASIBLE: ExitCode.NOT_PROVED,
+    Proof.INFEASIBLE: ExitCode.NO_PLAN,
+    Proof.UNKNOWN: ExitCode.NOT_PROVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A scenario ready to be solved: the instance, which solver, its limits, and how to stop it."""
+
+    scenario: Scenario
+    overrides: tuple[str, ...]
+    instance: Instance
+    solver: str
+    limits: Limits
+    quiet: bool
+    stop: threading.Event = field(default_factory=threading.Event, compare=False)
+
+    def search(self, solver: str, *, cross_check: bool) -> Outcome:
+        """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
+
+        Raises ClaimFailedError, with a reproducer on file, if a claim fails its check, and ValueError if the
+        solver cannot take the instance.
+        """
+        with ProgressLine(f"{solver} on {self.scenario.name}", quiet=self.quiet) as line:
+            limits = replace(self.limits, stopped=self.stop.is_set, progress=line.report)
+
+            def work() -> Outcome:
+                if cross_check:
+                    return solve_and_cross_check(self.instance, solver, limits)
+                return solve_checked(self.instance, solver, limits)
+
+            try:
+                return run_stoppable(work, self.stop, _announce(line))
+            except FalseClaimError as error:
+                raise self.claim_failed(solver, str(error)) from error
+
+    def claim_failed(self, solver: str, message: str) -> ClaimFailedError:
+        """Write a reproducer and return the error to raise, whose message names it."""
+        try:
+            path = write_reproducer(self.scenario.path, self.overrides, solver, self.limits, message)
+            where = f"reproducer: {path}"
+        except OSError as error:
+            where = f"no reproducer written: {error.strerror}"
+        return ClaimFailedError(f"a claim failed its check: {message}\nthis is a defect in pipecut; {where}")
+
+
+def open_task(arguments: argparse.Namespace) -> Task:
+    """Trace the model of a command's scenario and collect the limits. Raises InputError for a wrong model."""
+    scenario: Scenario = arguments.scenario
+    with reading(scenario.path):
+        instance = scenario.load()
+    given = {
+        "time_limit_s": arguments.time_limit,
+        "workers": arguments.workers,
+        "seed": arguments.seed,
+    }
+    limits = replace(scenario.solver.limits(), **{key: value for key, value in given.items() if value is not None})
+    solver = getattr(arguments, "solver", None) or scenario.solver.name
+    return Task(scenario, tuple(arguments.overrides), instance, solver, limits, quiet=arguments.quiet)
+
+
+def _announce(line: ProgressLine) -> Callable[[], None]:
+    """Return what happens at the first Ctrl-C: a line of its own, or the progress line where there is one."""
+
+    def announce() -> None:
+        if line.shown:
+            line.stopping()
+        else:
+            output.remark("stopping with the best plan so far (Ctrl-C again to abort)")
+
+    return announce

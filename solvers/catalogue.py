@@ -1,0 +1,91 @@
+"""Every solver by name: the explicit table that the command line, comparisons and tests go through.
+
+Importing this module imports no solver; ``load`` does, so that ``pipecut --help`` never waits for OR-Tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from formulation.instance import Instance
+    from formulation.outcome import Limits, Outcome
+
+    Solve = Callable[[Instance, Limits], Outcome]
+
+
+class SolverEntry(NamedTuple):
+    """A way to find a plan: its name, one line about it, and a function that imports and returns ``solve``."""
+
+    name: str
+    summary: str
+    load: Callable[[], Solve]
+
+
+def _cpsat() -> Solve:
+    from solvers.cpsat.layered import solve
+
+    return solve
+
+
+def _cpsat_stages() -> Solve:
+    from solvers.cpsat.staged import solve
+
+    return solve
+
+
+def _line_dp() -> Solve:
+    from solvers.line_dp import solve
+
+    return solve
+
+
+def _pipepar() -> Solve:
+    from solvers.pipepar import solve
+
+    return solve
+
+
+def _pipepar_listed() -> Solve:
+    from solvers.pipepar_listed import solve
+
+    return solve
+
+
+def _data_parallel() -> Solve:
+    from solvers.data_parallel import solve
+
+    return solve
+
+
+def _brute_force() -> Solve:
+    from solvers.brute_force import solve
+
+    return solve
+
+
+SOLVERS: tuple[SolverEntry, ...] = (
+    SolverEntry("cpsat", "the declarative model, searched and proved by OR-Tools CP-SAT", _cpsat),
+    SolverEntry("cpsat_stages", "CP-SAT over whole stages, with tables of the dynamic programme", _cpsat_stages),
+    SolverEntry("line_dp", "exact dynamic programme for devices in a line", _line_dp),
+    SolverEntry("pipepar", "PipePar's planner as a true dynamic programme; proves nothing", _pipepar),
+    SolverEntry(
+        "pipepar_listed", "PipePar's planner as its Algorithm 2 is printed; proves nothing", _pipepar_listed
+    ),
+    SolverEntry("data_parallel", "the whole model on every device; the usual baseline", _data_parallel),
+    SolverEntry("brute_force", "every plan there is, for small instances", _brute_force),
+)
+
+
+def solver_names() -> tuple[str, ...]:
+    """Return the names of all solvers, in the order of the table."""
+    return tuple(entry.name for entry in SOLVERS)
+
+
+def find_solver(name: str) -> SolverEntry:
+    """Return the entry of a solver. Raises ValueError with the known names for any other."""
+    for entry in SOLVERS:
+        if entry.name == name:
+            return entry
+    raise ValueError(f"no solver {name!r}; expected one of {', '.join(solver_names())}")

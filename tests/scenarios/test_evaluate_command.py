@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from solvers import catalogue
+from tests.scenarios.conftest import Command
+from tests.scenarios.fakes import instead_of, wrong_excluded, wrong_proof
+
+LAYERS = ["conv1", "relu1", "conv2", "relu2", "fc[3]"]
+
+
+def write_plan(*stages: tuple[list[str], dict[str, int]]) -> Path:
+    content = {"stages": [{"layers": layers, "devices": devices} for layers, devices in stages]}
+    path = Path("some-plan.json")
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def evaluated(pipecut: Command, plan: Path, scenario: Path, code: int, *more: str) -> dict[str, Any]:
+    ran = pipecut("evaluate", plan, scenario, "--json", *more)
+    assert ran.code == code, ran.err
+    return ran.json
+
+
+def test_the_plan_that_plan_wrote_is_optimal(pipecut: Command, scenario: Path) -> None:
+    pipecut("plan", scenario, "--out", "best.json")
+    found = evaluated(pipecut, Path("best.json"), scenario, 0)
+    assert found["gap"] == 0 and found["feasible"] is True and found["optimum"]["proof"] == "optimal"
+    assert found["objective_ns"] == found["optimum"]["objective_ns"] == 866_400
+    assert found["stages"][0]["compute_ns"] == 612_000
+
+
+def test_a_worse_plan_shows_its_gap(pipecut: Command, scenario: Path) -> None:
+    plan = write_plan((LAYERS, {"node0": 1}))
+    found = evaluated(pipecut, plan, scenario, 0)
+    assert found["gap"] == pytest.approx(1 - 866_400 / found["objective_ns"])
+    text = pipecut("evaluate", plan, scenario).out
+    assert "the plan keeps every rule" in text and "proved (cpsat" in text and "gap" in text
+
+
+def test_broken_rules_are_said_in_words(pipecut: Command, scenario: Path) -> None:
+    plan = write_plan((LAYERS[:3], {"node1": 3}), (LAYERS[3:], {"node0": 1}))
+    found = evaluated(pipecut, plan, scenario, 1)
+    assert found["feasible"] is False and found["gap"] is None and found["objective_ns"] > 0
+    assert {row["rule"] for row in found["broken_rules"]} == {"devices", "line"}
+    text = pipecut("evaluate", plan, scenario).out
+    assert "breaks     devices: stages take 3 devices of server node1, which has 2" in text
+
+
+def test_what_is_no_plan_has_no_price(pipecut: Command, scenario: Path) -> None:
+    plan = write_plan((LAYERS[:3], {"node0": 1}))
+    found = evaluated(pipecut, plan, scenario, 1, "--no-optimum")
+    assert found["objective_ns"] is None and found["optimum"] is None and len(found["stages"]) == 1
+    text = pipecut("evaluate", plan, scenario, "--no-optimum").out
+    assert "conv1 … conv2 (3)" in text and "breaks     cover: the last stage ends before layer 3" in text
+
+
+def test_without_a_proof_the_gap_is_an_upper_limit(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.scenarios.fakes import slow
+
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", slow))
+    plan = write_plan((LAYERS, {"node0": 1}))
+    ran = pipecut("evaluate", plan, scenario, "--time-limit", "0.05")
+    assert ran.code == 3 and "not proved: not below 1 ns" in ran.out and "at most" in ran.out
+
+
+@pytest.mark.parametrize("fake", [wrong_proof, wrong_excluded])
+def test_a_plan_that_beats_a_proof_refutes_it(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch, fake: catalogue.Solve
+) -> None:
+    pipecut("plan", scenario, "--out", "best.json")
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", fake))
+    monkeypatch.setattr("scenarios.running.SECOND_SOLVER", "cpsat")  # a second method that agrees with the first
+    ran = pipecut("evaluate", "best.json", scenario)
+    assert ran.code == 4 and ran.out == "" and "the plan file has a plan of 866400 ns" in ran.err

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from formulation.evaluate import evaluate
+from ingest.plan_file import read_plan
+from ingest.scenario import load_scenario
+from scenarios.running import SAME_OPTIMUM
+from solvers import catalogue
+from tests.scenarios.conftest import Command
+from tests.scenarios.fakes import broken, instead_of, wrong_excluded, wrong_price, wrong_proof
+
+OPTIMUM_NS = 866_400
+
+
+def test_json_holds_the_claim_and_the_plan(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--json")
+    assert ran.code == 0 and ran.err == ""
+    found = ran.json
+    assert found["proof"] == "optimal" and found["solver"] == "cpsat" and found["scenario"] == "tiny"
+    assert found["objective_ns"] == found["bound_ns"] == OPTIMUM_NS and found["gap"] == 0
+    assert isinstance(found["seconds"], float) and SAME_OPTIMUM in found["notes"]
+    (stage,) = found["stages"]
+    assert stage["layers"] == ["conv1", "relu1", "conv2", "relu2", "fc[3]"]
+    assert stage["devices"] == {"node0": 2, "node1": 2} and len(stage["forms"]) == 5
+    assert stage["compute_ns"] + stage["communication_ns"] == OPTIMUM_NS
+    assert 0 < stage["memory_bytes"] < stage["capacity_bytes"] == 2**30
+
+
+def test_the_json_prices_are_those_of_the_evaluator(pipecut: Command, scenario: Path) -> None:
+    out = scenario.parent / "plan.json"
+    found = pipecut("plan", scenario, "--json", "--out", out, "--set", "training.micro_batches=2").json
+    instance = load_scenario(scenario, ["training.micro_batches=2"]).load()
+    evaluation = evaluate(instance, read_plan(out, instance))
+    assert evaluation.objective_ns == found["objective_ns"]
+    assert [cost.compute_ns for cost in evaluation.stages] == [row["compute_ns"] for row in found["stages"]]
+
+
+def test_the_table_names_layers_and_devices_and_the_proof(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario)
+    assert ran.code == 0 and ran.err == ""
+    assert "conv1 … fc[3] (5)" in ran.out and "2 x node0 + 2 x node1" in ran.out and "0·1" in ran.out
+    assert "866.4 us (866,400 ns)" in ran.out and "optimal, proved" in ran.out and SAME_OPTIMUM in ran.out
+
+
+def test_lines_of_text_are_never_wrapped(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert f"note       {SAME_OPTIMUM}\n" in pipecut("plan", scenario).out
+
+
+def test_every_real_solver_shows_an_outcome(pipecut: Command, scenario: Path) -> None:
+    codes = {name: pipecut("plan", scenario, "--solver", name).code for name in catalogue.solver_names()[:7]}
+    assert codes == {
+        "cpsat": 0,
+        "cpsat_stages": 0,
+        "line_dp": 0,
+        "pipepar": 3,
+        "pipepar_listed": 3,
+        "data_parallel": 3,
+        "brute_force": 0,
+    }
+
+
+def test_a_time_limit_ends_the_search_with_an_honest_gap(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--solver", "slow", "--time-limit", "50 ms", "--json")
+    assert ran.code == 3 and ran.json["proof"] == "feasible" and 0.9 < ran.json["gap"] < 1
+    assert ran.json["seconds"] < 10
+
+
+def test_the_options_override_the_scenario(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def spy(instance: object, limits: object) -> object:
+        seen.append(limits)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", spy))  # pyright: ignore[reportArgumentType]
+    pipecut("plan", scenario, "--set", "solver.time_limit=9 s", "--set", "solver.seed=3")
+    pipecut("plan", scenario, "--time-limit", "2 min", "--workers", "1", "--seed", "7", "--set", "solver.seed=3")
+    first, second = seen
+    assert (first.time_limit_s, first.workers, first.seed) == (9, 2, 3)
+    assert (second.time_limit_s, second.workers, second.seed) == (120, 1, 7)
+
+
+def test_the_scenario_may_choose_the_solver(pipecut: Command, scenario: Path) -> None:
+    assert pipecut("plan", scenario, "--json", "--set", "solver.name=line_dp").json["solver"] == "line_dp"
+
+
+def test_no_plan_and_no_proof_have_codes_of_their_own(pipecut: Command, scenario: Path) -> None:
+    small = ("--set", "cluster.devices.card.memory=1 KiB")
+    excluded = pipecut("plan", scenario, *small, "--json")
+    assert excluded.code == 1 and excluded.json["proof"] == "infeasible" and excluded.json["stages"] == []
+    assert excluded.json["objective_ns"] is None and excluded.json["gap"] is None
+    assert "no plan exists" in pipecut("plan", scenario, *small).out
+    unknown = pipecut("plan", scenario, "--solver", "empty_handed", "--out", "plan.json")
+    assert unknown.code == 3 and "unknown" in unknown.out and "not written" in unknown.err
+    assert not Path("plan.json").exists()
+
+
+@pytest.mark.parametrize("fake", [wrong_price, wrong_proof, wrong_excluded])
+def test_a_false_claim_is_never_shown_as_a_result(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch, fake: catalogue.Solve
+) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", fake))
+    ran = pipecut(
+        "plan", scenario, "--json", "--seed", "5", "--set", "training.micro_batches=2", "--out", "p.json"
+    )
+    assert ran.code == 4 and ran.out == "" and "defect in pipecut" in ran.err and "Traceback" not in ran.err
+    assert not Path("p.json").exists()
+    (reproducer,) = Path().glob("pipecut-false-claim-*.json")
+    assert reproducer.name in ran.err
+    content = json.loads(reproducer.read_text(encoding="utf-8"))
+    assert content["scenario"] == str(scenario) and content["overrides"] == ["training.micro_batches=2"]
+    assert content["solver"] == "cpsat" and content["seed"] == 5 and content["versions"]["ortools"]
+
+
+def test_the_cross_check_can_be_left_out(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SAME_OPTIMUM not in pipecut("plan", scenario, "--no-cross-check", "--json").json["notes"]
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", wrong_proof))
+    assert pipecut("plan", scenario, "--no-cross-check").code == 0  # only the second method could have told
+
+
+def test_a_solver_that_breaks_down_is_a_defect_with_a_traceback(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", broken))
+    ran = pipecut("plan", scenario, "--json")
+    assert ran.code == 70 and ran.out == "" and "ZeroDivisionError" in ran.err and "defect in pipecut" in ran.err
+
+
+def test_memory_over_the_capacity_is_marked(pipecut: Command, scenario: Path) -> None:
+    small = ("--set", "cluster.devices.card.memory=2 MiB")
+    ran = pipecut("plan", scenario, *small, "--set", "constraints.memory=false")
+    assert ran.code == 0 and "4.215 MiB of 2 MiB !" in ran.out
+    assert "stage 0 needs 4.215 MiB on a device of 2 MiB: it does not fit" in ran.out
+
+
+def test_a_plan_that_breaks_a_rule_is_shown_as_such(pipecut: Command, scenario: Path) -> None:
+    """Solvers that are blind to memory claim nothing where it is limited."""
+    small = ("--set", "cluster.devices.card.memory=5 MB", "--solver", "data_parallel")
+    ran = pipecut("plan", scenario, *small)
+    assert ran.code == 3 and ran.out.count("breaks     memory: ") == 1 and "does not fit" not in ran.out
+    assert "note" not in ran.out and "gap" not in ran.out
+    found = pipecut("plan", scenario, *small, "--json").json
+    assert found["proof"] == "unknown" and found["gap"] is None and len(found["violations"]) == 1
+
+
+def test_no_plan_fits(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--json", "--set", "cluster.devices.card.memory=1 KiB")
+    assert ran.code == 1 and ran.json["proof"] == "infeasible"
+
+
+def test_out_replaces_an_old_file_whole_and_leaves_nothing_beside_it(pipecut: Command, scenario: Path) -> None:
+    Path("plan.json").write_text("old", encoding="utf-8")
+    before = set(scenario.parent.iterdir())
+    assert pipecut("plan", scenario, "--out", "plan.json").code == 0
+    assert set(scenario.parent.iterdir()) == before
+    assert json.loads(Path("plan.json").read_text(encoding="utf-8"))["format"] == "pipecut plan"
+
+
+def test_a_plan_that_cannot_be_saved_is_shown_all_the_same(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scenarios.commands.plan.write_plan", full)
+    ran = pipecut("plan", scenario, "--json", "--out", "plan.json")
+    assert ran.code == 2 and ran.json["proof"] == "optimal" and "No space left" in ran.err
+
+
+def test_progress_is_silent_where_stderr_is_no_terminal(pipecut: Command, scenario: Path) -> None:
+    assert pipecut("plan", scenario).err == ""
+    assert pipecut("plan", scenario, "--quiet").err == ""

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from formulation.instance import Instance
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from ingest.scenario import load_scenario
+from scenarios.running import SAME_INFEASIBLE, contradiction, solve_and_cross_check
+from solvers import catalogue
+from tests.scenarios.fakes import instead_of, picky, some_plan, wrong_excluded
+
+SLOW_NETWORK = ("cluster.between_servers.bandwidth=1 Gbit/s",)
+
+
+@pytest.fixture
+def instance(scenario: Path) -> Instance:
+    return load_scenario(scenario).load()
+
+
+def test_contradictions(instance: Instance) -> None:
+    plan = some_plan(instance, "a")
+    price = plan.objective_ns or 0
+    assert contradiction(plan, replace(plan, bound_ns=price)) is None
+    assert contradiction(plan, replace(plan, objective_ns=price + 5, bound_ns=price)) is None
+    assert contradiction(plan, Outcome("b", Proof.UNKNOWN, bound_ns=price)) is None
+    assert contradiction(Outcome("a", Proof.INFEASIBLE), Outcome("b", Proof.INFEASIBLE)) is None
+    higher = Outcome("b", Proof.UNKNOWN, bound_ns=price + 1)
+    for pair in ((plan, higher), (higher, plan)):
+        assert (
+            contradiction(*pair)
+            == f"b claims that no plan is faster than {price + 1} ns, but a has a plan of {price} ns"
+        )
+    none = Outcome("b", Proof.INFEASIBLE)
+    for pair in ((plan, none), (none, plan)):
+        assert contradiction(*pair) == f"b claims that no plan exists, but a has a plan of {price} ns"
+
+
+def test_only_proofs_of_the_main_solver_are_cross_checked(instance: Instance) -> None:
+    assert solve_and_cross_check(instance, "line_dp", Limits()).notes == ()
+    assert solve_and_cross_check(instance, "data_parallel", Limits()).proof is Proof.FEASIBLE
+
+
+def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", wrong_excluded))
+    monkeypatch.setattr("scenarios.running.SECOND_SOLVER", "cpsat")
+    assert solve_and_cross_check(instance, "cpsat", Limits()).notes == (SAME_INFEASIBLE,)
+
+
+def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    def note() -> str:
+        return solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=60)).notes[-1]
+
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("line_dp", picky))
+    assert note() == "not cross-checked: line_dp cannot take this instance (more layers than this solver takes)"
+    stopped = instead_of("line_dp", lambda *_: Outcome("line_dp", Proof.UNKNOWN))
+    monkeypatch.setattr(catalogue, "SOLVERS", stopped)
+    assert note() == "not cross-checked: line_dp says nothing here"
+
+
+def test_a_second_method_that_is_blind_to_a_rule_agrees_only_in_part(scenario: Path) -> None:
+    instance = load_scenario(scenario, ["cluster.devices.card.memory=6 MB", *SLOW_NETWORK]).load()
+    outcome = solve_and_cross_check(instance, "cpsat", Limits())
+    assert outcome.proof is Proof.OPTIMAL
+    assert outcome.notes[-1] == "not cross-checked in full: line_dp, blind to memory, finds 1253760 ns"
+
+
+def test_free_placement_is_at_least_as_good_as_the_line(scenario: Path) -> None:
+    instance = load_scenario(scenario, ["constraints.placement=free"]).load()
+    outcome = solve_and_cross_check(instance, "cpsat", Limits())
+    assert outcome.notes[-1] == "not cross-checked in full: the best plan of line_dp takes 866400 ns"
+
+
+def test_the_second_method_gets_what_is_left_of_the_time(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 9.0, 0.0, 10.0])
+    monkeypatch.setattr("scenarios.running.time.monotonic", lambda: next(clock))
+    left: list[float | None] = []
+
+    def first(instance: Instance, limits: Limits) -> Outcome:
+        return Outcome("cpsat", Proof.INFEASIBLE)
+
+    def second(instance: Instance, limits: Limits) -> Outcome:
+        left.append(limits.time_limit_s)
+        return Outcome("line_dp", Proof.UNKNOWN)
+
+    entries = [
+        entry._replace(load=lambda fake={"cpsat": first, "line_dp": second}[entry.name]: fake)
+        for entry in catalogue.SOLVERS
+        if entry.name in ("cpsat", "line_dp")
+    ]
+    monkeypatch.setattr(catalogue, "SOLVERS", tuple(entries))
+    solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=10))
+    assert left == [1.0]
+    assert "used up" in solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=10)).notes[-1]
+
+
+def test_a_better_plan_from_the_second_method_is_a_false_claim(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = some_plan(instance, "cpsat")
+    wrong = replace(found, proof=Proof.OPTIMAL, bound_ns=found.objective_ns)
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", lambda *_: wrong))
+    with pytest.raises(FalseClaimError, match="cpsat claims that no plan is faster than 5436000 ns, but line_dp"):
+        solve_and_cross_check(instance, "cpsat", Limits())
