@@ -1,0 +1,40 @@
+"""The scenarios that ship: what they expect is proved again, by every exact method and for both batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formulation.certificate import verify
+from formulation.outcome import Limits, Proof, checked
+from ingest.scenario import load_scenario
+from solvers import line_dp
+from solvers.cpsat import layered, staged
+from solvers.labels import certify
+
+PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
+MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_expected_optimum_is_proved_three_ways_and_certified(model: str) -> None:
+    scenario = load_scenario(PAPER / f"{model}.yaml")
+    instance = scenario.load()
+    assert scenario.expected_ns is not None
+    for solve in (layered.solve, staged.solve, line_dp.solve):
+        found = checked(instance, solve(instance, Limits()))
+        assert found.proof is Proof.OPTIMAL
+        assert found.objective_ns == found.bound_ns == scenario.expected_ns
+        assert found.plan is not None
+        certificate = certify(instance, found.plan, scenario.expected_ns)
+        assert certificate.optimal
+        verify(instance, certificate)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
+    instance = load_scenario(PAPER / f"{model}.yaml", ["training.global_batch=128"]).load()
+    found = checked(instance, layered.solve(instance, Limits()))
+    assert found.proof is Proof.OPTIMAL
+    assert found.objective_ns == line_dp.solve(instance).objective_ns
