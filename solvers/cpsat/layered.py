@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
+from formulation.plan import Plan
 from formulation.tables import build_tables
 from solvers.cpsat.families import Family
 from solvers.cpsat.model import FAMILIES, build_model
@@ -22,10 +23,16 @@ from solvers.cpsat.valid import ceiling_ns, floors, lower_bound_ns, redundant_fa
 NAME = "cpsat"
 
 
-def solve(instance: Instance, limits: Limits | None = None, families: Sequence[Family] = FAMILIES) -> Outcome:
+def solve(
+    instance: Instance,
+    limits: Limits | None = None,
+    families: Sequence[Family] = FAMILIES,
+    start: Plan | None = None,
+) -> Outcome:
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
-    ``families`` are the constraints that say what a plan is and costs.
+    ``families`` are the constraints that say what a plan is and costs; ``start`` a plan to begin with, which must
+    keep every rule (default: the solver's own first plan).
     """
     began = time.monotonic()
     tables = build_tables(instance, possible_groups(instance))
@@ -35,7 +42,7 @@ def solve(instance: Instance, limits: Limits | None = None, families: Sequence[F
         question=Question(lambda threshold_ns: build_model(tables, threshold_ns, posted), read_plan),
         limits=limits or Limits(),
         began=began,
-        plan=first_plan(tables),
+        plan=start or first_plan(tables),
         lower=lower_bound_ns(tables, floors(tables)),
         upper=ceiling_ns(tables) + 1,
     ).outcome(NAME)

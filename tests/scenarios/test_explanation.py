@@ -121,6 +121,7 @@ def test_the_constraint_of_one_s_own_in_the_docs_works(scenario: Path) -> None:
     outcome, instance = names["outcome"], names["instance"]
     assert outcome.proof is Proof.OPTIMAL and outcome.objective_ns > free.objective_ns
     assert sum(stage.group.devices for stage in outcome.plan.stages) == names["MOST"] == 3
+    assert free.plan is not None and outcome.plan is not None
     (broken,) = evaluate(instance, free.plan).violations
     assert (broken.rule, broken.found, broken.limit) == ("own:fuse", 4, 3)
     assert "own:fuse" in line_dp.solve(instance).blind_to

@@ -1,0 +1,179 @@
+"""The timeline: a lane for each stage, and between two lanes the tensors on their way.
+
+Drawn whole here, so that it can be printed and saved; on a page ``assets/page.js`` moves the same pieces to zoom.
+Hidden time between beginning and end of a long run is pressed into a narrow gap: position is linear in time on
+either side of it and inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from report.svg import (
+    MICRO_BATCH_COLOURS,
+    WIDTH,
+    Picture,
+    label,
+    legend,
+    line,
+    nice_step,
+    rect,
+    short,
+    stage_colour,
+)
+from report.window import ACTIVATION, GRADIENT
+from report.wording import round_duration
+
+LEFT, RIGHT, TOP = 84.0, 10.0, 40.0
+LANES = 660.0
+"""Height that the lanes of many stages share."""
+MOST_LANE, LEAST_LANE = 34.0, 16.0
+LINK_LANE = 15.0
+GAP_SHARE = 0.05
+"""Width of the gap over that of the rest."""
+TICKS = 9
+LEAST_WIDE, THIN = 1.0, 3.0
+"""Width of what takes next to no time; and up to which events touch, as a line between them would hide them."""
+DIGIT = 7.5
+"""Width of a digit; a pass shows the number of its micro-batch where it has room."""
+
+LEGEND = (
+    ("f0", "forward"),
+    ("b0", "backward"),
+    ("sync", "sync"),
+    ("link-a", "activation"),
+    ("link-g", "gradient"),
+    ("key k", "critical chain"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From time to position: ``stretch`` times ``pressed`` time from LEFT on."""
+
+    head: int
+    tail: int
+    makespan: int
+
+    @property
+    def gap(self) -> float:
+        """Return the width of the hidden time, in ns of shown time; 0 where nothing is hidden."""
+        return GAP_SHARE * (self.head + self.makespan - self.tail) if self.tail > self.head else 0.0
+
+    @property
+    def length(self) -> float:
+        """Return all shown time, with the gap."""
+        return self.head + self.gap + self.makespan - self.tail
+
+    def pressed(self, time: float) -> float:
+        """Return the shown time before a moment."""
+        if time <= self.head:
+            return time
+        if time >= self.tail:
+            return self.head + self.gap + time - self.tail
+        return self.head + self.gap * (time - self.head) / (self.tail - self.head)
+
+    def x(self, time: float) -> float:
+        """Return the position of a moment."""
+        return LEFT + (WIDTH - LEFT - RIGHT) * self.pressed(time) / max(1, self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Where lanes lie from top to bottom."""
+
+    stages: int
+    height: float
+
+    @classmethod
+    def of(cls, stages: int) -> Lanes:
+        """Return lanes as high as so many stages allow."""
+        return cls(stages, min(MOST_LANE, max(LEAST_LANE, LANES / stages - LINK_LANE)))
+
+    def top(self, kind: str, stage: int) -> float:
+        """Return the upper end of a stage's lane, or of what is sent behind it."""
+        lane = TOP + stage * (self.height + LINK_LANE)
+        if kind == ACTIVATION:
+            return lane + self.height + 2
+        return lane + self.height + 8 if kind == GRADIENT else lane
+
+    def tall(self, kind: str) -> float:
+        """Return the height of what is drawn in a lane."""
+        return 5.0 if kind in (ACTIVATION, GRADIENT) else self.height
+
+    @property
+    def foot(self) -> float:
+        """Return the lower end of the last lane."""
+        return TOP + self.stages * (self.height + LINK_LANE) - LINK_LANE
+
+
+def gantt(content: dict[str, Any]) -> Picture:
+    """Draw the timeline of a simulation's content."""
+    shown, stages = content["timeline"], len(content["stages"])
+    head, tail, makespan = shown["head_stop_ns"], shown["tail_start_ns"], content["makespan_ns"]
+    scale, lanes = Scale(head, tail, makespan), Lanes.of(stages)
+    pieces = [legend(LEFT, 18, LEGEND), *_names(lanes)]
+    pieces.append(f'<g class="ticks">{"".join(_ticks(scale, lanes))}</g>')
+    clip = rect((LEFT, 0, WIDTH - LEFT, lanes.foot + 26), "")
+    pieces.append(f'<clipPath id="plot">{clip}</clipPath><g class="events" clip-path="url(#plot)">')
+    pieces += [_event(index, row, scale, lanes) for index, row in enumerate(shown["events"])]
+    pieces += [*_gap(scale, lanes), "</g>"]
+    numbers = {"left": LEFT, "right": RIGHT, "head": head, "tail": tail, "gap": scale.gap, "makespan": makespan}
+    numbers |= {"foot": lanes.foot, "top": TOP}
+    more = " ".join(f'data-{name}="{short(value)}"' for name, value in numbers.items())
+    title = f"Timeline of {content['micro_batches_run']} micro-batches in {stages} stages"
+    return Picture("timeline", title, lanes.foot + 26, "".join(pieces), more)
+
+
+def _names(lanes: Lanes) -> Iterator[str]:
+    for stage in range(lanes.stages):
+        top = lanes.top("", stage)
+        yield rect((0, top + lanes.height / 2 - 5, 10, 10), stage_colour(stage))
+        yield label(16, top + lanes.height / 2 + 4, f"stage {stage}")
+        yield rect((LEFT, top, WIDTH - LEFT - RIGHT, lanes.height), "lane")
+
+
+def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes) -> str:
+    kind, stage, micro_batch, start, stop, critical = row
+    left, right = scale.x(start), scale.x(stop)
+    box = (left, lanes.top(kind, stage), max(LEAST_WIDE, right - left), lanes.tall(kind))
+    drawn = rect(box, colour_of(kind, micro_batch) + (" thin" if right - left < THIN else ""))
+    if kind not in (ACTIVATION, GRADIENT):
+        foot = box[1] + lanes.height / 2 + 4
+        if right - left > DIGIT * len(str(micro_batch)) + 3:
+            drawn += label((left + right) / 2, foot, str(micro_batch), "number middle")
+    kept = ' class="k"' if critical else ""
+    return f'<g data-i="{index}"{kept}>{drawn}</g>'
+
+
+def colour_of(kind: str, micro_batch: int) -> str:
+    """Return the class of an event's colour: cool for forward passes, warm for backward ones."""
+    if kind in (ACTIVATION, GRADIENT):
+        return f"link-{kind}"
+    if kind in "SU":
+        return "sync"
+    tint = micro_batch % MICRO_BATCH_COLOURS
+    return f"f{tint}" if kind == "F" else f"b{tint}" + (" later" if kind == "W" else "")
+
+
+def _ticks(scale: Scale, lanes: Lanes) -> Iterator[str]:
+    """Draw times at round numbers, none inside the gap."""
+    step = nice_step(scale.length, TICKS)
+    taken = 0.0
+    for time in range(0, scale.makespan + 1, step):
+        if scale.head < time < scale.tail:
+            continue
+        x, named = scale.x(time), round_duration(time)
+        yield line(x, TOP - 4, x, lanes.foot + 4, "tick")
+        if x - 30 > taken and x < WIDTH - 28:
+            yield label(x, lanes.foot + 18, named, "note small middle")
+            taken = x + 30
+
+
+def _gap(scale: Scale, lanes: Lanes) -> Iterator[str]:
+    """Cover the hidden time."""
+    if scale.gap:
+        left, right = scale.x(scale.head), scale.x(scale.tail)
+        yield rect((left, TOP - 4, right - left, lanes.foot - TOP + 8), "gap", "not shown")

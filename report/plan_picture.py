@@ -1,0 +1,194 @@
+"""The plan: the model as a chain of layers, cut into stages, and the devices of the servers that they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from report.svg import WIDTH, Picture, first_that_fits, label, line, path, rect, short, stage_colour, width_of
+from report.wording import NOTHING, amount, count, duration
+
+CHAIN_TOP, STRIP, LAYERS = 44.0, 24.0, 30.0
+RIBBON_TOP = CHAIN_TOP + STRIP + LAYERS
+CELL_TOP, CELL = 184.0, 34.0
+HEIGHT = 266.0
+LEAST_STAGE = 10.0
+"""Width of a stage that computes next to nothing."""
+LEAST_LAYER = 2.0
+"""Layers are drawn together until they are as wide as this."""
+CUT_GAP = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Where a stage, or the devices of a stage on a server, lie from left to right."""
+
+    left: float
+    right: float
+
+    @property
+    def width(self) -> float:
+        """Return its width."""
+        return self.right - self.left
+
+    @property
+    def middle(self) -> float:
+        """Return its middle."""
+        return (self.left + self.right) / 2
+
+
+def plan_picture(content: dict[str, Any]) -> Picture:
+    """Draw the plan of a simulation's content."""
+    stages = content["stages"]
+    strips = _strips([stage["price"]["compute_ns"] for stage in stages])
+    pieces = [label(0, 14, "layers, as wide as their compute time; above a cut, what crosses it", "note")]
+    pieces += _cut_labels(content, strips)
+    runs, cells = _cluster(content)
+    for index, strip in enumerate(strips):
+        pieces += _ribbons(stages[index], strip, runs[index], index)
+    for index, strip in enumerate(strips):
+        pieces += [*_stage(stages[index], strip, index), *_layers(content, strip, index)]
+    title = f"{count(len(content['layers']), 'layer')} of {content['model']} in {count(len(stages), 'stage')}"
+    return Picture("plan", title, HEIGHT, "".join(pieces) + cells)
+
+
+def _strips(weights: list[int]) -> list[Strip]:
+    """Divide the width among stages by their compute time, none too narrow to be seen."""
+    room = WIDTH - CUT_GAP * (len(weights) - 1)
+    total = sum(weights) or 1
+    wide = [max(LEAST_STAGE, room * weight / total) for weight in weights]
+    factor = room / sum(wide)
+    strips: list[Strip] = []
+    left = 0.0
+    for width in wide:
+        strips.append(Strip(left, left + width * factor))
+        left += width * factor + CUT_GAP
+    return strips
+
+
+def _stage(stage: dict[str, Any], strip: Strip, index: int) -> Iterator[str]:
+    compute = duration(stage["price"]["compute_ns"])
+    many = count(stage["layers"], "layer")
+    tip = f"stage {index}: {stage['first_layer']} … {stage['last_layer']}, {many}, {compute}"
+    yield rect((strip.left, CHAIN_TOP, strip.width, STRIP), stage_colour(index), tip)
+    named = first_that_fits(
+        (f"stage {index} · {many} · {compute}", f"stage {index}", str(index)),
+        strip.width - 4,
+        12,
+    )
+    yield _on_colour(strip, CHAIN_TOP + 16, named, index)
+
+
+def _layers(content: dict[str, Any], strip: Strip, index: int) -> Iterator[str]:
+    """Draw the layers of a stage; those too narrow to be seen alone are drawn as one."""
+    rows = [row for row in content["layers"] if row[1] == index]
+    total = sum(row[2] for row in rows) or 1
+    left, top = strip.left, CHAIN_TOP + STRIP
+    merged: list[list[Any]] = []
+    sofar = 0
+    for at, row in enumerate(rows):
+        merged.append(row)
+        sofar += row[2]
+        width = strip.left + strip.width * sofar / total - left
+        if width >= LEAST_LAYER or at == len(rows) - 1:
+            time_ns = sum(one[2] for one in merged)
+            name = row[0] if len(merged) == 1 else f"{merged[0][0]} … {row[0]} ({len(merged)})"
+            shade = "layer" if width < 2 * LEAST_LAYER else "layer apart"
+            tip = f"{name}: {duration(time_ns)}"
+            yield rect((left, top, width, LAYERS), f"{shade} {stage_colour(index)}", tip)
+            biggest = max(merged, key=lambda one: one[2])[0]
+            if width_of(biggest, 10) <= width - 6:
+                yield label(left + width / 2, top + 19, biggest, "small middle", tip)
+            left += width
+            merged = []
+
+
+def _cut_labels(content: dict[str, Any], strips: list[Strip]) -> Iterator[str]:
+    """Name the bytes that cross each cut, in one line; those without room are in the table of stages."""
+    taken = 0.0
+    for boundary, strip in zip(content["boundaries"], strips[1:], strict=True):
+        x = strip.left - CUT_GAP / 2
+        named = amount(boundary["bytes"])
+        wide = width_of(named)
+        left = min(max(0.0, x - wide / 2), WIDTH - wide)
+        yield line(x, CHAIN_TOP - 6, x, RIBBON_TOP, "cut")
+        if left >= taken:
+            tip = f"activation {duration(boundary['activation_ns'])}, gradient {duration(boundary['gradient_ns'])}"
+            yield label(left + wide / 2, CHAIN_TOP - 10, named, "middle", tip)
+            taken = left + wide + 8
+
+
+def _cluster(content: dict[str, Any]) -> tuple[list[list[Strip]], str]:
+    """Return where the devices of each stage lie, server by server, and the drawing of the cluster."""
+    servers, stages = content["servers"], content["stages"]
+    owners: list[list[int | None]] = [[] for _ in servers]
+    for index, stage in enumerate(stages):
+        for server, devices in stage["devices"]:
+            owners[server] += [index] * devices
+    for server, row in zip(servers, owners, strict=True):
+        row += [None] * (server["devices"] - len(row))
+    gap = min(28.0, 300 / len(servers))
+    cell = (WIDTH - gap * len(servers)) / sum(len(row) for row in owners)
+    cell = min(cell, 110.0)
+    left = (WIDTH - cell * sum(len(row) for row in owners) - gap * len(servers)) / 2
+    runs: list[list[Strip]] = [[] for _ in stages]
+    pieces: list[str] = []
+    for server, row in zip(servers, owners, strict=True):
+        inner = left + gap / 2
+        box = (inner - 4, CELL_TOP - 5, cell * len(row) + 8, CELL + 10)
+        pieces.append(rect(box, "server", f"{server['name']}: {len(row)} x {server['device_class']}"))
+        pieces.append(_server_name(server, Strip(left, left + gap + cell * len(row))))
+        for at, owner in enumerate(row):
+            pieces.append(_device(owner, Strip(inner + cell * at, inner + cell * (at + 1))))
+        for index in dict.fromkeys(owner for owner in row if owner is not None):
+            first = row.index(index)
+            runs[index].append(Strip(inner + cell * first, inner + cell * (first + row.count(index))))
+        left += gap + cell * len(row)
+    return runs, "".join(pieces)
+
+
+def _server_name(server: dict[str, Any], place: Strip) -> str:
+    """Name a server and the class of its devices, as far as there is room."""
+    name, kind = server["name"], server["device_class"]
+    foot = CELL_TOP + CELL + 22
+    drawn = label(place.middle, foot, first_that_fits((name,), place.width) or "…", "middle strong", name)
+    classed = first_that_fits((f"{server['devices']} × {kind}",), place.width, 10)
+    return drawn + (label(place.middle, foot + 16, classed, "note small middle") if classed else "")
+
+
+def _device(owner: int | None, place: Strip) -> str:
+    inset = min(2.0, place.width / 10)
+    box = (place.left + inset, CELL_TOP, place.width - 2 * inset, CELL)
+    if owner is None:
+        return rect(box, "unused", "not used") + label(place.middle, CELL_TOP + 21, NOTHING, "note middle")
+    named = first_that_fits((f"stage {owner}", str(owner)), place.width - 4, 12)
+    return rect(box, stage_colour(owner), f"stage {owner}") + _on_colour(place, CELL_TOP + 21, named, owner)
+
+
+def _on_colour(place: Strip, foot: float, named: str, stage: int) -> str:
+    """Write a name on a stage's colour, or in small digits its number; nothing where even that has no room."""
+    if named:
+        return label(place.middle, foot, named, "on middle strong")
+    number = first_that_fits((str(stage),), place.width - 1, 10)
+    return label(place.middle, foot, number, "on middle small") if number else ""
+
+
+def _ribbons(stage: dict[str, Any], strip: Strip, runs: list[Strip], index: int) -> Iterator[str]:
+    """Lead a stage to its devices, to each server in proportion to the devices there."""
+    total = sum(run.width for run in runs) or 1
+    left, bend = strip.left, (RIBBON_TOP + CELL_TOP) / 2
+    top, foot = short(RIBBON_TOP), short(CELL_TOP - 5)
+    for run in runs:
+        right = left + strip.width * run.width / total
+        a, b, c, d, y = short(left), short(right), short(run.right), short(run.left), short(bend)
+        steps = f"M{a} {top}C{a} {y} {d} {y} {d} {foot}H{c}C{c} {y} {b} {y} {b} {top}Z"
+        yield path(
+            steps, f"ribbon {stage_colour(index)}", f"stage {index} on {count(stage_devices(stage), 'device')}"
+        )
+        left = right
+
+
+def stage_devices(stage: dict[str, Any]) -> int:
+    """Return the number of devices of a stage."""
+    return sum(devices for _, devices in stage["devices"])

@@ -1,0 +1,46 @@
+"""Where the time goes: for each stage a bar as long as the run, divided into what its devices do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from report.svg import WIDTH, Picture, label, legend, rect, stage_colour, width_of
+from report.wording import exact, percent
+
+LEFT, TOP = 84.0, 40.0
+BAR, BETWEEN = 24.0, 8.0
+PARTS = (
+    ("compute_ns", "part-compute", "compute"),
+    ("inside_ns", "part-inside", "inside layers"),
+    ("between_ns", "part-between", "between layers"),
+    ("boundary_ns", "part-boundary", "boundary"),
+    ("idle_ns", "part-idle", "idle"),
+)
+
+
+def time_picture(content: dict[str, Any]) -> Picture:
+    """Draw where the time of a simulation's content goes."""
+    stages, makespan = content["stages"], max(1, content["makespan_ns"])
+    pieces = [legend(LEFT, 18, [(kind, name) for _, kind, name in PARTS])]
+    for index, stage in enumerate(stages):
+        top = TOP + index * (BAR + BETWEEN)
+        pieces += [
+            rect((0, top + BAR / 2 - 5, 10, 10), stage_colour(index)),
+            label(16, top + 16, f"stage {index}"),
+        ]
+        pieces += _bar(stage["spent"], top, makespan)
+    height = TOP + len(stages) * (BAR + BETWEEN)
+    return Picture("time", "Where the time of every stage goes", height, "".join(pieces))
+
+
+def _bar(spent: dict[str, int], top: float, makespan: int) -> Iterator[str]:
+    left = LEFT
+    for key, kind, name in PARTS:
+        width = (WIDTH - LEFT) * spent[key] / makespan
+        share = percent(spent[key] / makespan)
+        if width > 0:
+            yield rect((left, top, width, BAR), kind, f"{name}: {exact(spent[key])}, {share}")
+        if width_of(share) < width - 8:
+            yield label(left + width / 2, top + 16, share, f"middle on-{kind}")
+        left += width

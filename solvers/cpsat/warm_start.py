@@ -1,0 +1,83 @@
+"""First plans of the accelerated solver, from the dynamic programmes over the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from formulation.evaluate import evaluate
+from formulation.groups import possible_groups
+from formulation.instance import Instance
+from formulation.options import BoundaryCharge, Combine, Placement
+from formulation.plan import Plan, Span, Stage
+from formulation.tables import Tables, build_tables
+from solvers import line_dp
+from solvers.cpsat.stage_plans import Stages
+from solvers.cpsat.stages import applies
+from solvers.cpsat.start import first_plan
+from solvers.cpsat.valid import ceiling_ns, floors, lower_bound_ns
+from solvers.hybrid import stage_times
+from solvers.line_threshold import LineReach
+
+
+def start_of_a_neighbour(instance: Instance, over: Callable[[], bool]) -> Plan | None:
+    """Return a first plan for an instance whose stages are not independent: that of one where they are.
+
+    The neighbour charges links instead of receivers and takes the slowest stage instead of the sum. Its plan
+    is a hint and no more; None if it breaks a rule here, or if demands speak of single layers.
+    """
+    cost = replace(instance.cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
+    neighbour = replace(instance, cost=cost)
+    tables = build_tables(neighbour, possible_groups(neighbour))
+    if not applies(tables):
+        return None
+    plan = best_start(neighbour, Stages(stage_times(tables)), over)
+    return plan if plan is not None and evaluate(instance, plan).feasible else None
+
+
+def best_start(instance: Instance, stages: Stages, over: Callable[[], bool]) -> Plan | None:
+    """Return the best of some plans that keep every rule; None if there is none among them."""
+    line = stages
+    if instance.constraints.placement is not Placement.LINE:
+        ordered = replace(instance, constraints=replace(instance.constraints, placement=Placement.LINE))
+        line = Stages(stage_times(build_tables(ordered, possible_groups(ordered))))
+    first = first_plan(stages.tables)
+    dearest = None if first is None else evaluate(instance, first).objective_ns
+    exact = stages.limits.held is None
+    on_line = line_dp.solve(instance).plan if exact else line_plan(line, dearest, over)
+    candidates = [plan for plan in (first, on_line) if plan is not None]
+    priced = [(evaluate(instance, plan), plan) for plan in candidates]
+    kept = [(found.objective_ns or 0, plan) for found, plan in priced if found.feasible]
+    return min(kept, key=lambda pair: pair[0])[1] if kept else None
+
+
+def line_plan(stages: Stages, dearest_ns: int | None, over: Callable[[], bool]) -> Plan | None:
+    """Return a plan of the line, at the least threshold for which the threshold programme proposes one that works.
+
+    The threshold is bisected by paths alone; forms and links are looked at from there upwards, in growing steps.
+    ``dearest_ns`` is the price of a plan that is known.
+    """
+    tables = stages.tables
+    slots = min(len(tables.instance.layers), tables.instance.devices)
+    low, high = lower_bound_ns(tables, floors(tables)), dearest_ns or ceiling_ns(tables)
+    while low < high and not over():
+        middle = (low + high) // 2
+        found = LineReach(stages.limits, middle, slots).path() is not None
+        low, high = (low, middle) if found else (middle + 1, high)
+    step = max(1, high // 10_000)
+    while high <= (dearest_ns or ceiling_ns(tables)) and not over():
+        path = LineReach(stages.limits, high, slots).path()
+        plan = None if path is None else stages.with_forms(_bare(tables, path), high)
+        if plan is not None and evaluate(tables.instance, plan).feasible:
+            return plan
+        high, step = high + step, 2 * step
+    return None
+
+
+def _bare(tables: Tables, path: list[tuple[int, int, int, int]]) -> Plan:
+    """Return the plan of a path, with form 0 everywhere."""
+    return Plan(
+        tuple(
+            Stage(Span(first, stop), tables.groups[index], (0,) * (stop - first)) for _, index, first, stop in path
+        )
+    )

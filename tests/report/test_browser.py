@@ -1,0 +1,97 @@
+"""The page in a real browser: Chromium without a window, where there is one (``apt-get install chromium``)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report.page import page_of
+from report.tables import Numbers
+from report.wording import FORMATS
+from tests.report.runs import COMPARISON, EVIL, content
+from tests.report.test_page import Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=4000 --dump-dom"
+)
+
+ACT = """
+<script>
+const found = { errors: [] };
+addEventListener("error", (event) => found.errors.push(event.message));
+addEventListener("load", () => {
+  const figure = document.getElementById("gantt"), svg = document.getElementById("timeline");
+  const first = svg.querySelector("[data-i='0'] rect");
+  const press = (key) => figure.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  first.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: 300, clientY: 300 }));
+  found.tip = document.getElementById("tip").textContent;
+  found.mates = svg.querySelectorAll(".mate").length;
+  const before = Number(first.getAttribute("width"));
+  press("ArrowRight"); press("ArrowRight"); press("ArrowDown");
+  found.said = document.getElementById("said").textContent;
+  const wheel = { bubbles: true, cancelable: true, ctrlKey: true, deltaY: -300, clientX: 100, clientY: 300 };
+  svg.dispatchEvent(new WheelEvent("wheel", wheel));
+  found.wider = Number(svg.querySelector("[data-i='0'] rect").getAttribute("width")) / before;
+  for (let at = 0; at < 60; at += 1) press("+");
+  found.ticks = svg.querySelectorAll(".ticks line").length;
+  press("0");
+  found.again = Number(first.getAttribute("width")) / before;
+  const ready = document.createElement("pre");
+  ready.id = "found";
+  ready.textContent = JSON.stringify(found);
+  document.body.append(ready);
+});
+</script>
+</head>"""
+
+
+def dom(html: str, folder: Path) -> tuple[str, list[str]]:
+    """Return the page after its scripts have run, and what the browser's console says."""
+    page = folder / "page.html"
+    page.write_text(html, encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS.split(), f"--user-data-dir={folder / 'profile'}", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def test_the_page_renders_without_a_word_on_the_console(tmp_path: Path) -> None:
+    found = content(4, 300, name=EVIL, scenario=EVIL, shown=12) | {"comparison": COMPARISON}
+    rendered, console = dom(page_of(found), tmp_path)
+    assert console == []
+    assert f'data-ready="{len(found["timeline"]["events"])}"' in rendered
+    page = Page(rendered)
+    assert "img" not in page.tags and page.json == found
+    numbers = Numbers(found)
+    assert len(page.numbers) >= 80
+    for attributes, shown in page.numbers:
+        assert shown == FORMATS[attributes["data-unit"] or ""](numbers.at(attributes["data-path"] or ""))
+
+
+def test_the_policy_stops_what_escaping_would_have_missed(tmp_path: Path) -> None:
+    html = page_of(content()).replace("<main>", "<main><script>document.title = 'taken'</script>")
+    rendered, console = dom(html, tmp_path)
+    assert "<title>taken" not in rendered and "Content Security Policy" in "".join(console)
+
+
+def test_zoom_tooltip_and_keyboard(tmp_path: Path) -> None:
+    html = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page_of(content(3, 6)))
+    rendered, console = dom(html.replace("</head>", ACT), tmp_path)
+    result = re.search(r'<pre id="found">(.*?)</pre>', rendered, re.DOTALL)
+    assert result and console == []
+    found: dict[str, Any] = json.loads(result[1])
+    assert found["errors"] == []
+    assert found["tip"].startswith("forward pass, micro-batch 0, stage 0\nfrom 0 ns to 3,000 ns\ntakes 3,000 ns")
+    assert found["mates"] == 3 * 2 + 2 * 2
+    assert found["said"].startswith("activation sent, micro-batch 0, stage 0 to 1, from 3,000 ns to ")
+    assert found["wider"] > 1.5 and found["again"] == pytest.approx(1, rel=0.01)
+    assert 1 <= found["ticks"] <= 12

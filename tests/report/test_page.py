@@ -1,0 +1,176 @@
+"""The page says what its JSON says, needs nothing from outside, and takes no orders from names."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formulation.options import Schedule
+from report.content import content_of
+from report.page import page_of, pictures
+from report.simulation import simulate
+from report.tables import Numbers
+from report.wording import FORMATS
+from tests.formulation.test_timeline_of_plan import line_plans
+from tests.generators import instances
+from tests.report.runs import COMPARISON, EVIL, content, ran
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, its data elements with their text, its scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.numbers: list[tuple[dict[str, str | None], str]] = []
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self._inside: str = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._inside = tag
+        if tag == "data":
+            self.numbers.append((dict(attrs), ""))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._inside == "data":
+            self.numbers[-1] = (self.numbers[-1][0], self.numbers[-1][1] + data)
+        if self._inside == "script":
+            self.scripts[-1] += data
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.scripts[0])
+
+
+def evil_content() -> dict[str, Any]:
+    run = ran(name=EVIL, devices=2)
+    return content_of(run, scenario=EVIL, comparison=COMPARISON)
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("stages", [1, 2, 5])
+def test_numbers_on_the_page_are_those_of_its_json(schedule: Schedule, stages: int) -> None:
+    found = content(stages, 6, schedule) | {"comparison": COMPARISON}
+    page = Page(page_of(found))
+    assert page.json == found
+    numbers = Numbers(page.json)
+    assert len(page.numbers) > 20 * min(2, stages)
+    for attributes, shown in page.numbers:
+        value = numbers.at(attributes["data-path"] or "")
+        assert json.loads(attributes["value"] or "") == value
+        assert shown == FORMATS[attributes["data-unit"] or ""](value)
+
+
+def test_the_tables_leave_nothing_out() -> None:
+    found = content(3, 6) | {"comparison": COMPARISON}
+    paths = {attributes["data-path"] for attributes, _ in Page(page_of(found)).numbers}
+    for stage in range(3):
+        for key in (
+            "forward_ns",
+            "backward_ns",
+            "utilisation",
+            "peak_bytes",
+            "peak_bytes_formula",
+            "spent.idle_ns",
+        ):
+            assert f"stages.{stage}.{key}" in paths
+    assert {"makespan_ns", "claim.objective_ns", "comparison.solvers.0.gap", "boundaries.1.price_ns"} <= paths
+
+
+def test_the_timeline_is_drawn_to_scale() -> None:
+    found = content(3, 6)
+    svg = page_of(found)
+    boxes = re.findall(r'<g data-i="(\d+)"[^>]*><rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
+    events = found["timeline"]["events"]
+    assert [int(index) for index, _, _ in boxes] == list(range(len(events)))
+    scale = (1120 - 84 - 10) / found["makespan_ns"]
+    for (_, left, width), event in zip(boxes, events, strict=True):
+        assert float(left) == pytest.approx(84 + event[3] * scale, abs=0.01)
+        assert float(width) == pytest.approx(max(1, (event[4] - event[3]) * scale), abs=0.02)
+
+
+def test_a_long_run_says_what_it_leaves_out() -> None:
+    found = content(4, 500, shown=10)
+    page = page_of(found)
+    assert "Only the beginning and the end are drawn" in page and 'class="gap"' in page
+    assert "The whole run is drawn" in page_of(content(4, 5))
+
+
+def test_names_are_harmless() -> None:
+    html = page_of(evil_content())
+    html.encode("utf-8")
+    page = Page(html)
+    assert page.tags.count("script") == 2 and "img" not in page.tags
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert page.json["scenario"] == EVIL
+    shown = "</script><img src=x onerror=alert(1)>\"'&??"
+    assert page.words.count(shown) >= 2 and "\u202e" not in html
+
+
+def test_the_policy_knows_the_script_and_lets_nothing_in() -> None:
+    html = page_of(content())
+    page = Page(html)
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in html
+    assert not re.search(r"\b(src|href)=|@import|url\((?!#plot)", html.replace(page.scripts[0], ""))
+    assert re.findall(r"https?://[^\"' ]+", html) == ["http://www.w3.org/2000/svg"]
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_plan_can_be_drawn(data: st.DataObject) -> None:
+    instance = data.draw(instances())
+    found = content_of(simulate(instance, data.draw(line_plans(instance))), scenario="any")
+    assert Page(page_of(found)).json == found
+    for picture in pictures(found):
+        ElementTree.fromstring(picture.standalone())  # noqa: S314 (our own)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 16])
+def test_pictures_are_files_of_their_own(stages: int) -> None:
+    drawn = pictures(content(stages, 8, name=EVIL))
+    assert [picture.name for picture in drawn] == ["plan", "timeline", "memory", "time"]
+    for picture in drawn:
+        text = picture.standalone()
+        root = ElementTree.fromstring(text.encode("utf-8"))  # noqa: S314 (our own)
+        assert (
+            root.tag == "{http://www.w3.org/2000/svg}svg"
+            and "var(" not in text
+            and "script" not in {element.tag.rpartition("}")[2] for element in root.iter()}
+        )
+
+
+def test_nothing_sticks_out_of_a_picture() -> None:
+    for picture in pictures(content(16, 40, devices=2)):
+        flat = re.sub(r"<g transform.*", "", picture.body)
+        for left, top, width, height in re.findall(
+            r'<rect x="([-\d.]+)" y="([-\d.]+)" width="([-\d.]+)" height="([-\d.]+)"', flat
+        ):
+            assert float(left) >= 0 and float(left) + float(width) <= 1120.5
+            assert float(top) >= 0 and float(top) + float(height) <= picture.height + 0.5
+
+
+def test_usual_pages_are_small() -> None:
+    assert len(page_of(content(16, 512)).encode()) < 1_000_000
+    assert len(page_of(content(2, 16)).encode()) < 100_000
