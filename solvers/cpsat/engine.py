@@ -16,8 +16,8 @@ def make_solver(limits: Limits, seconds: float | None) -> cp_model.CpSolver:
     """Set up CP-SAT without its presolve.
 
     google/or-tools#5293 and #5274: in 9.15 presolve can certify wrong optima on one-hot groups with linear
-    rows, which is the shape of this model. With the threshold fixed presolve buys nothing here: the model is
-    built with what it would find out (docs/decisions/0003), and the search alone is as fast or faster.
+    rows, which is the shape of this model. With the threshold fixed proofs come no later without it: the model
+    is built with what presolve would find out (docs/decisions/0003).
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = limits.workers
