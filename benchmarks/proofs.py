@@ -2,8 +2,8 @@
 
 ResNet-152 at operator grain on a fast network (300 GB/s inside pairs, 12.5 GB/s between), with and without memory
 that binds (1F1B, no recomputation); HetPipe's cluster of four card types; the twelve paper cases. Each row:
-layers, devices, solver, proof, objective, bound, gap, seconds of loading and of the whole search. Rows that are not
-proved within the limit say so.
+layers, devices, solver, proof, objective, bound, gap, seconds of loading and of the whole search. Rows that are
+not proved within the limit say so.
 """
 
 from __future__ import annotations

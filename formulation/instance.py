@@ -13,6 +13,7 @@ from fractions import Fraction
 import networkx as nx
 
 from formulation.cluster import DeviceClass, Server, link_matrix, servers_of
+from formulation.demands import Demands, lessened, narrowed, resolve
 from formulation.layers import Layer, Split, layers_of
 from formulation.options import Constraints, CostModel, Count, Training
 from formulation.units import NS_PER_SECOND, Link, ceil_div, ceil_fraction
@@ -48,7 +49,8 @@ class Instance:
     ``forward_ns[c][l]`` and ``backward_ns[c][l]`` are the times of layer ``l`` on *one* device of class
     ``device_classes[c]``; ``links[v][w]`` the link between servers (diagonal: inside the server);
     ``sources[l]`` the layer whose form layer ``l`` has (itself unless it is a FOLLOW layer; None: its layout
-    comes from outside the model); ``form_edges`` the edges at which layouts meet, in order of consumer.
+    comes from outside the model); ``form_edges`` the edges at which layouts meet, in order of consumer;
+    ``demands`` what the constraints ask by index (change both with ``formulation.demands.with_constraints``).
     """
 
     name: str
@@ -68,6 +70,7 @@ class Instance:
     training: Training
     cost: CostModel
     constraints: Constraints
+    demands: Demands
     layer_graph: nx.DiGraph = field(repr=False, compare=False)
     cluster_graph: nx.Graph = field(repr=False, compare=False)
 
@@ -91,14 +94,17 @@ def build_instance(
     """Turn a layer graph and a cluster graph into the numeric problem.
 
     Byte counts of the graph, taken in ``element_bytes`` per element, are scaled to ``bytes_per_element`` of the
-    training and multiplied by the micro-batch. Raises ValueError where the two graphs do not make a problem.
+    training and multiplied by the micro-batch. Raises ValueError where the two graphs do not make a problem, or
+    the constraints name what they do not have.
     """
-    rows = tuple(layers_of(layers))
+    limits = constraints or Constraints()
+    demands = resolve(limits, layers_of(layers), servers_of(cluster))
+    rows = narrowed(layers_of(layers), demands)
     scale = Fraction(training.bytes_per_element, layers.graph["element_bytes"])
     batch = scale * training.micro_batch
     edges = _edges(layers, batch)
     sources = _sources(rows, edges)
-    servers = servers_of(cluster)
+    servers = lessened(servers_of(cluster), demands.reserve)
     classes = tuple(dict.fromkeys(server.device_class for server in servers))
     return Instance(
         name=str(layers.graph.get("name", "")),
@@ -117,7 +123,8 @@ def build_instance(
         stash_bytes=_scaled((layer.stash_bytes for layer in rows), batch),
         training=training,
         cost=cost,
-        constraints=constraints or Constraints(),
+        constraints=limits,
+        demands=demands,
         layer_graph=layers,
         cluster_graph=cluster,
     )

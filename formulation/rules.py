@@ -7,9 +7,9 @@ A test compares the sets of names, so nothing is posted and never checked, or ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from formulation.demand_rules import DEMAND_RULES
 from formulation.forms import forms_on
 from formulation.groups import line_group
 from formulation.instance import Instance
@@ -17,27 +17,9 @@ from formulation.layers import FORMS, Split
 from formulation.memory import capacity_bytes, stage_memory_bytes
 from formulation.options import Placement
 from formulation.plan import Plan
+from formulation.violation import Rule, Violation
 
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken rule: where, what was found, what is allowed, in which unit, in a sentence."""
-
-    rule: str
-    where: str
-    found: int
-    limit: int
-    unit: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A named, numbered check that yields the violations of a plan."""
-
-    number: int
-    name: str
-    check: Callable[[Instance, Plan], Iterator[Violation]]
+__all__ = ["RULES", "Rule", "Violation", "structure_violations"]
 
 
 def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
@@ -134,6 +116,7 @@ RULES: tuple[Rule, ...] = (
     Rule(3, "line", check_line),
     Rule(4, "forms", check_forms),
     Rule(7, "memory", check_memory),
+    *DEMAND_RULES,
 )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from formulation.options import Constraints, CostModel, Training
+from formulation.options import Constraints, CostModel, FormLimit, Pin, Reserve, Training
 from formulation.units import NS_PER_SECOND, Link
 from ingest.scenario_checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario_errors import ScenarioError
@@ -109,9 +109,31 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
         cluster=_cluster(found.name, found.cluster),
         training=Training(**dict(found.training)),
         cost=CostModel(**dict(found.cost)),
-        constraints=Constraints(**dict(found.constraints)),
+        constraints=_constraints(found),
         solver=_solver(found.solver),
         expected_ns=found.expect.objective_ns,
+    )
+
+
+def _constraints(file: ScenarioFile) -> Constraints:
+    """Return the constraints; the common name of alike servers stands for each of them."""
+    found, ends = file.constraints, ends_by_name(file.cluster.servers, [])
+    return Constraints(
+        memory=found.memory,
+        placement=found.placement,
+        max_servers=found.max_servers,
+        stages_at_least=found.stages.at_least,
+        stages_at_most=found.stages.at_most,
+        pins=tuple(
+            Pin(row.layers, ends[row.server] if row.server is not None else (), row.device, row.stage)
+            for row in found.pin
+        ),
+        together=tuple(map(tuple, found.together)),
+        apart=tuple(map(tuple, found.apart)),
+        no_cut=tuple(found.no_cut),
+        forms=tuple(FormLimit(row.layers, tuple(row.allowed)) for row in found.forms),
+        devices_per_stage=tuple(found.devices_per_stage or ()),
+        reserve=tuple(Reserve(one, size) for name, size in found.reserve.items() for one in ends[name]),
     )
 
 

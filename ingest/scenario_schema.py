@@ -67,11 +67,19 @@ def _graph_file(text: str) -> str:
     return text
 
 
+def _glob(text: str) -> str:
+    """Keep a glob on layer names. Raises ValueError for an empty, long or unprintable one."""
+    if not text.strip() or len(text) > 200 or not text.isprintable():
+        raise ValueError("expected the name of a layer or a glob like 'features.*'")
+    return text
+
+
 def _quantity(example: str) -> Shown:
     return Shown({"type": "string", "examples": [example]})
 
 
 Name = Annotated[str, AfterValidator(_name)]
+Glob = Annotated[str, AfterValidator(_glob)]
 Whole = Annotated[int, Field(ge=1)]
 Bandwidth = Annotated[int, BeforeValidator(quantities.bandwidth), _quantity("10 Gbit/s")]
 Memory = Annotated[int, BeforeValidator(quantities.memory), _quantity("11 GiB")]
@@ -206,6 +214,33 @@ class CostSection(Section):
     combine: Annotated[Combine, Byname] = Field(default=_COST.combine, description="what stage times add up to")
 
 
+class StagesSection(Section):
+    """How many stages a plan may have."""
+
+    at_least: Whole | None = Field(default=None, description="fewest stages of a plan")
+    at_most: Whole | None = Field(default=None, description="most stages of a plan")
+
+
+class PinSection(Section):
+    """Where layers must run: exactly one of server, device and stage."""
+
+    layers: Glob = Field(description="layers by name, like 'features.*'")
+    server: Name | None = Field(
+        default=None, description="their stages have devices of this server only (of alike servers: any of them)"
+    )
+    device: Name | None = Field(default=None, description="their stages have devices of this class only")
+    stage: int | None = Field(default=None, description="their stage: 0, 1, ... from the front, -1 is the last")
+
+
+class FormsSection(Section):
+    """Which parallel forms layers may take."""
+
+    layers: Glob = Field(description="layers by name, like 'classifier.*'")
+    allowed: Annotated[list[Annotated[int, Field(ge=0, le=2)]], Field(min_length=1)] = Field(
+        description="the forms that they may take, of 0, 1 and 2"
+    )
+
+
 class ConstraintsSection(Section):
     """Limits that a plan must keep (``formulation.options.Constraints``)."""
 
@@ -214,6 +249,22 @@ class ConstraintsSection(Section):
         default=_CONSTRAINTS.placement, description="which devices a stage may have: the next of the line, or any"
     )
     max_servers: Whole | None = Field(default=None, description="over how many servers one stage may stretch")
+    stages: StagesSection = Field(default_factory=StagesSection, description="how many stages a plan may have")
+    pin: list[PinSection] = Field(default=[], description="layers that must run in a certain place or stage")
+    together: list[Annotated[list[Glob], Field(min_length=1)]] = Field(
+        default=[], description="each entry: globs whose layers share one stage"
+    )
+    apart: list[Annotated[list[Glob], Field(min_length=2)]] = Field(
+        default=[], description="each entry: globs of which no two have layers in the same stage"
+    )
+    no_cut: list[Glob] = Field(default=[], description="layers at which no stage may start")
+    forms: list[FormsSection] = Field(default=[], description="parallel forms that layers may take")
+    devices_per_stage: Annotated[list[Whole], Field(min_length=1)] | None = Field(
+        default=None, description="how many devices a stage may have, like [1, 2, 4]"
+    )
+    reserve: dict[Name, Memory] = Field(
+        default={}, description="by server: memory that each of its devices keeps for something else"
+    )
 
 
 class SolverSection(Section):

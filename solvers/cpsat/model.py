@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from formulation.tables import Tables
 from solvers.cpsat.clocks import TIME_FAMILIES
+from solvers.cpsat.demands import DEMAND_FAMILIES
 from solvers.cpsat.families import PLAN_FAMILIES, Family
 from solvers.cpsat.memory import MEMORY_FAMILIES
 from solvers.cpsat.variables import Variables, make_variables
 
-FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES
+FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES + DEMAND_FAMILIES
 """The families that define a plan and its objective; redundant ones are in ``solvers.cpsat.valid``."""
 
 

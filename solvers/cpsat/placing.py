@@ -77,7 +77,10 @@ def _area_by_slot(v: Variables, layers: Times, total: int) -> Posted:
 
 
 def alike_servers(instance: Instance) -> list[list[int]]:
-    """Return the servers by classes of those that cannot be told apart: same devices, same links to all others."""
+    """Return the servers by classes of those that cannot be told apart: same devices, same links to all others.
+
+    A pin can tell servers apart, and a user's own constraint may: with one, no two count as alike.
+    """
     classes: list[list[int]] = []
     for server in range(len(instance.servers)):
         for known in classes:
@@ -94,7 +97,9 @@ def _same(instance: Instance, one: int, other: int) -> bool:
     others = [server for server in range(len(instance.servers)) if server not in (one, other)]
     links = instance.links
     return (
-        (a.device_class, a.devices, links[one][one]) == (b.device_class, b.devices, links[other][other])
+        not instance.constraints.own
+        and not instance.demands.tell_apart(one, other)
+        and (a.device_class, a.devices, links[one][one]) == (b.device_class, b.devices, links[other][other])
         and links[one][other] == links[other][one]
         and all(links[one][s] == links[other][s] and links[s][one] == links[s][other] for s in others)
     )

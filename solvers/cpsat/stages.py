@@ -6,10 +6,10 @@ found are filled in afterwards. Two families replace ``forms`` and ``stage_time`
 
 (5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(slot, c, i)`` at the latest: exactly by
      time, by a lower limit of memory;
-(8') ``labels``: on the line, a stage in slot k that starts at device p starts at a layer that the devices before p
+(104) ``labels``: on the line, a stage in slot k that starts at device p starts at a layer that the devices before p
      can reach and from which slots k .. 0 can end (``solvers.line_threshold``); under free placement areas and
      alike servers (``solvers.cpsat.placing``) take their place;
-(9') ``refusals``: stages that were found, and that no choice of forms fits into time and memory at once.
+(105) ``refusals``: stages that were found, and that no choice of forms fits into time and memory at once.
 
 The last is logic-based Benders decomposition: the model proposes stages, ``solvers.thrifty`` decides each exactly.
 The bound leans on dynamic programmes; the layered model (``solvers.cpsat.model``) does not. A test shows that both
@@ -51,14 +51,14 @@ def stage_families(limits: StageLimits, refused: list[Refusal]) -> tuple[Family,
     """Return the families of the accelerated model; ``refused`` may grow between questions."""
     tables = limits.times.tables
     on_line = tables.instance.constraints.placement is Placement.LINE
-    placing = (Family(8, "labels", _labels(limits)),) if on_line else redundant_families(tables)[1:]
+    placing = (Family(104, "labels", _labels(limits)),) if on_line else redundant_families(tables)[1:]
     return (
         Family(1, "cover", post_cover),
         Family(2, "devices", post_devices),
         Family(3, "line", post_line),
         Family(5, "stage_table", _stage_table(limits)),
         Family(6, "boundary_time", post_boundary_time),
-        Family(9, "refusals", _refusals(refused)),
+        Family(105, "refusals", _refusals(refused)),
         *placing,
     )
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
+from formulation.demands import with_constraints
 from formulation.instance import Instance
-from formulation.options import Constraints, CostModel
+from formulation.options import Constraints, CostModel, Own, Pin
+from formulation.plan import Plan
 from formulation.rules import RULES
 from formulation.tables import build_tables, line_groups
 from formulation.units import Link
+from formulation.violation import Violation
 from solvers import brute_force, line_dp
-from solvers.cpsat.families import Family
+from solvers.cpsat.families import Family, Posted
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
+from solvers.cpsat.variables import Variables
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances
 
@@ -54,12 +59,33 @@ DEAR = matrix("a", 10, weights=1000, taken=1000, made=1000)
 FRONT_HEAVY = chain([matrix("a", 20, weights=4, taken=4, made=4), replace(DEAR, name="b")], [0])
 
 
+# Two layers that are better off in one stage than with the dear boundary between them.
+APART = Constraints(apart=(("a", "b"),))
+
+
 def with_memory(instance: Instance, capacity_bytes: int) -> Instance:
     """The same instance with so much memory on every device, and a limit on it."""
     server = instance.servers[0]
     small = replace(server.device_class, memory_bytes=capacity_bytes)
     servers = tuple(replace(one, device_class=small) for one in instance.servers)
     return replace(instance, device_classes=(small,), servers=servers, constraints=Constraints(memory=True))
+
+
+def demanding(**demands: Any) -> Instance:
+    """Three layers that are dear to share, on three devices: without demands one layer on each, 30 ns."""
+    rows = [replace(DEAR, name=name, output_bytes=1) for name in "abc"]
+    return with_constraints(instance_of(chain(rows, [1, 1]), mesh(1, 1, 1)), Constraints(**demands))
+
+
+def check_cut_once(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """A rule of one's own: at most one cut."""
+    if len(plan) > 2:
+        yield Violation("cut_once", "plan", len(plan) - 1, 1, "cuts", f"{len(plan) - 1} cuts, expected at most 1")
+
+
+def post_cut_once(v: Variables) -> Posted:
+    """Its family."""
+    yield (0,), v.model.add(sum(v.cut) <= 1)
 
 
 WITNESSES: dict[str, Instance] = {
@@ -70,6 +96,13 @@ WITNESSES: dict[str, Instance] = {
     "stage_time": instance_of(BALANCED, mesh(1)),
     "memory": with_memory(instance_of(chain([DEAR], []), mesh(2)), 6500),
     "boundary_time": instance_of(chain([DEAR, replace(DEAR, name="b")], [50]), mesh(1, 1)),
+    "stages": demanding(stages_at_most=2),
+    "pin": demanding(pins=(Pin("[ab]", stage=0),)),
+    "together": demanding(together=(("b", "c"),)),
+    "apart": with_constraints(instance_of(chain([DEAR, replace(DEAR, name="b")], [50]), mesh(1, 1)), APART),
+    "no_cut": demanding(no_cut=("b",)),
+    "devices_per_stage": with_constraints(instance_of(WIDE, mesh(2)), Constraints(devices_per_stage=(1,))),
+    "own": demanding(own=(Own("cut_once", check_cut_once, post_cut_once),)),
 }
 
 

@@ -1,0 +1,126 @@
+"""Is there any plan at all? The layered model without the families that price a plan.
+
+What is left says what a plan is and what it needs: families 1 to 4, memory, and the demands of the user. Redundant
+families on memory and on alike servers keep the answer "no" short.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field, replace
+
+from ortools.sat.python import cp_model
+
+from formulation.evaluate import evaluate
+from formulation.groups import possible_groups
+from formulation.instance import Instance
+from formulation.memory import in_flight, optimizer_bytes
+from formulation.outcome import Limits
+from formulation.plan import Plan
+from formulation.tables import Tables, build_tables
+from solvers.cpsat.clocks import TIME_FAMILIES
+from solvers.cpsat.engine import found, make_solver, run
+from solvers.cpsat.families import Family
+from solvers.cpsat.model import FAMILIES, build_model
+from solvers.cpsat.placing import post_alike
+from solvers.cpsat.reading import read_plan
+from solvers.cpsat.search import price_ns
+from solvers.cpsat.valid import ceiling_ns, floors, staircase
+from solvers.fitting import fitting_plans
+
+
+class StoppedError(Exception):
+    """A question was not answered within the limits."""
+
+
+@dataclass(slots=True)
+class Possible:
+    """Answers "is there a plan?" about variants of one instance, within limits that all questions share."""
+
+    limits: Limits
+    began: float = field(default_factory=time.monotonic)
+    questions: int = 0
+    _known: list[Plan] = field(default_factory=list)
+    _tables: dict[object, Tables] = field(default_factory=dict)
+
+    def plan(self, instance: Instance, *, likely: bool = False) -> Plan | None:
+        """Return any plan that keeps every rule, or None if it is proved that there is none.
+
+        Where a plan is ``likely``, more simple ones are tried first.
+
+        Raises StoppedError where the limits end the question, and SolverDefectError if the evaluator finds a
+        rule broken. Cost: one model and one search; tables are shared by variants that differ in memory only. A
+        plan of an earlier answer, or a simple one that fits, saves both.
+        """
+        if self.over():
+            raise StoppedError
+        self.questions += 1
+        if instance.constraints.memory and least_total_bytes(instance) > total_capacity_bytes(instance):
+            return None
+        for plan in itertools.chain(reversed(self._known), fitting_plans(instance, thorough=likely)):
+            if evaluate(instance, plan).feasible:
+                return self._remember(plan)
+        tables = self._tables_of(instance)
+        timeless = [family for family in FAMILIES if family not in TIME_FAMILIES]
+        memory = Family(101, "staircase", staircase(floors(tables)))
+        v = build_model(tables, ceiling_ns(tables), [*timeless, memory, Family(103, "alike", post_alike)])
+        status = run(solver := make_solver(self.limits, self.left_s()), v.model, self.over)
+        if status == cp_model.INFEASIBLE:
+            return None
+        if not found(status):
+            raise StoppedError
+        plan = read_plan(v, solver)
+        price_ns(instance, plan)
+        return self._remember(plan)
+
+    def _remember(self, plan: Plan) -> Plan:
+        """Keep a plan, the latest last."""
+        if plan in self._known:
+            self._known.remove(plan)
+        self._known.append(plan)
+        return plan
+
+    def share(self, parts: int) -> Possible:
+        """Return one that has only this part of the time that is left; what they learn, they share."""
+        left = self.left_s()
+        if left is None:
+            return self
+        until = time.monotonic() - self.began + left / parts
+        return replace(self, limits=replace(self.limits, time_limit_s=until))
+
+    def left_s(self) -> float | None:
+        """Return the seconds that are left; None: any number."""
+        limit = self.limits.time_limit_s
+        return None if limit is None else self.began + limit - time.monotonic()
+
+    def over(self) -> bool:
+        """Tell whether the limits forbid a further question."""
+        left = self.left_s()
+        return self.limits.stopped() or (left is not None and left <= 0)
+
+    def _tables_of(self, instance: Instance) -> Tables:
+        """Return tables for an instance. Times depend on neither demands nor amounts of memory."""
+        constraints = instance.constraints
+        classes = tuple(instance.class_index(server) for server in range(len(instance.servers)))
+        key = (constraints.placement, constraints.max_servers, classes, instance.layers)
+        if key not in self._tables:
+            self._tables[key] = build_tables(instance, possible_groups(instance))
+        return replace(self._tables[key], instance=instance)
+
+
+def least_total_bytes(instance: Instance) -> int:
+    """Return what the devices of any plan hold together at least, however layers are divided or copied.
+
+    The weights and their gradients, the optimiser's state, and what is kept for as many micro-batches as are in
+    flight in the last stage.
+    """
+    training = instance.training
+    kept = in_flight(training.schedule, 0, 1, training.micro_batches)
+    state = sum(optimizer_bytes(instance, layer) for layer in range(len(instance.layers)))
+    return 2 * sum(instance.parameter_bytes) + state + kept * sum(instance.stash_bytes)
+
+
+def total_capacity_bytes(instance: Instance) -> int:
+    """Return the memory of all devices together."""
+    return sum(server.devices * server.device_class.memory_bytes for server in instance.servers)
