@@ -6,9 +6,9 @@ found are filled in afterwards. Two families replace ``forms`` and ``stage_time`
 
 (5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(slot, c, i)`` at the latest: exactly by
      time, by a lower limit of memory;
-(104) ``labels``: on the line, a stage in slot k that starts at device p starts at a layer that the devices before p
-     can reach and from which slots k .. 0 can end (``solvers.line_threshold``); under free placement areas and
-     alike servers (``solvers.cpsat.placing``) take their place;
+(104) ``labels``: on the line, a stage in slot k that starts at device p starts at a layer that the devices before
+      p can reach and from which slots k .. 0 can end (``solvers.line_threshold``); under free placement areas and
+      alike servers (``solvers.cpsat.placing``) take their place;
 (105) ``refusals``: stages that were found, and that no choice of forms fits into time and memory at once.
 
 The last is logic-based Benders decomposition: the model proposes stages, ``solvers.thrifty`` decides each exactly.
