@@ -6,9 +6,7 @@ the format that this program does not know are refused, with every problem named
 
 from __future__ import annotations
 
-import contextlib
 import json
-import secrets
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +14,7 @@ import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from formulation.layers import Layer, Split, layer_graph, layers_of
+from ingest.files import atomic_write
 from ingest.model_errors import GraphFileError
 
 FORMAT = "pipecut layer graph"
@@ -88,7 +87,7 @@ def write_graph(graph: nx.DiGraph, path: Path) -> None:
     document = graph_document(graph)
     graph_from_document(document, str(path))
     try:
-        write_whole(path, _text(document))
+        atomic_write(path, _text(document))
     except OSError as error:
         raise GraphFileError(f"{path}: cannot be written ({error.strerror or error})") from error
 
@@ -145,19 +144,6 @@ def parse_json(content: bytes, source: str) -> object:
         raise GraphFileError(f"{source}: nested too deeply for a layer graph") from error
     except ValueError as error:
         raise GraphFileError(f"{source}: not JSON ({error})") from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write text to a temporary file in the same folder and rename it. Raises OSError, leaving nothing behind."""
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _layer_entry(layer: Layer) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from typing import Any
 
 import networkx as nx
 
-from ingest.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_json, write_whole
+from ingest.files import atomic_write
+from ingest.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_json
 
 _VERSION = 1
 _ROOT = Path(__file__).resolve().parent.parent
@@ -102,7 +103,7 @@ def store_trace(model: str, origin: Path, graph: nx.DiGraph, loaded_before: froz
         text = json.dumps(document | {"graph": graph_document(graph)})
         entry = _entry(model, origin)
         entry.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(entry, text)
+        atomic_write(entry, text)
     except (OSError, RuntimeError, ValueError):
         return False
     return True

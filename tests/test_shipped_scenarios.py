@@ -38,3 +38,13 @@ def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
     found = checked(instance, layered.solve(instance, Limits()))
     assert found.proof is Proof.OPTIMAL
     assert found.objective_ns == line_dp.solve(instance).objective_ns
+
+
+def test_the_line_is_provably_worse_on_its_witness() -> None:
+    path = PAPER.parent / "witness" / "line.yaml"
+    on_line, anywhere = (
+        load_scenario(path, [f"constraints.placement={placement}"]).load() for placement in ("line", "free")
+    )
+    values = [checked(one, layered.solve(one, Limits())) for one in (on_line, anywhere)]
+    assert [found.proof for found in values] == [Proof.OPTIMAL, Proof.OPTIMAL]
+    assert [found.objective_ns for found in values] == [load_scenario(path).expected_ns, 34_000_000]

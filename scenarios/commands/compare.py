@@ -37,10 +37,10 @@ class Row:
 def run(arguments: argparse.Namespace) -> int:
     """Run the solvers one after another, show a row for each, and return the exit code."""
     task = open_task(arguments)
-    rows = _held_to_the_best(task, [_row(task, solver) for solver in arguments.solvers])
+    rows = held_to_the_best(task, [compared_row(task, solver) for solver in arguments.solvers])
     best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     if arguments.json:
-        output.write_json(_to_dict(task, rows, best))
+        output.write_json(comparison_to_dict(task, rows, best))
     else:
         output.write(output.render(_table(rows, best), "", _lines(rows, best)))
     return _exit_code(rows, best)
@@ -62,16 +62,16 @@ def gap_to(best: Outcome | None, outcome: Outcome) -> float | None:
     return (outcome.objective_ns - best.bound_ns) / outcome.objective_ns if outcome.objective_ns else 0.0
 
 
-def _row(task: Task, solver: str) -> Row:
+def compared_row(task: Task, solver: str) -> Row:
     """Run one solver. Nothing that it does wrong ends the comparison."""
     if task.stop.is_set():
         return Row(solver, reason="not run: stopped")
     try:
         outcome = task.search(solver, cross_check=False)
-        return Row(solver, outcome, _broken_rules(task, outcome))
+        return Row(solver, outcome, broken_rules(task, outcome))
     except ClaimFailedError as error:
         refuted = error.__cause__
-        broken = _broken_rules(task, refuted.outcome) if isinstance(refuted, RefutedError) else ()
+        broken = broken_rules(task, refuted.outcome) if isinstance(refuted, RefutedError) else ()
         return Row(solver, None, broken, _one_line(error), ExitCode.FALSE_CLAIM)
     except ValueError as error:
         return Row(solver, reason=f"skipped: {error}")
@@ -79,13 +79,13 @@ def _row(task: Task, solver: str) -> Row:
         return Row(solver, reason=f"broke down: {type(error).__name__}: {error}", failure=ExitCode.DEFECT)
 
 
-def _broken_rules(task: Task, outcome: Outcome) -> tuple[str, ...]:
+def broken_rules(task: Task, outcome: Outcome) -> tuple[str, ...]:
     """Name the rules that the plan of an outcome breaks."""
     found = () if outcome.plan is None else evaluate(task.instance, outcome.plan).violations
     return tuple(dict.fromkeys(violation.rule for violation in found))
 
 
-def _held_to_the_best(task: Task, rows: list[Row]) -> list[Row]:
+def held_to_the_best(task: Task, rows: list[Row]) -> list[Row]:
     """Hold every claim against the best plan that any solver found; mark the rows that it refutes."""
     priced = [row.outcome for row in rows if row.outcome is not None and row.outcome.objective_ns is not None]
     best = min((one for one in priced if one.proof in KEEPS_RULES), key=_price, default=None)
@@ -169,7 +169,8 @@ def _basis(best: Outcome) -> str:
     return f"gap: (objective - bound) / objective, to {what}, {human.exact_duration(best.bound_ns or 0)}"
 
 
-def _to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dict[str, Any]:
+def comparison_to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dict[str, Any]:
+    """Return the table as plain data: the bound that gaps are measured to, and one entry for each solver."""
     proved = best is not None and best.proof is Proof.OPTIMAL
     return {
         "scenario": task.scenario.name,

@@ -108,12 +108,12 @@ def _comparison(
     Raises ClaimFailedError if a given plan keeps the rules and beats what was proved.
     """
     rows = [
-        compare.Row(name, outcome, compare._broken_rules(task, outcome))
+        compare.Row(name, outcome, compare.broken_rules(task, outcome))
         if outcome is not None and outcome.solver == name
-        else compare._row(task, name)
+        else compare.compared_row(task, name)
         for name in solver_names()
     ]
-    rows = compare._held_to_the_best(task, rows)
+    rows = compare.held_to_the_best(task, rows)
     best = compare.strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     if outcome is None and best is not None and simulation.evaluation.feasible:
         given = Outcome("the plan file", Proof.FEASIBLE, simulation.plan, simulation.evaluation.objective_ns)
@@ -121,7 +121,7 @@ def _comparison(
         if problem:
             raise task.claim_failed(best.solver, problem)
     failures = [row.failure for row in rows if row.failure is not None]
-    return compare._to_dict(task, rows, best), min(failures, default=None)
+    return compare.comparison_to_dict(task, rows, best), min(failures, default=None)
 
 
 def _exit_code(outcome: Outcome | None, evaluation: Evaluation) -> ExitCode:
