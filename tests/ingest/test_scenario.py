@@ -45,9 +45,12 @@ def write(folder: Path, text: str) -> Path:
 def test_shipped_scenarios_load(path: Path) -> None:
     scenario = load_scenario(path)
     assert scenario.name == f"{path.parent.name}-{path.stem}"
-    assert scenario.model.startswith("ingest.models.")
-    assert scenario.model.endswith(f":{path.stem}")
-    assert scenario.training.schedule is Schedule.ASYNC_ONE_F_ONE_B
+    if path.parent.name in ("pipepar", "hetpipe"):  # the papers' models, whole minibatches one after another
+        assert scenario.model.startswith("ingest.models.")
+        assert scenario.model.endswith(f":{path.stem}")
+        assert scenario.training.schedule is Schedule.ASYNC_ONE_F_ONE_B
+    else:
+        assert (path.parent / scenario.model).is_file()
     first = path.read_text(encoding="utf-8").splitlines()[0]
     schema = first.removeprefix("# yaml-language-server: $schema=")
     assert (path.parent / schema).resolve() == ROOT / "scenarios/scenario.schema.json"
