@@ -46,7 +46,10 @@ def test_the_checker_accepts_what_labels_prove(instance: Instance) -> None:
     plan, objective = optimum(instance)
     certificate = certify(instance, plan, objective)
     verify(instance, certificate)
-    assert certificate.bound_ns <= objective
+    if not certificate.optimal:  # then no labels of this kind prove one nanosecond more
+        times = stage_times(build_tables(instance, tuple(line_groups(instance).values())))
+        above = labels_at(times, line_places(instance), certificate.bound_ns)
+        assert max(above.values()) == len(instance.layers)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
