@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scenarios import exit_codes
+from scenarios.studies.catalogue import STUDIES, study_names
 from solvers.catalogue import SOLVERS, solver_names
 
 DESCRIPTION = """\
@@ -61,6 +62,12 @@ def _solver(text: str) -> str:
     return text
 
 
+def _study(text: str) -> str:
+    if text not in study_names():
+        raise argparse.ArgumentTypeError(f"no study {text!r}; expected one of {', '.join(study_names())}")
+    return text
+
+
 def _solvers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     return tuple(_solver(name) for name in names)
@@ -99,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_trace(commands)
     _add_verify(commands)
+    _add_study(commands)
     return parser
 
 
@@ -226,3 +234,15 @@ def _add_verify(commands: Any) -> None:  # noqa: ANN401
     command = _command(commands, "verify", "check a certificate of pipecut plan without a solver")
     command.add_argument("certificate", metavar="CERTIFICATE", help="a file of pipecut plan --certificate")
     _add_scenario(command)
+
+
+def _add_study(commands: Any) -> None:  # noqa: ANN401
+    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in STUDIES)
+    summary = "set published numbers beside what pipecut computes"
+    command = _command(commands, "study", summary, f"studies:\n{rows}\n\n")
+    command.add_argument("study", metavar="NAME", type=_study, help="one of the studies below")
+    command.add_argument("--data", metavar="DIR", help="a folder of public data in the study's format")
+    command.add_argument("--plans", metavar="DIR", help="a folder of plans in the study's format")
+    command.add_argument("--time-limit", metavar="TIME", type=seconds, help="longest time of each search")
+    command.add_argument("--out", metavar="FILE", help="also write the tables to a document (Markdown)")
+    command.add_argument("--json", action="store_true", help="write one JSON object to stdout, nothing else")

@@ -1,0 +1,1 @@
+"""Studies: published numbers beside what pipecut computes, one command each."""
