@@ -3,7 +3,7 @@
     import pipecut
 
     outcome = pipecut.plan("scenarios/pipepar/vgg16.yaml")
-    print(outcome.proof, outcome.objective_ns)
+    print(outcome.proof, outcome.objective)
 
 Importing this module is cheap: everything behind the names is imported at its first use.
 """

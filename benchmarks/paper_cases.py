@@ -29,14 +29,14 @@ def row(model: str, batch: int) -> dict[str, Any]:
     instance = load_scenario(SCENARIOS / f"{model}.yaml", [f"training.global_batch={batch}"]).load()
     loading = time.perf_counter() - began
     outcomes = [checked(instance, one.solve(instance)) for one in (layered, staged, line_dp)]
-    values = {outcome.objective_ns for outcome in outcomes}
+    values = {outcome.objective for outcome in outcomes}
     if len(values) != 1 or any(outcome.proof is not Proof.OPTIMAL for outcome in outcomes):
         raise SystemExit(f"{model}, batch {batch}: not agreed and proved: {outcomes}")
     return {
         "model": model,
         "batch": batch,
         "layers": len(instance.layers),
-        "optimum_ns": outcomes[0].objective_ns,
+        "optimum": outcomes[0].objective,
         "load_s": round(loading, 3),
         **{f"{outcome.solver}_s": round(outcome.seconds, 3) for outcome in outcomes},
     }

@@ -44,7 +44,7 @@ def main() -> int:
     for network, overrides in (("paper", ()), ("fast", FAST)):
         instance = load_scenario(SCENARIO, overrides).load()
         tables = build_tables(instance, tuple(line_groups(instance).values()))
-        optimum = line_dp.solve(instance).objective_ns or 0
+        optimum = line_dp.solve(instance).objective or 0
         for threshold in (optimum * 8 // 10, optimum - 1, optimum, optimum * 11 // 10):
             answers = [ask(tables, threshold, settings) for settings in SETTINGS.values()]
             cells = [f"{seconds:.2f} ({status.lower()})" for status, seconds in answers]

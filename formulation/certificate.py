@@ -43,14 +43,14 @@ class Certificate:
 
     fingerprint: str
     plan: Plan
-    objective_ns: int
-    bound_ns: int
+    objective: int
+    bound: int
     labels: dict[tuple[int, int], int]
 
     @property
     def optimal(self) -> bool:
         """Tell whether the certificate claims that its plan is optimal."""
-        return self.bound_ns == self.objective_ns
+        return self.bound == self.objective
 
 
 def fingerprint(instance: Instance) -> str:
@@ -84,16 +84,16 @@ def verify(instance: Instance, certificate: Certificate) -> None:
     found = evaluate(instance, certificate.plan)
     if not found.feasible:
         raise CertificateError("the plan breaks a rule: " + found.violations[0].message)
-    if found.objective_ns != certificate.objective_ns:
+    if found.objective != certificate.objective:
         raise CertificateError(
-            f"the plan takes {found.objective_ns} ns, the certificate says {certificate.objective_ns} ns"
+            f"the plan takes {found.objective} ns, the certificate says {certificate.objective} ns"
         )
-    if certificate.bound_ns > certificate.objective_ns:
-        raise CertificateError(f"bound {certificate.bound_ns} ns above objective {certificate.objective_ns} ns")
+    if certificate.bound > certificate.objective:
+        raise CertificateError(f"bound {certificate.bound} ns above objective {certificate.objective} ns")
     reason = certifiable(instance)
     if reason is not None:
         raise CertificateError(reason)
-    verify_labels(instance, certificate.bound_ns - 1, certificate.labels)
+    verify_labels(instance, certificate.bound - 1, certificate.labels)
 
 
 def verify_labels(instance: Instance, threshold_ns: int, labels: dict[tuple[int, int], int]) -> None:

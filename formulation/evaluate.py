@@ -45,7 +45,7 @@ class StageCost:
 class Evaluation:
     """The price of a plan and the rules that it breaks. No objective for a plan that is none (see rules)."""
 
-    objective_ns: int | None
+    objective: int | None
     stages: tuple[StageCost, ...]
     violations: tuple[Violation, ...]
 
@@ -62,10 +62,10 @@ def evaluate(instance: Instance, plan: Plan) -> Evaluation:
         return Evaluation(None, (), broken)
     stages = tuple(_stage_cost(instance, plan, index) for index in range(len(plan)))
     violations = tuple(found for rule in RULES for found in rule.check(instance, plan))
-    return Evaluation(objective_ns(instance, stages), stages, violations)
+    return Evaluation(bottleneck_ns(instance, stages), stages, violations)
 
 
-def objective_ns(instance: Instance, stages: tuple[StageCost, ...]) -> int:
+def bottleneck_ns(instance: Instance, stages: tuple[StageCost, ...]) -> int:
     """Combine stage and boundary times: the largest (bottleneck), or the sum of all (eq. 1)."""
     paid_by_link = instance.cost.boundary_charge is BoundaryCharge.LINK
     terms = [stage.total_ns for stage in stages]

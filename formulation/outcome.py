@@ -28,7 +28,7 @@ class Proof(enum.StrEnum):
 class Outcome:
     """A solver's claim: a plan, its objective, a proven lower limit of all objectives, and the proof's strength.
 
-    ``bound_ns`` is None where a solver proves nothing; ``notes`` say in words what a reader should know (for
+    ``bound`` is None where a solver proves nothing; ``notes`` say in words what a reader should know (for
     example which second method agreed). ``blind_to`` names rules that the solver cannot see: its plan may break
     them, and its bound, that of a relaxation, still holds.
     """
@@ -36,8 +36,8 @@ class Outcome:
     solver: str
     proof: Proof
     plan: Plan | None = None
-    objective_ns: int | None = None
-    bound_ns: int | None = None
+    objective: int | None = None
+    bound: int | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     blind_to: tuple[str, ...] = ()
@@ -45,9 +45,9 @@ class Outcome:
     @property
     def gap(self) -> float | None:
         """``(objective - bound) / objective``; None without both."""
-        if self.objective_ns is None or self.bound_ns is None:
+        if self.objective is None or self.bound is None:
             return None
-        return (self.objective_ns - self.bound_ns) / self.objective_ns if self.objective_ns else 0.0
+        return (self.objective - self.bound) / self.objective if self.objective else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Limits:
 class Progress:
     """Best objective and bound so far, in ns (None: none yet)."""
 
-    objective_ns: int | None
-    bound_ns: int | None
+    objective: int | None
+    bound: int | None
 
 
 class FalseClaimError(Exception):
@@ -86,8 +86,8 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     unseen: list[str] = []
     if outcome.plan is not None:
         found = evaluate(instance, outcome.plan)
-        if found.objective_ns != outcome.objective_ns:
-            problems.append(f"claimed {outcome.objective_ns} ns, the evaluator finds {found.objective_ns} ns")
+        if found.objective != outcome.objective:
+            problems.append(f"claimed {outcome.objective} ns, the evaluator finds {found.objective} ns")
         for violation in found.violations:
             (unseen if violation.rule in outcome.blind_to else problems).append(violation.message)
     if problems:
@@ -99,7 +99,7 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
 
 def _contradictions(outcome: Outcome) -> list[str]:
     """Return what is wrong with a claim in itself, whatever the instance."""
-    plan, objective, bound, proof = outcome.plan, outcome.objective_ns, outcome.bound_ns, outcome.proof
+    plan, objective, bound, proof = outcome.plan, outcome.objective, outcome.bound, outcome.proof
     checks = (
         (plan is None and objective is not None, f"claimed {objective} ns without a plan"),
         (plan is None and proof in (Proof.OPTIMAL, Proof.FEASIBLE), f"claimed {proof} without a plan"),

@@ -43,8 +43,8 @@ class _File(BaseModel):
     format: str = Field(pattern=f"^{FORMAT}$")
     version: int = Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
-    objective_ns: int = Field(ge=0)
-    bound_ns: int = Field(ge=0)
+    objective: int = Field(ge=0)
+    bound: int = Field(ge=0)
     plan: dict[str, Any]
     labels: list[_Label]
 
@@ -63,8 +63,8 @@ def write_certificate(path: str | Path, instance: Instance, certificate: Certifi
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "fingerprint": certificate.fingerprint,
-        "objective_ns": certificate.objective_ns,
-        "bound_ns": certificate.bound_ns,
+        "objective": certificate.objective,
+        "bound": certificate.bound,
         "plan": {"stages": stages},
         "labels": [
             {"first": first, "stop": stop, "label": label}
@@ -93,4 +93,4 @@ def read_certificate(path: str | Path, instance: Instance) -> Certificate:
     if plan is None or mistakes:
         raise CertificateFileError("\n".join(f"{source}: {mistake}" for mistake in mistakes))
     labels = {place: row.label for place, row in zip(places, found.labels, strict=True)}
-    return Certificate(found.fingerprint, plan, found.objective_ns, found.bound_ns, labels)
+    return Certificate(found.fingerprint, plan, found.objective, found.bound, labels)

@@ -55,7 +55,7 @@ def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict
         "format": "pipecut plan",
         "version": FORMAT_VERSION,
         "model": instance.name,
-        "objective_ns": evaluation.objective_ns,
+        "objective": evaluation.objective,
         "violations": [violation.message for violation in evaluation.violations],
         "stages": stages,
     }

@@ -15,9 +15,9 @@ from formulation.layers import FORMS
 from formulation.plan import Plan, Span, Stage
 from ingest.scenario_errors import MOST_SHOWN, did_you_mean, shown
 
-CLAIM_KEYS = ("scenario", "solver", "proof", "bound_ns", "gap", "seconds", "notes", "explanation")
+CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "gap", "seconds", "notes", "explanation")
 """What ``pipecut plan --json`` says beside the plan; a reader ignores it, for claims are always checked anew."""
-TOP_KEYS = ("stages", "format", "version", "model", "note", "objective_ns", "violations", *CLAIM_KEYS)
+TOP_KEYS = ("stages", "format", "version", "model", "note", "objective", "violations", *CLAIM_KEYS)
 """Keys of a plan file; all but ``stages`` may be left out."""
 NEEDED_KEYS = ("layers", "devices")
 PRICES = (*(price.name for price in fields(StageCost)), "communication_ns")

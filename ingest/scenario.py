@@ -111,7 +111,7 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
         cost=CostModel(**dict(found.cost)),
         constraints=_constraints(found),
         solver=_solver(found.solver),
-        expected_ns=found.expect.objective_ns,
+        expected_ns=found.expect.objective,
     )
 
 

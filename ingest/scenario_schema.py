@@ -281,7 +281,7 @@ class SolverSection(Section):
 class ExpectSection(Section):
     """What is known about the scenario; tests hold pipecut to it."""
 
-    objective_ns: Annotated[int, Field(ge=0)] | None = Field(default=None, description="the proved optimum in ns")
+    objective: Annotated[int, Field(ge=0)] | None = Field(default=None, description="the proved optimum in ns")
 
 
 class ScenarioFile(Section):

@@ -72,8 +72,8 @@ def _claim(
 ) -> dict[str, Any]:
     """Return objective, bound, gap and proof; of a given plan, with the bound that the comparison proved."""
     evaluation = simulation.evaluation
-    objective = evaluation.objective_ns
-    bound = outcome.bound_ns if outcome else (comparison or {}).get("bound_ns")
+    objective = evaluation.objective
+    bound = outcome.bound if outcome else (comparison or {}).get("bound")
     gap = None
     if evaluation.feasible and objective is not None and bound is not None:
         gap = (objective - bound) / objective if objective else 0.0
@@ -81,9 +81,9 @@ def _claim(
     return {
         "solver": outcome.solver if outcome else None,
         "proof": str(outcome.proof) if outcome else None,
-        "objective_ns": objective,
-        "objective": f"{'the slowest' if largest else 'the sum'} of all stages and boundaries, per micro-batch",
-        "bound_ns": bound,
+        "objective": objective,
+        "meaning": f"{'the slowest' if largest else 'the sum'} of all stages and boundaries, per micro-batch",
+        "bound": bound,
         "gap": gap,
         "seconds": outcome.seconds if outcome else None,
         "notes": list(outcome.notes) if outcome else [],
@@ -94,7 +94,7 @@ def _claim(
 def _stages(simulation: Simulation) -> list[dict[str, Any]]:
     instance, durations = simulation.instance, simulation.made.durations
     spent, busy = spent_of(simulation), device_utilisation(simulation.timeline)
-    objective = simulation.evaluation.objective_ns or 0
+    objective = simulation.evaluation.objective or 0
     rows: list[dict[str, Any]] = []
     for index, (stage, cost) in enumerate(zip(simulation.plan.stages, simulation.evaluation.stages, strict=True)):
         memory = memory_over_time(simulation.timeline, simulation.made.footprint, index)

@@ -69,7 +69,7 @@ def _period(simulation: Simulation) -> list[Measure]:
     found = number(period_ns(simulation.timeline))
     rows: list[Measure] = []
     if simulation.instance.cost.combine is Combine.MAX:
-        objective = simulation.evaluation.objective_ns
+        objective = simulation.evaluation.objective
         source = "the objective: slowest stage or boundary for one micro-batch"
         rows.append(Measure("period", "period", "ns", found, RELATED, objective, source))
     closed = _period_formula(simulation)

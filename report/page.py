@@ -99,7 +99,7 @@ def _cards(numbers: Numbers) -> str:
     makespan = text(measures[first["makespan"]]["name"])
     gap = numbers.show("claim.gap", "share")
     cards = (
-        ("objective", numbers.show("claim.objective_ns", "ns"), f"gap {gap}"),
+        ("objective", numbers.show("claim.objective", "ns"), f"gap {gap}"),
         ("makespan", numbers.show("makespan_ns", "ns"), makespan.removeprefix("makespan of ")),
         ("period", numbers.show(f"measures.{first['period']}.timeline", "ns"), "in the middle of the run"),
         ("bubble", numbers.show(f"measures.{first['bubble']}.timeline", "share"), "idle device time"),
@@ -181,9 +181,9 @@ def _claim(numbers: Numbers) -> str:
     rows = [
         (
             "objective",
-            f"{numbers.show('claim.objective_ns', 'exact')}<br><small>{text(claim['objective'])}</small>",
+            f"{numbers.show('claim.objective', 'exact')}<br><small>{text(claim['meaning'])}</small>",
         ),
-        ("bound", numbers.show("claim.bound_ns", "exact")),
+        ("bound", numbers.show("claim.bound", "exact")),
         ("gap", numbers.show("claim.gap", "share")),
         ("proof", text(claim["proof"] or "the plan was given")),
         ("solver", solver),

@@ -38,7 +38,7 @@ class Simulation:
 def simulate(instance: Instance, plan: Plan) -> Simulation:
     """Run a plan under the schedule of its training. Raises ValueError for a plan that has no price."""
     evaluation = evaluate(instance, plan)
-    if evaluation.objective_ns is None:
+    if evaluation.objective is None:
         raise ValueError("; ".join(violation.message for violation in evaluation.violations))
     steps = steps_of(instance, plan)
     made = from_plan(instance, plan, steps=steps)

@@ -155,7 +155,7 @@ def solver_table(numbers: Numbers) -> str:
                 text(row["solver"]),
                 text(row["proof"] or reason),
                 text("breaks " + ", ".join(row["violations"])) if row["violations"] else keeps,
-                numbers.show(f"{here}.objective_ns", "ns"),
+                numbers.show(f"{here}.objective", "ns"),
                 numbers.show(f"{here}.gap", "share"),
                 text(NOTHING if row["stages"] is None else row["stages"]),
                 numbers.show(f"{here}.seconds", "seconds"),

@@ -22,13 +22,13 @@ def save_certificate(task: Task, outcome: Outcome, path: Path | None) -> InputEr
     """Write the certificate if one was asked for; return what went wrong, as the plan is shown all the same."""
     if path is None:
         return None
-    if outcome.plan is None or outcome.objective_ns is None or outcome.proof is Proof.UNKNOWN:
+    if outcome.plan is None or outcome.objective is None or outcome.proof is Proof.UNKNOWN:
         output.remark(f"{path}: not written, as there is no plan that keeps every rule")
         return None
     from ingest.certificate_file import write_certificate
     from solvers.labels import certify
 
-    certificate = certify(task.instance, outcome.plan, outcome.objective_ns)
+    certificate = certify(task.instance, outcome.plan, outcome.objective)
     try:
         write_certificate(path, task.instance, certificate)
     except OSError as error:
@@ -40,4 +40,4 @@ def save_certificate(task: Task, outcome: Outcome, path: Path | None) -> InputEr
 def _proves(certificate: Certificate) -> str:
     if certificate.optimal:
         return "proves that the plan is optimal"
-    return f"proves that no plan takes less than {certificate.bound_ns} ns, not that the plan is optimal"
+    return f"proves that no plan takes less than {certificate.bound} ns, not that the plan is optimal"

@@ -49,10 +49,10 @@ def plan_table(instance: Instance, plan: Plan, evaluation: Evaluation) -> Table:
 def claim_lines(instance: Instance, outcome: Outcome, evaluation: Evaluation | None) -> Text:
     """Return objective, bound, gap, proof, solver, seconds and notes, one line each."""
     rows: list[tuple[str, str]] = []
-    if outcome.objective_ns is not None:
-        rows.append(("objective", f"{human.exact_duration(outcome.objective_ns)}, {objective_name(instance)}"))
-    if outcome.bound_ns is not None:
-        rows.append(("bound", human.exact_duration(outcome.bound_ns)))
+    if outcome.objective is not None:
+        rows.append(("objective", f"{human.exact_duration(outcome.objective)}, {objective_name(instance)}"))
+    if outcome.bound is not None:
+        rows.append(("bound", human.exact_duration(outcome.bound)))
     broken = violation_rows(evaluation)
     if outcome.gap is not None and not broken:
         rows.append(("gap", human.gap(outcome.gap)))

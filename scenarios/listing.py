@@ -84,7 +84,7 @@ class Strategy:
     @property
     def time_ns(self) -> int | None:
         """The objective: time of the slowest stage or boundary for one micro-batch (or the sum of all)."""
-        return self.outcome.objective_ns
+        return self.outcome.objective
 
     @property
     def split(self) -> tuple[tuple[str, ...], ...]:

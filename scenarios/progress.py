@@ -71,11 +71,11 @@ class ProgressLine:
 def progress_text(title: str, progress: Progress | None, seconds: float) -> str:
     """Return the line: ``cpsat on vgg16: best 12.34 ms, bound 12.01 ms, gap 2.67 %, 4 s``."""
     parts: list[str] = []
-    if progress is not None and progress.objective_ns is not None:
-        parts.append(f"best {human.duration(progress.objective_ns)}")
-    if progress is not None and progress.bound_ns is not None:
-        parts.append(f"bound {human.duration(progress.bound_ns)}")
-    if progress is not None and progress.objective_ns and progress.bound_ns is not None:
-        parts.append(f"gap {human.gap((progress.objective_ns - progress.bound_ns) / progress.objective_ns)}")
+    if progress is not None and progress.objective is not None:
+        parts.append(f"best {human.duration(progress.objective)}")
+    if progress is not None and progress.bound is not None:
+        parts.append(f"bound {human.duration(progress.bound)}")
+    if progress is not None and progress.objective and progress.bound is not None:
+        parts.append(f"gap {human.gap((progress.objective - progress.bound) / progress.objective)}")
     parts.append(f"{seconds:.0f} s")
     return f"{human.printable(title)}: {', '.join(parts)}"

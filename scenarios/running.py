@@ -71,18 +71,18 @@ def _agreement(outcome: Outcome, second: Outcome) -> str:
     """Say what a second outcome that does not contradict a proof is worth."""
     if second.proof is outcome.proof:
         return SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
-    if second.bound_ns is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
+    if second.bound is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
         blind = ", ".join(second.blind_to)
-        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.bound_ns} ns"
+        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.bound} ns"
     if second.proof is Proof.FEASIBLE:
-        return f"not cross-checked in full: the best plan of {second.solver} takes {second.objective_ns} ns"
+        return f"not cross-checked in full: the best plan of {second.solver} takes {second.objective} ns"
     return f"not cross-checked: {second.solver} says nothing here"
 
 
 def _why_unproved(instance: Instance, second: Outcome) -> str:
     """Say why the second method, which contradicts nothing, proves nothing either."""
     if second.blind_to:
-        bound = "" if second.bound_ns is None else f"; its bound without it, {second.bound_ns} ns, agrees"
+        bound = "" if second.bound is None else f"; its bound without it, {second.bound} ns, agrees"
         return f"{SECOND_SOLVER} cannot see {', '.join(second.blind_to)}{bound}"
     if instance.constraints.placement is not Placement.LINE:
         return f"{SECOND_SOLVER} knows the line of devices only, placement is {instance.constraints.placement}"
@@ -95,13 +95,13 @@ def contradiction(one: Outcome, other: Outcome) -> str | None:
     Only a plan that is claimed to keep every rule (proof OPTIMAL or FEASIBLE) can refute anything.
     """
     for bounded, priced in ((one, other), (other, one)):
-        if priced.proof not in (Proof.OPTIMAL, Proof.FEASIBLE) or priced.objective_ns is None:
+        if priced.proof not in (Proof.OPTIMAL, Proof.FEASIBLE) or priced.objective is None:
             continue
-        found = f"{priced.solver} has a plan of {priced.objective_ns} ns"
+        found = f"{priced.solver} has a plan of {priced.objective} ns"
         if bounded.proof is Proof.INFEASIBLE:
             return f"{bounded.solver} claims that no plan exists, but {found}"
-        if bounded.bound_ns is not None and bounded.bound_ns > priced.objective_ns:
-            return f"{bounded.solver} claims that no plan is faster than {bounded.bound_ns} ns, but {found}"
+        if bounded.bound is not None and bounded.bound > priced.objective:
+            return f"{bounded.solver} claims that no plan is faster than {bounded.bound} ns, but {found}"
     return None
 
 

@@ -137,7 +137,7 @@ def _price(instance: Instance, plan: Plan, accept: Callable[[Plan], bool] | None
     if accept is not None and not accept(plan):
         return None
     found = evaluate(instance, plan)
-    return found.objective_ns if found.feasible else None
+    return found.objective if found.feasible else None
 
 
 def _outcome(best: tuple[int, Plan] | None, complete: bool, number: int, seconds: float) -> Outcome:

@@ -31,7 +31,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     )
     tables = build_tables(replace(instance, layers=rows), (group,))
     plan = Plan((Stage(span, group, best_forms(tables, 0, span)),))
-    found = evaluate(instance, plan).objective_ns
+    found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
     blind = unseen(instance, "memory", "devices")
-    return Outcome(NAME, Proof.FEASIBLE, plan, objective_ns=found, seconds=seconds, blind_to=blind)
+    return Outcome(NAME, Proof.FEASIBLE, plan, objective=found, seconds=seconds, blind_to=blind)

@@ -19,7 +19,7 @@ from solvers.hybrid import StageTimes, stage_times
 Place = tuple[int, int]
 
 
-def certify(instance: Instance, plan: Plan, objective_ns: int) -> Certificate:
+def certify(instance: Instance, plan: Plan, objective: int) -> Certificate:
     """Return the strongest certificate that labels give for a plan of this objective.
 
     The bound is the largest for which the labels stay before the end of the model, at most the objective: found
@@ -32,16 +32,16 @@ def certify(instance: Instance, plan: Plan, objective_ns: int) -> Certificate:
     times = stage_times(build_tables(instance, possible_groups(instance)))
     places = line_places(instance)
     total = len(instance.layers)
-    low, high = 0, objective_ns
+    low, high = 0, objective
     best = labels_at(times, places, -1)
     while low < high:
-        bound = high if low == 0 and high == objective_ns else (low + high + 1) // 2
+        bound = high if low == 0 and high == objective else (low + high + 1) // 2
         labels = labels_at(times, places, bound - 1)
         if max(labels.values()) < total:
             low, best = bound, labels
         else:
             high = bound - 1
-    return Certificate(fingerprint(instance), plan, objective_ns, low, best)
+    return Certificate(fingerprint(instance), plan, objective, low, best)
 
 
 def labels_at(times: StageTimes, places: list[Place], threshold_ns: int) -> dict[Place, int]:

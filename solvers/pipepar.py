@@ -56,7 +56,7 @@ def solve(instance: Instance, limits: Limits | None = None, levels: int | None =
         raise ValueError(f"levels is {levels}, expected 1 or 2")
     believed, stages = _two_levels(instance) if levels == 2 else _one_level(instance)
     plan = lay_on_line(instance, stages)
-    found = evaluate(instance, plan).objective_ns
+    found = evaluate(instance, plan).objective
     notes = (f"levels: {levels}", f"the recurrence believes {believed} ns, the evaluator finds {found} ns")
     seconds = time.perf_counter() - start
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))

@@ -51,15 +51,15 @@ def strongest(outcomes: list[Outcome]) -> Outcome | None:
     proved = [one for one in outcomes if one.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)]
     if proved:
         return proved[0]
-    bounded = [one for one in outcomes if one.bound_ns is not None]
-    return max(bounded, key=lambda one: one.bound_ns or 0, default=None)
+    bounded = [one for one in outcomes if one.bound is not None]
+    return max(bounded, key=lambda one: one.bound or 0, default=None)
 
 
 def gap_to(best: Outcome | None, outcome: Outcome) -> float | None:
     """Return ``(objective - bound) / objective`` with the strongest bound of all solvers; None without both."""
-    if best is None or best.bound_ns is None or outcome.objective_ns is None:
+    if best is None or best.bound is None or outcome.objective is None:
         return None
-    return (outcome.objective_ns - best.bound_ns) / outcome.objective_ns if outcome.objective_ns else 0.0
+    return (outcome.objective - best.bound) / outcome.objective if outcome.objective else 0.0
 
 
 def compared_row(task: Task, solver: str) -> Row:
@@ -87,7 +87,7 @@ def broken_rules(task: Task, outcome: Outcome) -> tuple[str, ...]:
 
 def held_to_the_best(task: Task, rows: list[Row]) -> list[Row]:
     """Hold every claim against the best plan that any solver found; mark the rows that it refutes."""
-    priced = [row.outcome for row in rows if row.outcome is not None and row.outcome.objective_ns is not None]
+    priced = [row.outcome for row in rows if row.outcome is not None and row.outcome.objective is not None]
     best = min((one for one in priced if one.proof in KEEPS_RULES), key=_price, default=None)
     if best is None:
         return rows
@@ -103,7 +103,7 @@ def held_to_the_best(task: Task, rows: list[Row]) -> list[Row]:
 
 
 def _price(outcome: Outcome) -> int:
-    return outcome.objective_ns or 0
+    return outcome.objective or 0
 
 
 def _one_line(error: ClaimFailedError) -> str:
@@ -146,7 +146,7 @@ def _cells(row: Row, best: Outcome | None) -> tuple[str, ...]:
     return (
         "false claim" if refuted else str(found.proof),
         _keeps_rules(row),
-        NOTHING if found.objective_ns is None else human.duration(found.objective_ns),
+        NOTHING if found.objective is None else human.duration(found.objective),
         NOTHING if gap is None else human.gap(gap),
         NOTHING if found.plan is None else str(len(found.plan)),
         f"{found.seconds:.2f} s",
@@ -155,7 +155,7 @@ def _cells(row: Row, best: Outcome | None) -> tuple[str, ...]:
 
 def _lines(rows: list[Row], best: Outcome | None) -> str:
     """Return what the gap is measured against, and what each solver has to say."""
-    lines = ["gap: no solver proved a bound" if best is None or best.bound_ns is None else _basis(best)]
+    lines = ["gap: no solver proved a bound" if best is None or best.bound is None else _basis(best)]
     if best is not None and best.proof is Proof.INFEASIBLE:
         lines = [f"no plan exists ({best.solver})"]
     for row in rows:
@@ -166,7 +166,7 @@ def _lines(rows: list[Row], best: Outcome | None) -> str:
 
 def _basis(best: Outcome) -> str:
     what = "the proved optimum" if best.proof is Proof.OPTIMAL else "the best proved bound (no optimum was proved)"
-    return f"gap: (objective - bound) / objective, to {what}, {human.exact_duration(best.bound_ns or 0)}"
+    return f"gap: (objective - bound) / objective, to {what}, {human.exact_duration(best.bound or 0)}"
 
 
 def comparison_to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dict[str, Any]:
@@ -174,8 +174,8 @@ def comparison_to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dic
     proved = best is not None and best.proof is Proof.OPTIMAL
     return {
         "scenario": task.scenario.name,
-        "optimum_ns": best.objective_ns if best is not None and proved else None,
-        "bound_ns": None if best is None else best.bound_ns,
+        "optimum": best.objective if best is not None and proved else None,
+        "bound": None if best is None else best.bound,
         "solvers": [_row_to_dict(row, best) for row in rows],
     }
 
@@ -185,8 +185,8 @@ def _row_to_dict(row: Row, best: Outcome | None) -> dict[str, Any]:
     return {
         "solver": row.solver,
         "proof": None if found is None else str(found.proof),
-        "objective_ns": None if found is None else found.objective_ns,
-        "bound_ns": None if found is None else found.bound_ns,
+        "objective": None if found is None else found.objective,
+        "bound": None if found is None else found.bound,
         "gap": None if found is None or row.violations else gap_to(best, found),
         "feasible": not row.violations
         if row.violations or (found is not None and found.plan is not None)

@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def gap_of(evaluation: Evaluation, best: Outcome | None) -> float | None:
     """Return the gap to the proved bound; None for a plan that breaks rules, which no bound speaks of."""
-    if best is None or evaluation.objective_ns is None or not evaluation.feasible:
+    if best is None or evaluation.objective is None or not evaluation.feasible:
         return None
-    return gap_to(best, Outcome("", Proof.FEASIBLE, objective_ns=evaluation.objective_ns))
+    return gap_to(best, Outcome("", Proof.FEASIBLE, objective=evaluation.objective))
 
 
 def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
@@ -50,7 +50,7 @@ def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {MAIN_SOLVER} cannot take this instance: {error}") from error
     if evaluation.feasible:
-        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective_ns)
+        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective)
         problem = contradiction(best, given)
         if problem:
             raise task.claim_failed(MAIN_SOLVER, problem)
@@ -76,9 +76,9 @@ def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
     from scenarios.display import key_lines, objective_name, over_capacity, violation_rows
 
     rows: list[tuple[str, str]] = []
-    if evaluation.objective_ns is not None:
+    if evaluation.objective is not None:
         rows.append(
-            ("objective", f"{human.exact_duration(evaluation.objective_ns)}, {objective_name(task.instance)}")
+            ("objective", f"{human.exact_duration(evaluation.objective)}, {objective_name(task.instance)}")
         )
     rows += violation_rows(evaluation) or [("rules", "the plan keeps every rule")]
     if best is not None:
@@ -94,11 +94,11 @@ def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
 
 def _optimum_text(best: Outcome) -> str:
     solver = f"{best.solver}, {best.seconds:.2f} s"
-    if best.proof is Proof.OPTIMAL and best.objective_ns is not None:
-        return f"{human.exact_duration(best.objective_ns)}, proved ({solver})"
+    if best.proof is Proof.OPTIMAL and best.objective is not None:
+        return f"{human.exact_duration(best.objective)}, proved ({solver})"
     if best.proof is Proof.INFEASIBLE:
         return f"no plan exists, proved ({solver})"
-    bound = "no bound" if best.bound_ns is None else f"not below {human.exact_duration(best.bound_ns)}"
+    bound = "no bound" if best.bound is None else f"not below {human.exact_duration(best.bound)}"
     return f"not proved: {bound} ({solver})"
 
 
@@ -124,8 +124,8 @@ def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: floa
         content["optimum"] = {
             "solver": best.solver,
             "proof": str(best.proof),
-            "objective_ns": best.objective_ns,
-            "bound_ns": best.bound_ns,
+            "objective": best.objective,
+            "bound": best.bound,
             "seconds": best.seconds,
             "notes": list(best.notes),
         }

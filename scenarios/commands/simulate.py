@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     task = open_task(arguments)
     plan, outcome = _given(task, arguments.plan) if arguments.plan else _solved(task, arguments)
     evaluation = None if plan is None else evaluate(task.instance, plan)
-    if plan is None or evaluation is None or evaluation.objective_ns is None:
+    if plan is None or evaluation is None or evaluation.objective is None:
         return _show_nothing(task, outcome, evaluation, targets, as_json=arguments.json)
     simulation = simulate(task.instance, plan)
     compared, failure = None, None
@@ -116,7 +116,7 @@ def _comparison(
     rows = compare.held_to_the_best(task, rows)
     best = compare.strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     if outcome is None and best is not None and simulation.evaluation.feasible:
-        given = Outcome("the plan file", Proof.FEASIBLE, simulation.plan, simulation.evaluation.objective_ns)
+        given = Outcome("the plan file", Proof.FEASIBLE, simulation.plan, simulation.evaluation.objective)
         problem = contradiction(best, given)
         if problem:
             raise task.claim_failed(best.solver, problem)
@@ -173,8 +173,8 @@ def _show_nothing(
         claim = {
             "solver": outcome.solver if outcome else None,
             "proof": str(outcome.proof) if outcome else None,
-            "objective_ns": None,
-            "bound_ns": outcome.bound_ns if outcome else None,
+            "objective": None,
+            "bound": outcome.bound if outcome else None,
             "notes": list(outcome.notes) if outcome else [],
             "broken_rules": broken,
         }
@@ -194,7 +194,7 @@ def _show(task: Task, simulation: Simulation, content: dict[str, Any], outcome: 
     if outcome is not None:
         lines = claim_lines(task.instance, outcome, simulation.evaluation)
     else:
-        objective = human.exact_duration(simulation.evaluation.objective_ns or 0)
+        objective = human.exact_duration(simulation.evaluation.objective or 0)
         rules = violation_rows(simulation.evaluation) or [("rules", "the plan keeps every rule")]
         lines = key_lines([("objective", objective), *rules])
     output.write(output.render(head, "", _measure_table(content), "", _stage_table(content), "", lines))

@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
                 "holds": refuted is None,
                 "optimal": optimal,
                 "reason": refuted,
-                "objective_ns": certificate.objective_ns,
-                "bound_ns": certificate.bound_ns,
+                "objective": certificate.objective,
+                "bound": certificate.bound,
                 "labels": len(certificate.labels),
                 "seconds": seconds,
             }
@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     elif refuted is not None:
         output.write(f"the certificate does not hold: {refuted}\n")
     else:
-        claim = "the plan is optimal" if optimal else f"no plan takes less than {certificate.bound_ns:,} ns"
+        claim = "the plan is optimal" if optimal else f"no plan takes less than {certificate.bound:,} ns"
         output.write(
-            f"verified: the plan takes {certificate.objective_ns:,} ns, and {claim}\n"
+            f"verified: the plan takes {certificate.objective:,} ns, and {claim}\n"
             f"{len(certificate.labels)} labels checked in {seconds:.2f} s, without a solver\n"
         )
     if refuted is not None:

@@ -68,8 +68,8 @@ class Search:
             solver=solver,
             proof=self._proof(),
             plan=self.plan,
-            objective_ns=None if self.plan is None else self.upper,
-            bound_ns=None if self._proof() is Proof.INFEASIBLE else self.lower,
+            objective=None if self.plan is None else self.upper,
+            bound=None if self._proof() is Proof.INFEASIBLE else self.lower,
             seconds=time.monotonic() - self.began,
             notes=(f"{self.steps} thresholds asked",),
         )
@@ -155,9 +155,9 @@ class SolverDefectError(FalseClaimError):
 def price_ns(instance: Instance, plan: Plan) -> int:
     """Return the evaluator's price of a plan that must keep every rule; else raise SolverDefectError."""
     evaluation = evaluate(instance, plan)
-    if evaluation.objective_ns is None or evaluation.violations:
+    if evaluation.objective is None or evaluation.violations:
         raise SolverDefectError("; ".join(violation.message for violation in evaluation.violations))
-    return evaluation.objective_ns
+    return evaluation.objective
 
 
 def untidiness(v: Variables) -> cp_model.LinearExpr | int:

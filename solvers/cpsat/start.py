@@ -28,9 +28,7 @@ def first_plan(tables: Tables) -> Plan | None:
     if packed is not None:
         candidates.append(_plan(instance, packed))
     priced = [(evaluate(instance, plan), plan) for plan in candidates]
-    kept = [
-        (found.objective_ns, plan) for found, plan in priced if found.feasible and found.objective_ns is not None
-    ]
+    kept = [(found.objective, plan) for found, plan in priced if found.feasible and found.objective is not None]
     return min(kept, key=lambda pair: pair[0])[1] if kept else None
 
 

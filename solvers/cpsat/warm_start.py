@@ -42,12 +42,12 @@ def best_start(instance: Instance, stages: Stages, over: Callable[[], bool]) -> 
         ordered = replace(instance, constraints=replace(instance.constraints, placement=Placement.LINE))
         line = Stages(stage_times(build_tables(ordered, possible_groups(ordered))))
     first = first_plan(stages.tables)
-    dearest = None if first is None else evaluate(instance, first).objective_ns
+    dearest = None if first is None else evaluate(instance, first).objective
     exact = stages.limits.held is None
     on_line = line_dp.solve(instance).plan if exact else line_plan(line, dearest, over)
     candidates = [plan for plan in (first, on_line) if plan is not None]
     priced = [(evaluate(instance, plan), plan) for plan in candidates]
-    kept = [(found.objective_ns or 0, plan) for found, plan in priced if found.feasible]
+    kept = [(found.objective or 0, plan) for found, plan in priced if found.feasible]
     return min(kept, key=lambda pair: pair[0])[1] if kept else None
 
 

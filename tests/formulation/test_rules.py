@@ -95,7 +95,7 @@ def test_too_many_forms_is_a_matter_of_cover():
     bad = plan(head=replace(HEAD, forms=(0, 0, 0)))
     (found,) = check_cover(INSTANCE, bad)
     assert (found.where, found.found, found.limit, found.unit) == ("stage 0", 3, 2, "forms")
-    assert evaluate(INSTANCE, bad).objective_ns is None
+    assert evaluate(INSTANCE, bad).objective is None
 
 
 def test_a_stage_beyond_the_last_layer():
@@ -108,11 +108,11 @@ def test_a_stage_beyond_the_last_layer():
 def test_a_group_that_is_none_has_no_price(group):
     bad = plan(tail=replace(TAIL, group=group))
     assert [found.rule for found in structure_violations(INSTANCE, bad)] == ["devices"]
-    assert evaluate(INSTANCE, bad).objective_ns is None
+    assert evaluate(INSTANCE, bad).objective is None
 
 
 def test_an_unknown_form_has_no_price():
-    assert evaluate(INSTANCE, plan(tail=replace(TAIL, forms=(3, 1)))).objective_ns is None
+    assert evaluate(INSTANCE, plan(tail=replace(TAIL, forms=(3, 1)))).objective is None
 
 
 def test_messages_name_the_place_and_both_numbers():

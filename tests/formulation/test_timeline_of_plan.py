@@ -153,7 +153,7 @@ def test_one_micro_batch_without_replicas_takes_eq_1(data: st.DataObject):
     plan = data.draw(line_plans(instance, single=True))
     made = from_plan(instance, plan)
     # The sum over stages and boundaries is the way of one micro-batch there and back, whoever pays for boundaries.
-    assert run(made.schedule, made.durations, made.execution).makespan_ns == evaluate(instance, plan).objective_ns
+    assert run(made.schedule, made.durations, made.execution).makespan_ns == evaluate(instance, plan).objective
 
 
 @given(st.data())
@@ -186,7 +186,7 @@ def test_where_the_bottleneck_of_the_evaluator_and_the_period_differ(size: int, 
     # The period of 1F1B is (30 + 30 + 2 size) / 2: transfers are not hidden. The evaluator: max(30, 2 size).
     instance, plan = two_stages(size)
     made = from_plan(instance, plan)
-    assert evaluate(instance, plan).objective_ns == evaluated
+    assert evaluate(instance, plan).objective == evaluated
     assert period_ns(run(made.schedule, made.durations, made.execution)) == measured
 
 
@@ -194,7 +194,7 @@ def test_receivers_that_pay_stand_still():
     instance, plan = two_stages(12, BoundaryCharge.RECEIVER)
     made = from_plan(instance, plan)
     assert made.execution.transfers is Transfers.RECEIVER
-    assert evaluate(instance, plan).objective_ns == 42
+    assert evaluate(instance, plan).objective == 42
     assert period_ns(run(made.schedule, made.durations, made.execution)) == 42
 
 
@@ -230,7 +230,7 @@ def test_without_a_flush_weights_change_once_a_step():
     assert len(list(timeline.updates())) == 20
     # 150 ns a micro-batch, and 80 ns once in four.
     assert period_ns(timeline) == Fraction(4 * 150 + 80, 4)
-    assert evaluate(instance, plan).objective_ns == 150 + 20
+    assert evaluate(instance, plan).objective == 150 + 20
 
 
 def test_more_than_one_step_needs_a_schedule_without_a_flush():

@@ -62,7 +62,7 @@ def test_plan_round_trips_with_its_price(tmp_path: Path) -> None:
     write_plan(path, SMALL, PLAN, evaluation)
     assert read_plan(path, SMALL) == PLAN
     written = json.loads(path.read_text(encoding="utf-8"))
-    assert written["objective_ns"] == evaluation.objective_ns
+    assert written["objective"] == evaluation.objective
     assert written["violations"] == []
     first, second = written["stages"]
     assert first["layers"] == ["layer.0", "layer.1"]
@@ -77,7 +77,7 @@ def test_plan_round_trips_with_its_price(tmp_path: Path) -> None:
 def test_plan_that_is_none_is_written_without_prices() -> None:
     plan = Plan(PLAN.stages[:1])
     written = plan_to_dict(SMALL, plan, evaluate(SMALL, plan))
-    assert written["objective_ns"] is None
+    assert written["objective"] is None
     assert written["violations"]
     assert set(written["stages"][0]) == {"layers", "devices", "forms"}
 

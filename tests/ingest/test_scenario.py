@@ -117,7 +117,7 @@ def test_cost_and_solver_are_read(tmp_path: Path) -> None:
     text = SMALL + (
         "cost: {backward_factor: 3/2, combine: sum, flops_per_mac: 1}\n"
         "solver: {name: dynamic, time_limit: 1.5 s, workers: 1, seed: 7}\n"
-        "expect: {objective_ns: 42}\n"
+        "expect: {objective: 42}\n"
     )
     scenario = load_scenario(write(tmp_path, text))
     assert scenario.cost == CostModel(backward_factor=Fraction(3, 2), combine=Combine.SUM, flops_per_mac=1)
@@ -162,7 +162,7 @@ def test_overrides_change_values_and_keep_the_rest() -> None:
             "cluster.servers.0.count=2",
             'cluster.devices."RTX 2080 Ti".memory=12 GiB',
             "cost.backward_factor=3/2",
-            "expect.objective_ns=5",
+            "expect.objective=5",
         ),
     )
     assert scenario.training.global_batch == 128

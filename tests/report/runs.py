@@ -52,14 +52,14 @@ def content(*args: Any, scenario: str = "a case", shown: int | None = None, **op
 
 COMPARISON: dict[str, Any] = {
     "scenario": "a case",
-    "optimum_ns": 9000,
-    "bound_ns": 9000,
+    "optimum": 9000,
+    "bound": 9000,
     "solvers": [
         {
             "solver": EVIL,
             "proof": "optimal",
-            "objective_ns": 9000,
-            "bound_ns": 9000,
+            "objective": 9000,
+            "bound": 9000,
             "gap": 0.0,
             "feasible": True,
             "violations": [],
@@ -71,8 +71,8 @@ COMPARISON: dict[str, Any] = {
         {
             "solver": "other",
             "proof": None,
-            "objective_ns": None,
-            "bound_ns": None,
+            "objective": None,
+            "bound": None,
             "gap": None,
             "feasible": None,
             "violations": [],

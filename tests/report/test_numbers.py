@@ -108,8 +108,8 @@ def test_memory_is_that_of_the_formula_and_long_curves_are_thinned() -> None:
 
 def test_the_gap_of_a_given_plan_is_to_the_bound_of_the_comparison() -> None:
     run = ran()
-    found = content_of(run, scenario="x", comparison={"bound_ns": 9000, "solvers": []})["claim"]
-    assert found["bound_ns"] == 9000 and found["gap"] == 1 - 9000 / found["objective_ns"]
+    found = content_of(run, scenario="x", comparison={"bound": 9000, "solvers": []})["claim"]
+    assert found["bound"] == 9000 and found["gap"] == 1 - 9000 / found["objective"]
     assert content_of(run, scenario="x")["claim"]["gap"] is None
 
 

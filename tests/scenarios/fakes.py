@@ -64,13 +64,13 @@ def some_plan(instance: Instance, name: str) -> Outcome:
 def slow(instance: Instance, limits: Limits) -> Outcome:
     """Search until stopped or out of time, like CP-SAT on a hard instance."""
     found = some_plan(instance, "slow")
-    limits.progress(Progress(found.objective_ns, 1))
+    limits.progress(Progress(found.objective, 1))
     sys.stderr.write(SEARCHING)
     sys.stderr.flush()
     began = time.monotonic()
     while not limits.stopped() and time.monotonic() - began < (limits.time_limit_s or GIVES_UP_S):
         time.sleep(0.01)
-    return replace(found, bound_ns=1, seconds=time.monotonic() - began)
+    return replace(found, bound=1, seconds=time.monotonic() - began)
 
 
 def stuck(instance: Instance, limits: Limits) -> Outcome:
@@ -81,13 +81,13 @@ def stuck(instance: Instance, limits: Limits) -> Outcome:
 def wrong_price(instance: Instance, limits: Limits) -> Outcome:
     """Claim a price that the plan does not have."""
     found = some_plan(instance, "wrong_price")
-    return replace(found, objective_ns=(found.objective_ns or 0) - 1)
+    return replace(found, objective=(found.objective or 0) - 1)
 
 
 def wrong_proof(instance: Instance, limits: Limits) -> Outcome:
     """Claim that a plan is optimal which is not."""
     found = some_plan(instance, "wrong_proof")
-    return replace(found, proof=Proof.OPTIMAL, bound_ns=found.objective_ns)
+    return replace(found, proof=Proof.OPTIMAL, bound=found.objective)
 
 
 def wrong_excluded(instance: Instance, limits: Limits) -> Outcome:
@@ -119,7 +119,7 @@ def hopeless(instance: Instance, limits: Limits) -> Outcome:
     stage = plan.stages[0]
     more = replace(stage.group, counts=tuple((server, count + 9) for server, count in stage.group.counts))
     wrong = replace(plan, stages=(replace(stage, group=more), *plan.stages[1:]))
-    return Outcome("hopeless", Proof.FEASIBLE, wrong, evaluate(instance, wrong).objective_ns)
+    return Outcome("hopeless", Proof.FEASIBLE, wrong, evaluate(instance, wrong).objective)
 
 
 FAKES = (slow, stuck, wrong_price, wrong_proof, wrong_excluded, empty_handed, picky, broken, hopeless)

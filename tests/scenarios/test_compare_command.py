@@ -18,7 +18,7 @@ def test_all_real_solvers_side_by_side(pipecut: Command, scenario: Path) -> None
     ran = pipecut("compare", scenario, "--json", "--solvers", REAL)
     rows = by_name(ran.json)
     assert ran.code == 0 and list(rows) == REAL.split(",")
-    assert ran.json["optimum_ns"] == ran.json["bound_ns"] == 866_400
+    assert ran.json["optimum"] == ran.json["bound"] == 866_400
     assert all(rows[name]["gap"] == 0 and rows[name]["proof"] == "optimal" for name in ("cpsat", "brute_force"))
     assert rows["data_parallel"]["gap"] > 0.8 and rows["data_parallel"]["feasible"] is True
 
@@ -63,7 +63,7 @@ def test_false_claims_are_marked_and_fail_the_comparison(pipecut: Command, scena
     names = "wrong_proof,line_dp,wrong_price,wrong_excluded,hopeless"
     ran = pipecut("compare", scenario, "--json", "--solvers", names)
     rows = by_name(ran.json)
-    assert ran.code == 4 and ran.json["optimum_ns"] == 866_400
+    assert ran.code == 4 and ran.json["optimum"] == 866_400
     assert rows["line_dp"]["reason"] == ""
     assert all("defect in pipecut" in rows[name]["reason"] for name in names.split(",") if name != "line_dp")
     assert "line_dp has a plan of 866400 ns" in rows["wrong_proof"]["reason"]
@@ -76,7 +76,7 @@ def test_without_a_proof_the_gap_is_to_the_best_bound(pipecut: Command, scenario
     ran = pipecut("compare", scenario, "--solvers", "slow,data_parallel", "--time-limit", "0.05")
     assert ran.code == 3 and "no optimum was proved" in ran.out
     ran = pipecut("compare", scenario, "--json", "--solvers", "data_parallel")
-    assert ran.code == 3 and ran.json["optimum_ns"] is None and ran.json["solvers"][0]["gap"] is None
+    assert ran.code == 3 and ran.json["optimum"] is None and ran.json["solvers"][0]["gap"] is None
 
 
 def test_an_infeasible_scenario(pipecut: Command, scenario: Path) -> None:

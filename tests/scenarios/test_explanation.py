@@ -119,7 +119,7 @@ def test_the_constraint_of_one_s_own_in_the_docs_works(scenario: Path) -> None:
     names: dict[str, Any] = {}
     exec("\n".join(blocks), names)  # noqa: S102 (our own document)
     outcome, instance = names["outcome"], names["instance"]
-    assert outcome.proof is Proof.OPTIMAL and outcome.objective_ns > free.objective_ns
+    assert outcome.proof is Proof.OPTIMAL and outcome.objective > free.objective
     assert sum(stage.group.devices for stage in outcome.plan.stages) == names["MOST"] == 3
     assert free.plan is not None and outcome.plan is not None
     (broken,) = evaluate(instance, free.plan).violations

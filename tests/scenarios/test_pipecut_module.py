@@ -29,7 +29,7 @@ def test_plan_takes_a_path_a_scenario_or_an_instance(scenario: Path) -> None:
         pipecut.plan(loaded.load()),
         pipecut.plan(loaded, solver="brute_force", limits=pipecut.Limits(time_limit_s=60)),
     ]
-    assert {outcome.objective_ns for outcome in outcomes} == {866_400}
+    assert {outcome.objective for outcome in outcomes} == {866_400}
     assert [outcome.solver for outcome in outcomes] == ["cpsat", "cpsat", "line_dp", "cpsat", "brute_force"]
     assert all(outcome.proof is pipecut.Proof.OPTIMAL for outcome in outcomes)
 
@@ -38,7 +38,7 @@ def test_evaluate_takes_a_plan_or_its_file(scenario: Path) -> None:
     instance = pipecut.load_scenario(scenario).load()
     outcome = pipecut.plan(instance)
     assert outcome.plan is not None
-    assert pipecut.evaluate(instance, outcome.plan).objective_ns == outcome.objective_ns
+    assert pipecut.evaluate(instance, outcome.plan).objective == outcome.objective
     Path("plan.json").write_text('{"stages": [{"layers": {"span": [0, 5]}, "devices": {"node0": 1}}]}')
     assert pipecut.evaluate(instance, "plan.json").feasible
     with pytest.raises(ValueError, match=r"absent\.json"):
@@ -135,4 +135,4 @@ class TestListing1:
 
 def test_limits_are_kept_while_planning(scenario: Path) -> None:
     limits = replace(pipecut.Limits(), workers=1, seed=3)
-    assert pipecut.plan(scenario, limits=limits).objective_ns == 866_400
+    assert pipecut.plan(scenario, limits=limits).objective == 866_400

@@ -21,7 +21,7 @@ def test_json_holds_the_claim_and_the_plan(pipecut: Command, scenario: Path) -> 
     assert ran.code == 0 and ran.err == ""
     found = ran.json
     assert found["proof"] == "optimal" and found["solver"] == "cpsat" and found["scenario"] == "tiny"
-    assert found["objective_ns"] == found["bound_ns"] == OPTIMUM_NS and found["gap"] == 0
+    assert found["objective"] == found["bound"] == OPTIMUM_NS and found["gap"] == 0
     assert isinstance(found["seconds"], float) and SAME_OPTIMUM in found["notes"]
     (stage,) = found["stages"]
     assert stage["layers"] == ["conv1", "relu1", "conv2", "relu2", "fc[3]"]
@@ -35,7 +35,7 @@ def test_the_json_prices_are_those_of_the_evaluator(pipecut: Command, scenario: 
     found = pipecut("plan", scenario, "--json", "--out", out, "--set", "training.micro_batches=2").json
     instance = load_scenario(scenario, ["training.micro_batches=2"]).load()
     evaluation = evaluate(instance, read_plan(out, instance))
-    assert evaluation.objective_ns == found["objective_ns"]
+    assert evaluation.objective == found["objective"]
     assert [cost.compute_ns for cost in evaluation.stages] == [row["compute_ns"] for row in found["stages"]]
 
 
@@ -97,7 +97,7 @@ def test_no_plan_and_no_proof_have_codes_of_their_own(pipecut: Command, scenario
     small = ("--set", "cluster.devices.card.memory=1 KiB")
     excluded = pipecut("plan", scenario, *small, "--json")
     assert excluded.code == 1 and excluded.json["proof"] == "infeasible" and excluded.json["stages"] == []
-    assert excluded.json["objective_ns"] is None and excluded.json["gap"] is None
+    assert excluded.json["objective"] is None and excluded.json["gap"] is None
     assert "no plan exists" in pipecut("plan", scenario, *small).out
     unknown = pipecut("plan", scenario, "--solver", "empty_handed", "--out", "plan.json")
     assert unknown.code == 3 and "unknown" in unknown.out and "not written" in unknown.err

@@ -22,12 +22,12 @@ def instance(scenario: Path) -> Instance:
 
 def test_contradictions(instance: Instance) -> None:
     plan = some_plan(instance, "a")
-    price = plan.objective_ns or 0
-    assert contradiction(plan, replace(plan, bound_ns=price)) is None
-    assert contradiction(plan, replace(plan, objective_ns=price + 5, bound_ns=price)) is None
-    assert contradiction(plan, Outcome("b", Proof.UNKNOWN, bound_ns=price)) is None
+    price = plan.objective or 0
+    assert contradiction(plan, replace(plan, bound=price)) is None
+    assert contradiction(plan, replace(plan, objective=price + 5, bound=price)) is None
+    assert contradiction(plan, Outcome("b", Proof.UNKNOWN, bound=price)) is None
     assert contradiction(Outcome("a", Proof.INFEASIBLE), Outcome("b", Proof.INFEASIBLE)) is None
-    higher = Outcome("b", Proof.UNKNOWN, bound_ns=price + 1)
+    higher = Outcome("b", Proof.UNKNOWN, bound=price + 1)
     for pair in ((plan, higher), (higher, plan)):
         assert (
             contradiction(*pair)
@@ -102,7 +102,7 @@ def test_a_better_plan_from_the_second_method_is_a_false_claim(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = some_plan(instance, "cpsat")
-    wrong = replace(found, proof=Proof.OPTIMAL, bound_ns=found.objective_ns)
+    wrong = replace(found, proof=Proof.OPTIMAL, bound=found.objective)
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", lambda *_: wrong))
     with pytest.raises(FalseClaimError, match="cpsat claims that no plan is faster than 5436000 ns, but line_dp"):
         solve_and_cross_check(instance, "cpsat", Limits())

@@ -65,7 +65,7 @@ def test_a_given_plan(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("simulate", scenario, "--plan", plan, "--json")
     claim = ran.json["claim"]
     assert ran.code == 0 and claim["solver"] is None and claim["proof"] is None
-    assert claim["bound_ns"] == 866_400 and 0 < claim["gap"] < 1
+    assert claim["bound"] == 866_400 and 0 < claim["gap"] < 1
     text = pipecut("simulate", scenario, "--plan", plan).out
     assert "the plan keeps every rule" in text
 

@@ -35,8 +35,8 @@ cases = instances(layers=layer_graphs(max_layers=6), costs=PATHS)
 
 def optimum(instance: Instance) -> tuple[Plan, int]:
     found = line_dp.solve(instance)
-    assert found.plan is not None and found.objective_ns is not None
-    return found.plan, found.objective_ns
+    assert found.plan is not None and found.objective is not None
+    return found.plan, found.objective
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,7 +48,7 @@ def test_the_checker_accepts_what_labels_prove(instance: Instance) -> None:
     verify(instance, certificate)
     if not certificate.optimal:  # then no labels of this kind prove one nanosecond more
         times = stage_times(build_tables(instance, tuple(line_groups(instance).values())))
-        above = labels_at(times, line_places(instance), certificate.bound_ns)
+        above = labels_at(times, line_places(instance), certificate.bound)
         assert max(above.values()) == len(instance.layers)
 
 
@@ -96,9 +96,9 @@ def test_false_claims_are_noticed_one_by_one() -> None:
     place, label = max(good.labels.items(), key=lambda item: item[1])
     worse = Plan((replace(good.plan.stages[0], span=Span(0, 39), forms=(0,) * 39),))
     lies = {
-        "bound raised by one": replace(good, bound_ns=good.bound_ns + 1, objective_ns=good.objective_ns + 1),
-        "bound above objective": replace(good, bound_ns=good.bound_ns + 1),
-        "objective lowered by one": replace(good, objective_ns=good.objective_ns - 1, bound_ns=good.bound_ns - 1),
+        "bound raised by one": replace(good, bound=good.bound + 1, objective=good.objective + 1),
+        "bound above objective": replace(good, bound=good.bound + 1),
+        "objective lowered by one": replace(good, objective=good.objective - 1, bound=good.bound - 1),
         "label lowered by one": replace(good, labels=good.labels | {place: label - 1}),
         "label left out": replace(good, labels={one: at for one, at in good.labels.items() if one != place}),
         "label past the end": replace(good, labels=good.labels | {place: 39}),
@@ -114,7 +114,7 @@ def test_false_claims_are_noticed_one_by_one() -> None:
 
 def test_a_weaker_bound_is_a_true_claim_too() -> None:
     instance, good = vgg_certificate()
-    weaker = replace(good, bound_ns=good.bound_ns - 1)
+    weaker = replace(good, bound=good.bound - 1)
     verify(instance, weaker)
     assert not weaker.optimal
 
@@ -150,4 +150,4 @@ def test_memory_limits_leave_the_bound_true(instance: Instance) -> None:
     plan, objective = optimum(instance)
     limited = replace(instance, constraints=Constraints(memory=True))
     certificate = certify(limited, plan, objective)
-    verify_labels(limited, certificate.bound_ns - 1, certificate.labels)
+    verify_labels(limited, certificate.bound - 1, certificate.labels)

@@ -62,7 +62,7 @@ def test_finds_what_brute_force_finds_under_a_memory_limit(instance: Instance) -
     found = checked(instance, layered.solve(instance, ONE_WORKER))
     expected = checked(instance, brute_force.solve(instance))
     assert found.proof is expected.proof
-    assert found.objective_ns == expected.objective_ns
+    assert found.objective == expected.objective
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -107,7 +107,7 @@ def test_a_layer_that_fits_nowhere_makes_the_instance_infeasible() -> None:
     instance = limited(instance_of(chain([matrix("a", 1, weights=900)], []), mesh(2)), 100, Schedule.GPIPE)
     found = checked(instance, layered.solve(instance))
     assert found.proof is Proof.INFEASIBLE
-    assert found.plan is None and found.bound_ns is None
+    assert found.plan is None and found.bound is None
 
 
 def test_sharding_weights_makes_room_where_copies_do_not_fit() -> None:
@@ -116,7 +116,7 @@ def test_sharding_weights_makes_room_where_copies_do_not_fit() -> None:
     assert checked(narrow, layered.solve(narrow)).proof is Proof.OPTIMAL
     plan = layered.solve(narrow).plan
     assert plan is not None and plan.stages[0].forms[0] in (1, 2)
-    assert (layered.solve(roomy).objective_ns or 0) <= (layered.solve(narrow).objective_ns or 0)
+    assert (layered.solve(roomy).objective or 0) <= (layered.solve(narrow).objective or 0)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -127,5 +127,5 @@ def test_more_memory_never_hurts(instance: Instance) -> None:
     values = []
     for factor in (1, 2, 8):
         found = layered.solve(limited(instance, factor * capacity, schedule), ONE_WORKER)
-        values.append(np.inf if found.objective_ns is None else found.objective_ns)
+        values.append(np.inf if found.objective is None else found.objective)
     assert values == sorted(values, reverse=True)

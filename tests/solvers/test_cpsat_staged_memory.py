@@ -53,7 +53,7 @@ def test_both_models_agree_under_memory_limits(instance: Instance) -> None:
     assert not any("layered" in note for note in fast.notes)
     assert fast.proof is slow.proof
     assert fast.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
-    assert fast.objective_ns == slow.objective_ns
+    assert fast.objective == slow.objective
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,14 +75,14 @@ def test_thrifty_forms_are_the_fastest_that_fit(instance: Instance, data: st.Dat
     for plan in brute_force.plans(instance):
         if len(plan) == 1 and plan.stages[0].group == group:
             found = evaluate(instance, plan)
-            if found.feasible and found.objective_ns is not None:
-                priced.append(found.objective_ns)
+            if found.feasible and found.objective is not None:
+                priced.append(found.objective)
     forms = Thrift(tables, memory_tables(tables)).forms(0, kind, Span(0, total), 1 << 40)
     if forms is None:
         assert not priced
     else:
         found = evaluate(instance, _plan(group, forms, total))
-        assert found.feasible and found.objective_ns == min(priced)
+        assert found.feasible and found.objective == min(priced)
 
 
 def _plan(group, forms, total: int) -> Plan:

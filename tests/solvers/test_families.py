@@ -129,14 +129,14 @@ def test_leaving_a_family_out_changes_the_optimum_of_its_witness(name: str) -> N
     instance = WITNESSES[name]
     complete = cheapest_accepted(instance, FAMILIES)
     without = cheapest_accepted(instance, [family for family in FAMILIES if family.name != name])
-    assert complete == brute_force.solve(instance).objective_ns
+    assert complete == brute_force.solve(instance).objective
     assert without < complete
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances())
 def test_redundant_families_cut_off_no_plan(instance: Instance) -> None:
-    optimum = line_dp.solve(instance).objective_ns
+    optimum = line_dp.solve(instance).objective
     assert optimum is not None
     tables = build_tables(instance, tuple(line_groups(instance).values()))
     solver = cp_model.CpSolver()
