@@ -24,10 +24,10 @@ from dataclasses import dataclass, fields
 from functools import cache
 
 from formulation.evaluate import evaluate
-from formulation.groups import Group, group_kind, line_group, line_places, link_between
+from formulation.groups import Group, group_kind, line_group, line_places, link_between, possible_groups
 from formulation.instance import Instance
 from formulation.least import StagePrices
-from formulation.options import BoundaryCharge, Combine, Placement
+from formulation.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.plan import Plan
 from formulation.times import activation_ns, gradient_ns
 from formulation.units import Link
@@ -65,6 +65,8 @@ def fingerprint(instance: Instance) -> str:
 def certifiable(instance: Instance) -> str | None:
     """Return None if bounds of this instance can be certified by labels, else the reason why not."""
     cost = instance.cost
+    if instance.goals[0] is not Goal.BOTTLENECK:
+        return f"labels bound the bottleneck, the first goal is {instance.goals[0]}"
     if instance.constraints.placement is not Placement.LINE:
         return "labels follow the line of devices, placement is free"
     if cost.combine is not Combine.MAX:
@@ -100,11 +102,10 @@ def verify_labels(instance: Instance, threshold_ns: int, labels: dict[tuple[int,
     """Check by induction that no plan of the line takes at most ``threshold_ns``; else raise CertificateError."""
     total, prices = len(instance.layers), StagePrices(instance)
     crossable = cache(lambda link: _crossable(instance, link, threshold_ns))
-    for place in line_places(instance):
+    for place, group in zip(line_places(instance), possible_groups(instance), strict=True):
         label = labels.get(place)
         if label is None or not 0 <= label < total:
             raise CertificateError(f"devices {place}: label {label}, expected 0 to {total - 1}")
-        group = line_group(instance, place[0], place[1] - place[0])
         kind = group_kind(instance, group)
         for start in _starts(instance, crossable, labels, place, group):
             stop = max(start, label) + 1

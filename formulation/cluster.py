@@ -18,15 +18,18 @@ from formulation.units import Link
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """One type of accelerator: memory in bytes and peak speed in FLOP/s."""
+    """One type of accelerator: memory in bytes, peak speed in FLOP/s, price in millionths per hour."""
 
     name: str
     memory_bytes: int
     flops_per_second: int
+    price_per_hour: int = 0
 
     def __post_init__(self) -> None:
         if self.memory_bytes <= 0 or self.flops_per_second <= 0:
             raise ValueError(f"device class {self.name}: memory and peak speed must be above 0")
+        if self.price_per_hour < 0:
+            raise ValueError(f"device class {self.name}: price {self.price_per_hour}, expected 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

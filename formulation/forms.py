@@ -1,6 +1,6 @@
 """What the three parallel forms cost inside a stage, in bytes (PipePar Fig. 1; AccPar Tables 4 and 5).
 
-``C = A x B`` on ``n`` devices, A the input, B the weights, C the output:
+``C = A x B`` on the ``n`` devices of a replica, A the input, B the weights, C the output:
 
 ====  ==================  =============  ======================  ============================
 form  A                   B              C                       communication inside
@@ -42,23 +42,28 @@ def all_reduce(size_bytes: Fraction, devices: int, kind: AllReduce) -> Volume:
     return Volume(size_bytes * Fraction(steps, devices), steps)
 
 
-def inside(
-    split: Split,
-    form: int,
-    devices: int,
-    *,
-    sizes: tuple[Fraction, Fraction, Fraction],
-    kind: AllReduce,
-) -> Volume:
-    """Volume inside one layer. ``sizes`` are the bytes of (weight gradient, output, input).
+def inside(split: Split, form: int, degree: int, *, sizes: tuple[Fraction, Fraction], kind: AllReduce) -> Volume:
+    """Volume inside one layer for every micro-batch. ``sizes`` are the bytes of one replica's (output, input).
 
-    Layers that multiply no matrix only synchronise the weights that they hold, and only under form 0: with a
-    whole copy of the data every device computes the same gradient, and columns hold their own weights.
+    Only matrix products talk: form 1 adds partial sums of the output, form 2 those of the input gradient.
     """
-    weights, output, inputs = sizes
-    if split is Split.MATRIX:
-        return all_reduce((weights, output, inputs)[form], devices, kind)
-    return all_reduce(weights, devices, kind) if form == 0 else NOTHING
+    if split is not Split.MATRIX or form == 0:
+        return NOTHING
+    return all_reduce(sizes[form - 1], degree, kind)
+
+
+def synchronised(
+    split: Split, form: int, degree: int, replicas: int, *, weights_bytes: int, kind: AllReduce
+) -> Volume:
+    """Volume of the weight gradients of one layer, once a step, among the devices that hold the same weights.
+
+    By rows all devices of a group do. Forms 1 and 2 shard a matrix, columns bring their own weights, and a layer
+    on whole copies of the data computes the same gradient everywhere: then each shard is summed over replicas.
+    """
+    if form == 0:
+        return all_reduce(Fraction(weights_bytes), degree * replicas, kind)
+    sharded = split is Split.MATRIX or form == 2
+    return all_reduce(Fraction(weights_bytes, degree if sharded else 1), replicas, kind)
 
 
 def _moved(have: str, want: str, devices: int) -> Fraction:
@@ -70,21 +75,23 @@ def _moved(have: str, want: str, devices: int) -> Fraction:
     return Fraction(devices - 1, devices * devices)
 
 
-def between(consumer: Split, source: int, form: int, size_bytes: int, devices: int) -> Volume:
+def between(
+    consumer: Split, source: int, form: int, size_bytes: Fraction, degree: int, *, forwards: int = 1
+) -> Volume:
     """Volume between a producer of form ``source`` and a consumer of form ``form``: F forward, E backward.
 
     A matrix product takes and returns the layouts of its own form; a JOIN layer works in one layout, for
-    inputs, outputs and both gradients.
+    inputs, outputs and both gradients. The forward pass runs ``forwards`` times.
     """
-    if devices == 1:
+    if degree == 1:
         return NOTHING
     taken = TAKEN_BY_MATRIX[form] if consumer is Split.MATRIX else MADE[form]
-    forward = _moved(MADE[source], taken, devices)
-    backward = _moved(taken, MADE[source], devices)
-    messages = ((forward > 0) + (backward > 0)) * (devices - 1)
-    return Volume(size_bytes * (forward + backward), messages) if messages else NOTHING
+    forward = _moved(MADE[source], taken, degree)
+    backward = _moved(taken, MADE[source], degree)
+    messages = (forwards * (forward > 0) + (backward > 0)) * (degree - 1)
+    return Volume(size_bytes * (forwards * forward + backward), messages) if messages else NOTHING
 
 
-def forms_on(allowed: tuple[int, ...], devices: int) -> tuple[int, ...]:
-    """Forms that a layer may take on ``devices`` devices; on one device nothing is split: form 0 by convention."""
-    return allowed if devices > 1 else FORMS[:1]
+def forms_on(allowed: tuple[int, ...], degree: int) -> tuple[int, ...]:
+    """Forms that a layer may take on a replica of ``degree`` devices; on one nothing is split: form 0."""
+    return allowed if degree > 1 else FORMS[:1]

@@ -1,9 +1,9 @@
-"""Device groups: which devices a stage runs on, and what a stage feels of them.
+"""Device groups: which devices a stage runs on, how they share its work, and what the stage feels of them.
 
-A :class:`Group` counts devices per server. A stage's cost depends only on the group's :class:`GroupKind`: how
-many devices, of which classes, over which slowest link; solvers make one table for each kind. On the *line*
-devices stand in server order and a stage takes the next ``n`` of them, the assumption of every dynamic programme
-of the field; under *free* placement a stage may have any devices.
+A :class:`Group` counts devices per server and says in how many replicas they hold the stage and whether they
+recompute. A stage's cost depends only on the group's :class:`GroupKind`; solvers make one table for each kind. On
+the *line* devices stand in server order and a stage takes the next ``n`` of them, the assumption of every dynamic
+programme of the field; under *free* placement a stage may have any devices.
 """
 
 from __future__ import annotations
@@ -14,29 +14,53 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from formulation.instance import Instance
-from formulation.options import Placement
+from formulation.options import Placement, Recompute
 from formulation.units import Link, slowest
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Devices of a stage: pairs (server index, count), by server, every count at least 1."""
+    """Devices of a stage: pairs (server index, count), by server, every count at least 1.
+
+    They hold ``replicas`` copies of the stage, each split over ``tensor_parallel_degree`` devices that follow one
+    another in server order; the replicas divide every micro-batch among them (data parallelism of a stage).
+    With ``recompute`` they keep only what the stage received, and run its forward pass again before the backward.
+    """
 
     counts: tuple[tuple[int, int], ...]
+    replicas: int = 1
+    recompute: bool = False
 
     @property
     def devices(self) -> int:
         """Number of devices."""
         return sum(count for _, count in self.counts)
 
+    @property
+    def tensor_parallel_degree(self) -> int:
+        """Devices that one replica is split over."""
+        return self.devices // self.replicas
+
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """All that the cost of a stage depends on: devices, their classes (indices), slowest link inside."""
+    """All that the cost of a stage depends on: devices and how they share the work.
+
+    ``classes`` are the indices of their device classes; ``link`` the slowest link between any two of them, over
+    which replicas sum their gradients; ``inner`` the slowest link inside a replica (None: nothing is split).
+    """
 
     devices: int
     classes: tuple[int, ...]
     link: Link | None
+    inner: Link | None = None
+    replicas: int = 1
+    recompute: bool = False
+
+    @property
+    def tensor_parallel_degree(self) -> int:
+        """Devices that one replica is split over."""
+        return self.devices // self.replicas
 
 
 MAX_GROUPS = 20_000
@@ -45,19 +69,50 @@ MAX_GROUPS = 20_000
 def possible_groups(instance: Instance) -> tuple[Group, ...]:
     """Return every group that a stage may run on, in a fixed order.
 
-    Raises ValueError where free placement allows more than MAX_GROUPS of them (narrow it with max_servers).
+    Raises ValueError where free placement allows more than MAX_GROUPS of them (narrow it with max_servers), and
+    where there is none, as no allowed tensor-parallel degree divides a number of devices that there are.
     """
     constraints = instance.constraints
     if constraints.placement is Placement.LINE:
-        return tuple(line_group(instance, first, stop - first) for first, stop in line_places(instance))
-    return tuple(_free_groups(instance, constraints.max_servers or len(instance.servers)))
+        groups = tuple(
+            line_group(instance, first, stop - first, *mode)
+            for first, stop in _places(instance)
+            for mode in modes(instance, stop - first)
+        )
+    else:
+        groups = tuple(
+            Group(group.counts, *mode)
+            for group in _free_groups(instance, constraints.max_servers or len(instance.servers))
+            for mode in modes(instance, group.devices)
+        )
+    if not groups:
+        degrees = ", ".join(map(str, constraints.tensor_parallel_degrees))
+        raise ValueError(f"{instance.devices} devices cannot hold a replica of tensor-parallel degree {degrees}")
+    return groups
+
+
+def modes(instance: Instance, devices: int) -> tuple[tuple[int, bool], ...]:
+    """Return the ways in which so many devices may work together: pairs (replicas, recompute).
+
+    ``Recompute.ALLOWED`` offers both; where memory does not count recomputing only costs time.
+    """
+    constraints = instance.constraints
+    degrees = constraints.tensor_parallel_degrees or (devices,)
+    replicas = sorted({devices // degree for degree in degrees if devices % degree == 0})
+    choices = {Recompute.NEVER: (False,), Recompute.ALLOWED: (False, True), Recompute.ALWAYS: (True,)}
+    return tuple((copies, again) for copies in replicas for again in choices[constraints.recompute])
 
 
 def line_places(instance: Instance) -> list[tuple[int, int]]:
     """Return (first device, first device after it) of every group of the line, in the order of possible_groups.
 
-    Different places can be equal groups: either device of a server counts as one device of it.
+    Different places can be equal groups: either device of a server counts as one device of it. A place stands
+    here once for each way in which its devices may work together.
     """
+    return [place for place in _places(instance) for _ in modes(instance, place[1] - place[0])]
+
+
+def _places(instance: Instance) -> list[tuple[int, int]]:
     total, most = instance.devices, instance.constraints.max_servers
     places = [(first, stop) for first in range(total) for stop in range(first + 1, total + 1)]
     servers = line(instance)
@@ -83,13 +138,35 @@ def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
 
 
 def group_kind(instance: Instance, group: Group) -> GroupKind:
-    """Return the kind of a group; its link is the slowest between any two of its devices (None: one device)."""
-    links = [instance.links[server][server] for server, count in group.counts if count > 1]
-    servers = [server for server, _ in group.counts]
+    """Return the kind of a group."""
+    servers = tuple(server for server, count in group.counts for _ in range(count))
+    classes = tuple(sorted({instance.class_index(server) for server, _ in group.counts}))
+    return GroupKind(
+        group.devices,
+        classes,
+        _slowest_among(instance, group.counts),
+        _inner_link(instance, servers, group.tensor_parallel_degree),
+        group.replicas,
+        group.recompute,
+    )
+
+
+def _slowest_among(instance: Instance, counts: tuple[tuple[int, int], ...]) -> Link | None:
+    """Return the slowest link between any two of these devices; None for one device."""
+    links = [instance.links[server][server] for server, count in counts if count > 1]
+    servers = [server for server, _ in counts]
     links += [instance.links[one][two] for at, one in enumerate(servers) for two in servers[at + 1 :]]
     known = tuple(link for link in links if link is not None)
-    classes = tuple(sorted({instance.class_index(server) for server in servers}))
-    return GroupKind(group.devices, classes, slowest(known) if known else None)
+    return slowest(known) if known else None
+
+
+def _inner_link(instance: Instance, servers: tuple[int, ...], degree: int) -> Link | None:
+    """Return the slowest link inside any replica, which takes ``degree`` devices in server order."""
+    replicas = {servers[first : first + degree] for first in range(0, len(servers), degree)}
+    counted = (tuple((one, row.count(one)) for one in dict.fromkeys(row)) for row in replicas)
+    links = [_slowest_among(instance, counts) for counts in counted]
+    known = tuple(link for link in links if link is not None)
+    return slowest(known) if known else None
 
 
 def link_between(instance: Instance, one: Group, other: Group) -> Link | None:
@@ -110,9 +187,9 @@ def line(instance: Instance) -> tuple[int, ...]:
     return tuple(index for index, server in enumerate(instance.servers) for _ in range(server.devices))
 
 
-def line_group(instance: Instance, first: int, devices: int) -> Group:
+def line_group(instance: Instance, first: int, devices: int, replicas: int = 1, recompute: bool = False) -> Group:
     """Return the group of ``devices`` devices from position ``first`` of the line on."""
     counts: dict[int, int] = {}
     for server in line(instance)[first : first + devices]:
         counts[server] = counts.get(server, 0) + 1
-    return Group(tuple(counts.items()))
+    return Group(tuple(counts.items()), replicas, recompute)

@@ -15,7 +15,7 @@ import networkx as nx
 from formulation.cluster import DeviceClass, Server, link_matrix, servers_of
 from formulation.demands import Demands, lessened, narrowed, resolve
 from formulation.layers import Layer, Split, layers_of
-from formulation.options import Constraints, CostModel, Count, Training
+from formulation.options import Combine, Constraints, CostModel, Count, Goal, Training
 from formulation.units import NS_PER_SECOND, Link, ceil_div, ceil_fraction
 
 
@@ -50,7 +50,8 @@ class Instance:
     ``device_classes[c]``; ``links[v][w]`` the link between servers (diagonal: inside the server);
     ``sources[l]`` the layer whose form layer ``l`` has (itself unless it is a FOLLOW layer; None: its layout
     comes from outside the model); ``form_edges`` the edges at which layouts meet, in order of consumer;
-    ``demands`` what the constraints ask by index (change both with ``formulation.demands.with_constraints``).
+    ``demands`` what the constraints ask by index (change both with ``formulation.demands.with_constraints``);
+    ``goals`` what plans are judged by, in order: the second only counts among plans equal in the first.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Instance:
     cost: CostModel
     constraints: Constraints
     demands: Demands
+    goals: tuple[Goal, ...]
     layer_graph: nx.DiGraph = field(repr=False, compare=False)
     cluster_graph: nx.Graph = field(repr=False, compare=False)
 
@@ -90,6 +92,7 @@ def build_instance(
     training: Training,
     cost: CostModel,
     constraints: Constraints | None = None,
+    goals: tuple[Goal, ...] = (Goal.BOTTLENECK,),
 ) -> Instance:
     """Turn a layer graph and a cluster graph into the numeric problem.
 
@@ -98,10 +101,10 @@ def build_instance(
     the constraints name what they do not have.
     """
     limits = constraints or Constraints()
+    check_goals(goals, limits, cost)
     demands = resolve(limits, layers_of(layers), servers_of(cluster))
     rows = narrowed(layers_of(layers), demands)
-    scale = Fraction(training.bytes_per_element, layers.graph["element_bytes"])
-    batch = scale * training.micro_batch
+    batch = (scale := Fraction(training.bytes_per_element, layers.graph["element_bytes"])) * training.micro_batch
     edges = _edges(layers, batch)
     sources = _sources(rows, edges)
     servers = lessened(servers_of(cluster), demands.reserve)
@@ -125,9 +128,19 @@ def build_instance(
         cost=cost,
         constraints=limits,
         demands=demands,
+        goals=goals,
         layer_graph=layers,
         cluster_graph=cluster,
     )
+
+
+def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostModel) -> None:
+    """Raise ValueError for no goal, a goal twice, or a time that the cost model does not have."""
+    if not goals or len(set(goals)) < len(goals):
+        raise ValueError(f"goals are {', '.join(goals) or 'none'}, expected one or more different ones")
+    judged = {*goals, *(limit.goal for limit in constraints.at_most)}
+    if Goal.ITERATION_TIME in judged and cost.combine is not Combine.MAX:
+        raise ValueError("iteration_time is paced by the slowest stage: it needs cost.combine 'max', not 'sum'")
 
 
 def _scaled(sizes: Iterable[int], factor: Fraction) -> tuple[int, ...]:

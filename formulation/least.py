@@ -12,7 +12,7 @@ from formulation import times
 from formulation.forms import forms_on
 from formulation.groups import GroupKind
 from formulation.instance import FormEdge, Instance
-from formulation.layers import Split
+from formulation.layers import FORMS, Split
 from formulation.options import StageTime
 
 
@@ -51,7 +51,7 @@ class StagePrices:
 
     def communication_ns(self, kind: GroupKind, start: int, stop: int) -> int:
         """Return the least communication of a stage, layer by layer, by the forms still looked at."""
-        if kind.devices == 1:
+        if kind.link is None:
             return 0
         live: list[int] = []
         states: dict[tuple[int, ...], int] = {(): 0}
@@ -81,7 +81,7 @@ class StagePrices:
     ) -> dict[tuple[int, ...], int]:
         edges = [(live.index(edge.source), edge) for edge in self.into.get(layer, []) if edge.source in live]
         grown: dict[tuple[int, ...], int] = {}
-        for form in forms_on(self.instance.layers[layer].allowed_forms, kind.devices):
+        for form in forms_on(self.instance.layers[layer].allowed_forms, kind.tensor_parallel_degree):
             own = self._inside(kind, layer, form)
             for forms, time in states.items():
                 changes = sum(self._between(kind, edge, forms[at], form) for at, edge in edges)
@@ -90,10 +90,10 @@ class StagePrices:
 
     def _floors(self, kind: GroupKind) -> tuple[list[int], list[int]]:
         """Return prefix sums of the computation and of the least communication inside each layer."""
-        compute, communication = [0], [0]
+        compute, communication, degree = [0], [0], kind.tensor_parallel_degree
         for layer, row in enumerate(self.instance.layers):
             compute.append(compute[-1] + times.compute_ns(self.instance, layer, kind))
-            forms = (0, 1, 2) if row.split is Split.FOLLOW else forms_on(row.allowed_forms, kind.devices)
+            forms = FORMS if row.split is Split.FOLLOW else forms_on(row.allowed_forms, degree)
             communication.append(communication[-1] + min(self._inside(kind, layer, form) for form in forms))
         return compute, communication
 

@@ -2,7 +2,8 @@
 
 ``peak = state + in_flight * stash + working``: the weights (once for every version kept), gradients and
 optimiser state of its share; the activations kept for each micro-batch in flight; and the largest input and
-output of one layer with their gradients while it runs.
+output of one layer with their gradients while it runs. A stage that recomputes keeps for each micro-batch in
+flight only what it received, and the activations of the one that runs backward (GPipe, arXiv 1811.06965, §2.3).
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ def in_flight(schedule: Schedule, stage: int, stages: int, micro_batches: int) -
 
 
 def weight_versions(schedule: Schedule, stage: int, stages: int) -> int:
-    """Return the weight copies kept at a stage: one, or without a flush one per micro-batch in flight."""
+    """Return the weight copies kept at a stage: one; without a flush one per micro-batch in flight, or two.
+
+    Two: PipeDream-2BW (arXiv 2006.09503, §3.1); a last stage alone would do with one and keeps two all the same.
+    """
+    if schedule is Schedule.DOUBLE_BUFFERED:
+        return 2
     return stages - stage if schedule is Schedule.ASYNC_ONE_F_ONE_B else 1
 
 
@@ -43,7 +49,7 @@ def stage_memory_bytes(instance: Instance, plan: Plan, index: int) -> int:
 
     ``(versions + 1) * weights + optimiser state + in_flight * stash + largest working set``; the ``+ 1`` is the
     gradient, and the stash includes what the stage received. Every part of every layer is divided among the
-    devices and rounded up on its own.
+    devices and rounded up on its own. With recomputation: ``in_flight * received + stash of one micro-batch``.
     """
     stage, stages = plan.stages[index], len(plan)
     training = instance.training
@@ -51,8 +57,9 @@ def stage_memory_bytes(instance: Instance, plan: Plan, index: int) -> int:
     kept = in_flight(training.schedule, index, stages, training.micro_batches)
     shares = [layer_shares(instance, stage, layer) for layer in stage.span.layers]
     state = sum(copies * share.weights + share.optimizer for share in shares)
-    stash = sum(share.stash for share in shares) + received_stash_bytes(instance, stage)
-    return state + kept * stash + max(share.working for share in shares)
+    stash = (1 if stage.group.recompute else kept) * sum(share.stash for share in shares)
+    received = kept * received_stash_bytes(instance, stage)
+    return state + stash + received + max(share.working for share in shares)
 
 
 def received_stash_bytes(instance: Instance, stage: Stage) -> int:
@@ -81,20 +88,25 @@ def layer_shares(instance: Instance, stage: Stage, layer: int) -> Shares:
     (``formulation.forms``). What a layer keeps for its backward pass is taken to be as its input lies. The working
     set is input and output with their gradients.
     """
-    devices = stage.group.devices
+    devices, degree, replicas = (
+        stage.group.devices,
+        stage.group.tensor_parallel_degree,
+        stage.group.replicas,
+    )
     source = layout_form(instance, stage.span, layer)
     form = 0 if source is None else stage.form(source)
     matrix = is_matrix(instance, layer)
     copied = form == 0 or (form == 1 and not matrix)
     taken_whole = (TAKEN_BY_MATRIX if matrix else MADE)[form] == WHOLE
     made_whole = MADE[form] == WHOLE
-    sharded = 1 if copied else devices
+    sharded = 1 if copied else degree
     taken, made = 2 * instance.input_bytes[layer], 2 * instance.output_bytes[layer]
     return Shares(
         weights=ceil_div(instance.parameter_bytes[layer], sharded),
         optimizer=ceil_div(optimizer_bytes(instance, layer), sharded),
-        stash=ceil_div(instance.stash_bytes[layer], 1 if taken_whole else devices),
-        working=ceil_div(taken, 1 if taken_whole else devices) + ceil_div(made, 1 if made_whole else devices),
+        stash=ceil_div(instance.stash_bytes[layer], replicas if taken_whole else devices),
+        working=ceil_div(taken, replicas if taken_whole else devices)
+        + ceil_div(made, replicas if made_whole else devices),
     )
 
 

@@ -22,7 +22,8 @@ class MemoryTables:
     """Bytes by ``[kind, layer, form of the layer that decides the layout]``, and capacity by kind.
 
     A stage in slot k (counted from the last) of any plan holds ``copies(k) * weights + optimizer`` of every layer,
-    ``kept(k)`` times its stash and what it received, ``received[kind, cut]``, and the largest working set.
+    ``stashed(k, kind)`` times its stash, ``kept(k)`` times what it received, ``received[kind, cut]``, and the
+    largest working set.
     """
 
     instance: Instance
@@ -32,15 +33,20 @@ class MemoryTables:
     working: Times
     received: Times
     capacity: tuple[int, ...]
+    recomputes: tuple[bool, ...]
 
     def copies(self, slot: int) -> int:
         """Weights of every version kept, and the gradient. The slot fixes it: stages after it are ``slot``."""
         return weight_versions(self.instance.training.schedule, 0, slot + 1) + 1
 
     def kept(self, slot: int) -> int:
-        """Micro-batches in flight."""
+        """Micro-batches in flight: so many times a stage keeps what it received."""
         training = self.instance.training
         return in_flight(training.schedule, 0, slot + 1, training.micro_batches)
+
+    def stashed(self, slot: int, kind: int) -> int:
+        """Micro-batches whose activations a stage of this kind keeps: one if it recomputes them."""
+        return 1 if self.recomputes[kind] else self.kept(slot)
 
 
 def memory_tables(tables: Tables) -> MemoryTables:
@@ -51,14 +57,15 @@ def memory_tables(tables: Tables) -> MemoryTables:
     made = [2 * size for size in instance.output_bytes]
     return MemoryTables(
         instance=instance,
-        weights=_divided(tables, instance.parameter_bytes, WHOLE_WEIGHTS),
-        optimizer=_divided(tables, states, WHOLE_WEIGHTS),
+        weights=_divided(tables, instance.parameter_bytes, WHOLE_WEIGHTS, weights=True),
+        optimizer=_divided(tables, states, WHOLE_WEIGHTS, weights=True),
         stash=_divided(tables, instance.stash_bytes, WHOLE_INPUT),
         working=_divided(tables, taken, WHOLE_INPUT) + _divided(tables, made, WHOLE_OUTPUT),
         received=_received(tables),
         capacity=tuple(
             min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in tables.kinds
         ),
+        recomputes=tuple(kind.recompute for kind in tables.kinds),
     )
 
 
@@ -74,10 +81,19 @@ WHOLE_OUTPUT = {True: (False, True, False), False: (False, True, False)}
 """Likewise: whether every device holds the whole input, the whole output."""
 
 
-def _divided(tables: Tables, sizes: Sequence[int], whole: dict[bool, tuple[bool, bool, bool]]) -> Times:
+def _divided(
+    tables: Tables, sizes: Sequence[int], whole: dict[bool, tuple[bool, bool, bool]], *, weights: bool = False
+) -> Times:
+    """Divide every size among the devices that share it, rounding up.
+
+    What is whole lies on every device: weights in full, activations with the samples of one replica. Of what is
+    split, each device has a part: weights one of its replica, activations one of the group.
+    """
     matrix = np.array([layer.split is Split.MATRIX for layer in tables.instance.layers])
     every = np.where(matrix[:, None], whole[True], whole[False])
     size = np.array(sizes, dtype=np.int64)
-    devices = np.array([kind.devices for kind in tables.kinds], dtype=np.int64)
-    part = -(-size[None, :] // devices[:, None])
-    return np.where(every[None, :, :], size[None, :, None], part[:, :, None])
+    replicas = np.array([1 if weights else kind.replicas for kind in tables.kinds], dtype=np.int64)
+    degrees = np.array([kind.tensor_parallel_degree for kind in tables.kinds], dtype=np.int64)
+    full = -(-size[None, :] // replicas[:, None])
+    part = -(-size[None, :] // (replicas * degrees)[:, None])
+    return np.where(every[None, :, :], full[:, :, None], part[:, :, None])

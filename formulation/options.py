@@ -1,21 +1,49 @@
 """How an instance is priced: the training set-up and the readings of the paper's cost model.
 
 The PipePar paper leaves several things open (papers differ on each); every one is a named option here, with
-the default that ``docs/formulation.md`` explains.
+the default that ``docs/formulation.md`` explains. Goals and limits (``formulation.constraints``) can be had from
+here too.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from formulation.instance import Instance
-    from formulation.plan import Plan
-    from formulation.violation import Violation
+from formulation.constraints import (
+    Constraints,
+    FormLimit,
+    Goal,
+    GoalLimit,
+    Own,
+    Pin,
+    Placement,
+    Recompute,
+    Reserve,
+)
+
+__all__ = [
+    "AllReduce",
+    "Boundary",
+    "BoundaryCharge",
+    "Combine",
+    "Constraints",
+    "CostModel",
+    "Count",
+    "FormLimit",
+    "Goal",
+    "GoalLimit",
+    "Own",
+    "Pin",
+    "Placement",
+    "Recompute",
+    "Reserve",
+    "Schedule",
+    "StageTime",
+    "Synchronisation",
+    "Training",
+]
 
 
 class Schedule(enum.StrEnum):
@@ -29,6 +57,22 @@ class Schedule(enum.StrEnum):
     """1F1B with a flush after every step (PipeDream-Flush, Megatron-LM)."""
     ASYNC_ONE_F_ONE_B = "async_one_f_one_b"
     """1F1B without a flush, one stashed weight version for each micro-batch in flight (PipeDream)."""
+    DOUBLE_BUFFERED = "double_buffered"
+    """1F1B without a flush and with two weight versions at every stage (PipeDream-2BW)."""
+
+    @property
+    def flushes(self) -> bool:
+        """Tell whether a step ends before the next one begins."""
+        return self not in (Schedule.ASYNC_ONE_F_ONE_B, Schedule.DOUBLE_BUFFERED)
+
+
+class Synchronisation(enum.StrEnum):
+    """What the sum of weight gradients over the devices that share them costs, once a step."""
+
+    CHARGED = "charged"
+    """Its whole time, spread over the micro-batches of the step."""
+    OVERLAPPED = "overlapped"
+    """Nothing: it hides behind the backward passes."""
 
 
 class Combine(enum.StrEnum):
@@ -97,113 +141,13 @@ class CostModel:
     boundary: Boundary = Boundary.BOTH
     boundary_charge: BoundaryCharge = BoundaryCharge.LINK
     combine: Combine = Combine.MAX
+    synchronisation: Synchronisation = Synchronisation.CHARGED
 
     def __post_init__(self) -> None:
         if self.flops_per_mac not in (1, 2):
             raise ValueError(f"flops_per_mac is {self.flops_per_mac}, expected 1 or 2")
         if self.backward_factor < 0:
             raise ValueError(f"backward_factor is {self.backward_factor}, expected 0 or more")
-
-
-class Placement(enum.StrEnum):
-    """Which devices a stage may run on."""
-
-    LINE = "line"
-    """Devices stand in server order and a stage takes the next ones, as the field's dynamic programmes assume."""
-    FREE = "free"
-    """Any devices of any servers; stages may share a server, also stages that are not neighbours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """Where layers must run: ``layers`` is a glob on layer names, and exactly one of the others says where.
-
-    ``servers``: their stages run on devices of these servers only; ``device``: on devices of this class only;
-    ``stage``: they lie in this stage, counted from the front (0, 1, ...) or from the end (-1, -2, ...).
-    """
-
-    layers: str
-    servers: tuple[str, ...] = ()
-    device: str | None = None
-    stage: int | None = None
-
-    def __post_init__(self) -> None:
-        if (len(self.servers) > 0) + (self.device is not None) + (self.stage is not None) != 1:
-            raise ValueError(f"pin of '{self.layers}': expected exactly one of servers, device and stage")
-
-
-@dataclass(frozen=True, slots=True)
-class FormLimit:
-    """Layers (a glob on their names) take one of the ``allowed`` forms where they share their work."""
-
-    layers: str
-    allowed: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """Memory in bytes that every device of a server keeps for something else."""
-
-    server: str
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A constraint of the user's own, in its two halves; docs/constraints.md has a complete example.
-
-    ``check`` is the rule: it yields the violations of any plan, without a solver. ``post`` is the family: it gets
-    the variables of the declarative model (``solvers.cpsat.variables.Variables``), adds its constraints to
-    ``v.model`` and yields each with an index. Both must say the same: a plan that only one of them accepts
-    ends a search with FalseClaimError, or is missed. Raises ValueError for a name that is no identifier.
-    """
-
-    name: str
-    check: Callable[[Instance, Plan], Iterator[Violation]]
-    post: Callable[[Any], Iterator[tuple[tuple[int, ...], Any]]]
-
-    def __post_init__(self) -> None:
-        if not self.name.isidentifier():
-            raise ValueError(f"own constraint {self.name!r}: expected a name of letters, digits and underscores")
-
-
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """Which limits a plan must keep beyond being a plan. Layers are named by globs, servers by their names.
-
-    ``memory``: every stage fits into the smallest device of its group (``formulation.memory``).
-    ``placement``: which device groups a stage may have; ``max_servers``: over how many servers one stage may
-    stretch (None: any number). ``stages_at_least``, ``stages_at_most``: how many stages a plan has.
-    ``together``: each entry is a set of globs whose layers share one stage; ``apart``: of whose globs no two meet
-    in a stage; ``no_cut``: no stage starts at such a layer. ``devices_per_stage``: how many devices a stage may
-    have (empty: any number). What these mean on an instance is in ``formulation.demands``.
-    """
-
-    memory: bool = False
-    placement: Placement = Placement.LINE
-    max_servers: int | None = None
-    stages_at_least: int | None = None
-    stages_at_most: int | None = None
-    pins: tuple[Pin, ...] = ()
-    together: tuple[tuple[str, ...], ...] = ()
-    apart: tuple[tuple[str, ...], ...] = ()
-    no_cut: tuple[str, ...] = ()
-    forms: tuple[FormLimit, ...] = ()
-    devices_per_stage: tuple[int, ...] = ()
-    reserve: tuple[Reserve, ...] = ()
-    own: tuple[Own, ...] = ()
-
-    def __post_init__(self) -> None:
-        least, most = self.stages_at_least, self.stages_at_most
-        for name, count in (("max_servers", self.max_servers), ("at_least", least), ("at_most", most)):
-            if count is not None and count < 1:
-                raise ValueError(f"{name} is {count}, expected 1 or more")
-        if least is not None and most is not None and least > most:
-            raise ValueError(f"at least {least} stages and at most {most}: no number is both")
-        if any(count < 1 for count in self.devices_per_stage):
-            raise ValueError(f"devices_per_stage is {self.devices_per_stage}, expected 1 or more each")
-        if len({own.name for own in self.own}) < len(self.own):
-            raise ValueError("two own constraints have the same name")
 
 
 @dataclass(frozen=True, slots=True)

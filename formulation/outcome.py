@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from formulation.evaluate import evaluate
+from formulation.goals import UNITS
 from formulation.instance import Instance
+from formulation.options import Goal
 from formulation.plan import Plan
 
 
@@ -25,12 +27,22 @@ class Proof(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class GoalClaim:
+    """What is claimed of a goal after the first: its value, and a lower limit where those before are best."""
+
+    goal: Goal
+    value: int
+    bound: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A solver's claim: a plan, its objective, a proven lower limit of all objectives, and the proof's strength.
 
-    ``bound`` is None where a solver proves nothing; ``notes`` say in words what a reader should know (for
-    example which second method agreed). ``blind_to`` names rules that the solver cannot see: its plan may break
-    them, and its bound, that of a relaxation, still holds.
+    The objective is the value of the instance's first goal (``formulation.goals``), ``further`` what is claimed of
+    the others. ``bound`` is None where a solver proves nothing; ``notes`` say in words what a reader should know
+    (for example which second method agreed). ``blind_to`` names rules that the solver cannot see: its plan may
+    break them, and its bound, that of a relaxation, still holds.
     """
 
     solver: str
@@ -41,6 +53,7 @@ class Outcome:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     blind_to: tuple[str, ...] = ()
+    further: tuple[GoalClaim, ...] = ()
 
     @property
     def gap(self) -> float | None:
@@ -65,7 +78,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Best objective and bound so far, in ns (None: none yet)."""
+    """Best objective and bound so far (None: none yet)."""
 
     objective: int | None
     bound: int | None
@@ -87,7 +100,9 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     if outcome.plan is not None:
         found = evaluate(instance, outcome.plan)
         if found.objective != outcome.objective:
-            problems.append(f"claimed {outcome.objective} ns, the evaluator finds {found.objective} ns")
+            unit = UNITS[instance.goals[0]]
+            problems.append(f"claimed {outcome.objective} {unit}, the evaluator finds {found.objective} {unit}")
+        problems += _further_problems(outcome, found.further)
         for violation in found.violations:
             (unseen if violation.rule in outcome.blind_to else problems).append(violation.message)
     if problems:
@@ -97,11 +112,20 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     return outcome
 
 
+def _further_problems(outcome: Outcome, values: tuple[int, ...]) -> list[str]:
+    """Return what is wrong with the claims about the goals after the first."""
+    return [
+        f"claimed {claim.goal} {claim.value} with bound {claim.bound}, the evaluator finds {value}"
+        for claim, value in zip(outcome.further, values, strict=False)
+        if claim.value != value or (claim.bound is not None and claim.bound > value)
+    ]
+
+
 def _contradictions(outcome: Outcome) -> list[str]:
     """Return what is wrong with a claim in itself, whatever the instance."""
     plan, objective, bound, proof = outcome.plan, outcome.objective, outcome.bound, outcome.proof
     checks = (
-        (plan is None and objective is not None, f"claimed {objective} ns without a plan"),
+        (plan is None and objective is not None, f"claimed {objective} without a plan"),
         (plan is None and proof in (Proof.OPTIMAL, Proof.FEASIBLE), f"claimed {proof} without a plan"),
         (plan is not None and proof is Proof.INFEASIBLE, "claimed infeasible and returned a plan"),
         (
@@ -110,7 +134,7 @@ def _contradictions(outcome: Outcome) -> list[str]:
         ),
         (
             bound is not None and objective is not None and bound > objective,
-            f"bound {bound} ns above the objective {objective} ns",
+            f"bound {bound} above the objective {objective}",
         ),
     )
     return [message for wrong, message in checks if wrong]

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 from formulation.demand_rules import DEMAND_RULES
 from formulation.forms import forms_on
-from formulation.groups import line_group
+from formulation.goals import UNITS, goal_value
+from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
 from formulation.memory import capacity_bytes, stage_memory_bytes
-from formulation.options import Placement
+from formulation.options import Placement, Recompute
 from formulation.plan import Plan
+from formulation.prices import stage_costs
 from formulation.violation import Rule, Violation
 
 __all__ = ["RULES", "Rule", "Violation", "structure_violations"]
@@ -45,7 +47,10 @@ def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
 
 
 def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
-    """(2) Every stage has a device, no server gives more devices than it has, no stage has too many servers."""
+    """(2) Every stage has devices and shares its work in an allowed way; no server gives more than it has.
+
+    No stage stretches over too many servers.
+    """
     most = instance.constraints.max_servers
     used = [0] * len(instance.servers)
     for index, stage in enumerate(plan.stages):
@@ -55,12 +60,33 @@ def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
         if most is not None and len(stage.group.counts) > most:
             message = f"stage {index} stretches over {len(stage.group.counts)} servers, expected at most {most}"
             yield Violation("devices", f"stage {index}", len(stage.group.counts), most, "servers", message)
+        yield from _check_mode(instance, index, stage.group)
         for server, count in stage.group.counts:
             used[server] += count
     for server, count in zip(instance.servers, used, strict=True):
         if count > server.devices:
             message = f"stages take {count} devices of server {server.name}, which has {server.devices}"
             yield Violation("devices", server.name, count, server.devices, "devices", message)
+
+
+def _check_mode(instance: Instance, index: int, group: Group) -> Iterator[Violation]:
+    """Replicas share the devices evenly, their degree is allowed, and recomputing is, too, or even asked for."""
+    allowed = instance.constraints.tensor_parallel_degrees or (group.devices,)
+    if (
+        group.replicas * group.tensor_parallel_degree != group.devices
+        or group.tensor_parallel_degree not in allowed
+    ):
+        listed = ", ".join(map(str, allowed))
+        message = (
+            f"stage {index} has {group.replicas} replicas on {group.devices} devices,"
+            f" expected a tensor-parallel degree of {listed}"
+        )
+        yield Violation("devices", f"stage {index}", group.replicas, group.devices, "replicas", message)
+    asked = instance.constraints.recompute
+    if asked is (Recompute.NEVER if group.recompute else Recompute.ALWAYS):
+        does = "recomputes" if group.recompute else "keeps all activations"
+        message = f"stage {index} {does}, constraints.recompute is '{asked}'"
+        yield Violation("devices", f"stage {index}", int(group.recompute), int(not group.recompute), "", message)
 
 
 def check_line(instance: Instance, plan: Plan) -> Iterator[Violation]:
@@ -83,14 +109,15 @@ def check_line(instance: Instance, plan: Plan) -> Iterator[Violation]:
 def check_forms(instance: Instance, plan: Plan) -> Iterator[Violation]:
     """(4) Every layer takes one of its forms: 0 if it has no form of its own or shares no work."""
     for index, stage in enumerate(plan.stages):
+        degree = stage.group.tensor_parallel_degree
         for layer, form in zip(stage.span.layers, stage.forms, strict=False):
             row = instance.layers[layer]
-            choices = FORMS[:1] if row.split is Split.FOLLOW else forms_on(row.allowed_forms, stage.group.devices)
+            choices = FORMS[:1] if row.split is Split.FOLLOW else forms_on(row.allowed_forms, degree)
             if form not in choices:
                 listed = ", ".join(map(str, choices))
                 message = (
                     f"stage {index}, layer {row.name}: form {form}, expected {listed}"
-                    f" ({row.split} layer on {stage.group.devices} devices)"
+                    f" ({row.split} layer on {degree} devices)"
                 )
                 yield Violation("forms", f"stage {index}: {row.name}", form, choices[-1], "form", message)
 
@@ -110,6 +137,19 @@ def check_memory(instance: Instance, plan: Plan) -> Iterator[Violation]:
             yield Violation("memory", f"stage {index}", needed, capacity, "bytes", message)
 
 
+def check_at_most(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """(15) What the plan is judged by keeps the user's limits: a required throughput, a deadline, a budget."""
+    limits = instance.constraints.at_most
+    stages = stage_costs(instance, plan) if limits else ()
+    for limit in limits:
+        value, unit = goal_value(limit.goal, instance, plan, stages), UNITS[limit.goal]
+        if value > limit.at_most:
+            message = (
+                f"constraints.at_most.{limit.goal}: the plan has {value} {unit}, expected at most {limit.at_most}"
+            )
+            yield Violation("at_most", "plan", value, limit.at_most, unit, message)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(1, "cover", check_cover),
     Rule(2, "devices", check_devices),
@@ -117,6 +157,7 @@ RULES: tuple[Rule, ...] = (
     Rule(4, "forms", check_forms),
     Rule(7, "memory", check_memory),
     *DEMAND_RULES,
+    Rule(15, "at_most", check_at_most),
 )
 
 
@@ -126,8 +167,13 @@ def structure_violations(instance: Instance, plan: Plan) -> Iterator[Violation]:
     for index, stage in enumerate(plan.stages):
         known = all(0 <= server < len(instance.servers) for server, _ in stage.group.counts)
         bad_form = any(form not in FORMS for form in stage.forms)
-        if not known or stage.group.devices < 1 or bad_form:
-            message = f"stage {index}: unknown server, no device, or a form other than 0, 1, 2"
+        if (
+            not known
+            or stage.group.devices < 1
+            or bad_form
+            or not 1 <= stage.group.replicas <= stage.group.devices
+        ):
+            message = f"stage {index}: unknown server, no device, no replica, or a form other than 0, 1, 2"
             yield Violation("devices", f"stage {index}", stage.group.devices, 1, "devices", message)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from formulation.groups import Group, GroupKind, group_kind, line_group, link_between
 from formulation.instance import Instance
 from formulation.layers import Split
-from formulation.options import AllReduce, Boundary
+from formulation.options import AllReduce, Boundary, Synchronisation
 from formulation.times import cut_bytes
 from formulation.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
 
@@ -24,20 +24,15 @@ Times = NDArray[np.int64]
 FORBIDDEN = 1 << 56
 """Time of a form that a layer cannot take: larger than any real time, small enough that sums fit 64 bits."""
 
-Coefficients = tuple[tuple[tuple[int, int, int], ...], ...]
+Coefficients = tuple[tuple[tuple[int, int], ...], ...]
 
-MATRIX_CHANGE: Coefficients = (
-    ((0, 0, 0), (0, 2, 2), (1, 0, 1)),
-    ((1, 0, 1), (1, 0, 1), (0, 0, 0)),
-    ((0, 2, 2), (0, 0, 0), (1, 0, 1)),
-)
-"""By form of producer and consumer: (a, b, m) for ``(a * n + b) * (n - 1) / n**2`` of a tensor in
-``m * (n - 1)`` messages (AccPar Table 5 with equal shares)."""
-JOIN_CHANGE: Coefficients = (
-    ((0, 0, 0), (1, 0, 1), (0, 2, 2)),
-    ((1, 0, 1), (0, 0, 0), (1, 0, 1)),
-    ((0, 2, 2), (1, 0, 1), (0, 0, 0)),
-)
+NONE, ALL, SHIFT = (0, 0), (1, 0), (0, 1)
+"""(a, b) for ``(a * t + b) * (t - 1) / t**2`` of a tensor on t devices, in t - 1 messages: gather it, turn it."""
+MATRIX_FORWARD: Coefficients = ((NONE, SHIFT, ALL), (NONE, NONE, NONE), (SHIFT, NONE, ALL))
+MATRIX_BACKWARD: Coefficients = ((NONE, SHIFT, NONE), (ALL, ALL, NONE), (SHIFT, NONE, NONE))
+"""By form of producer and consumer: how F turns forward and E backward (AccPar Table 5 with equal shares)."""
+JOIN_FORWARD: Coefficients = ((NONE, ALL, SHIFT), (NONE, NONE, NONE), (SHIFT, ALL, NONE))
+JOIN_BACKWARD: Coefficients = ((NONE, NONE, SHIFT), (ALL, NONE, ALL), (SHIFT, NONE, NONE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,46 +114,65 @@ def _transfer(numerator: int, denominator: int, messages: int, link: Link) -> in
 
 def _compute(instance: Instance, kind: GroupKind) -> list[int]:
     pairs = [(instance.forward_ns[one], instance.backward_ns[one]) for one in kind.classes]
-    n = kind.devices
+    n, runs = kind.devices, 2 if kind.recompute else 1
     return [
-        max(-(-forward[layer] // n) - (-backward[layer] // n) for forward, backward in pairs)
+        max(runs * -(-forward[layer] // n) - (-backward[layer] // n) for forward, backward in pairs)
         for layer in range(len(instance.layers))
     ]
 
 
 def _inside(instance: Instance, kind: GroupKind) -> list[list[int]]:
-    n, link = kind.devices, kind.link
-    if link is None:
-        return [[0, FORBIDDEN, FORBIDDEN]] * len(instance.layers)
-    ring = instance.cost.all_reduce is AllReduce.RING
-    factor, messages, divisor = (2 * (n - 1), 2 * (n - 1), n) if ring else (1, 1, 1)
-    steps = instance.training.micro_batches
+    t, d, runs = kind.tensor_parallel_degree, kind.replicas, 2 if kind.recompute else 1
     rows: list[list[int]] = []
     for at, layer in enumerate(instance.layers):
-        sync = -(-_transfer(factor * instance.parameter_bytes[at], divisor, messages, link) // steps)
-        row = [sync, 0, 0]
-        if layer.split is Split.MATRIX:
-            row[1] = _transfer(factor * instance.output_bytes[at], divisor, messages, link)
-            row[2] = _transfer(factor * instance.input_bytes[at], divisor, messages, link)
+        matrix = layer.split is Split.MATRIX
+        weights = instance.parameter_bytes[at]
+        row = [_sync(instance, kind, weights, t * d, 1)]
+        if t == 1:
+            rows.append([*row, FORBIDDEN, FORBIDDEN])
+            continue
+        row += [_sync(instance, kind, weights, d, t if matrix else 1), _sync(instance, kind, weights, d, t)]
+        if matrix:
+            row[1] += runs * _summed(instance, kind.inner, instance.output_bytes[at], d, t)
+            row[2] += _summed(instance, kind.inner, instance.input_bytes[at], d, t)
         if layer.split is not Split.FOLLOW:
             row = [time if form in layer.allowed_forms else FORBIDDEN for form, time in enumerate(row)]
         rows.append(row)
     return rows
 
 
+def _summed(instance: Instance, link: Link | None, size: int, parts: int, devices: int) -> int:
+    """Time to sum ``size / parts`` bytes over so many devices."""
+    if link is None or devices == 1:
+        return 0
+    if instance.cost.all_reduce is AllReduce.RING:
+        return _transfer(2 * (devices - 1) * size, devices * parts, 2 * (devices - 1), link)
+    return _transfer(size, parts, 1, link)
+
+
+def _sync(instance: Instance, kind: GroupKind, weights: int, devices: int, parts: int) -> int:
+    """Time per micro-batch to sum the gradients of ``weights / parts`` bytes over so many devices once a step."""
+    if instance.cost.synchronisation is Synchronisation.OVERLAPPED:
+        return 0
+    return -(-_summed(instance, kind.link, weights, parts, devices) // instance.training.micro_batches)
+
+
 def _between(instance: Instance, kind: GroupKind) -> list[list[list[int]]]:
-    n, link = kind.devices, kind.link
+    t, d, runs, link = kind.tensor_parallel_degree, kind.replicas, 2 if kind.recompute else 1, kind.inner
     if link is None:
         return [[[0] * 3] * 3] * len(instance.form_edges)
     rows: list[list[list[int]]] = []
     for edge in instance.form_edges:
         matrix = instance.layers[edge.consumer].split is Split.MATRIX
-        rows.append(
-            [
-                [_transfer(edge.size_bytes * (a * n + b) * (n - 1), n * n, m * (n - 1), link) for a, b, m in row]
-                for row in (MATRIX_CHANGE if matrix else JOIN_CHANGE)
-            ]
-        )
+        forward, backward = (MATRIX_FORWARD, MATRIX_BACKWARD) if matrix else (JOIN_FORWARD, JOIN_BACKWARD)
+        times = [[0] * 3 for _ in range(3)]
+        for source in range(3):
+            for form in range(3):
+                (a, b), (c, e) = forward[source][form], backward[source][form]
+                parts = (runs * a + c) * t + runs * b + e
+                messages = (runs * (a + b) + c + e) * (t - 1)
+                times[source][form] = _transfer(edge.size_bytes * parts * (t - 1), t * t * d, messages, link)
+        rows.append(times)
     return rows
 
 

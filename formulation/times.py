@@ -12,51 +12,71 @@ from formulation import forms
 from formulation.groups import GroupKind
 from formulation.instance import FormEdge, Instance
 from formulation.layers import Split
-from formulation.options import Boundary
+from formulation.options import Boundary, Synchronisation
 from formulation.plan import Span
 from formulation.units import Link, Volume, ceil_div
 
 
 def compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
-    """Forward plus backward time of a layer shared equally by a group; its slowest class sets the pace (eq. 3)."""
+    """Forward plus backward time of a layer shared equally by a group; its slowest class sets the pace (eq. 3).
+
+    A stage that recomputes runs the forward pass twice.
+    """
+    forwards = 1 + kind.recompute
     return max(
-        ceil_div(instance.forward_ns[one][layer], kind.devices)
+        forwards * ceil_div(instance.forward_ns[one][layer], kind.devices)
         + ceil_div(instance.backward_ns[one][layer], kind.devices)
         for one in kind.classes
     )
 
 
 def inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
-    """Communication inside a layer of this form. Gradients are summed once a step: 1/M of that per micro-batch."""
-    if form == 0:
-        return ceil_div(synchronisation_ns(instance, layer, kind), instance.training.micro_batches)
-    return _inside_ns(instance, layer, form, kind)
+    """Communication inside a layer of this form for one micro-batch.
+
+    Gradients are summed once a step: 1/M of that per micro-batch, or nothing where it is overlapped.
+    """
+    sync = 0
+    if instance.cost.synchronisation is Synchronisation.CHARGED:
+        sync = ceil_div(synchronisation_ns(instance, layer, form, kind), instance.training.micro_batches)
+    return passes_ns(instance, layer, form, kind) + sync
 
 
-def synchronisation_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
-    """Time to sum the gradient of a layer's weights over a group, once a step (form 0)."""
-    return _inside_ns(instance, layer, 0, kind)
-
-
-def _inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+def synchronisation_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+    """Time to sum the gradients of a layer's weights over the devices that hold the same ones, once a step."""
     if kind.link is None:
         return 0
-    sizes = (
-        Fraction(instance.parameter_bytes[layer]),
-        Fraction(instance.output_bytes[layer]),
-        Fraction(instance.input_bytes[layer]),
+    volume = forms.synchronised(
+        instance.layers[layer].split,
+        form,
+        kind.tensor_parallel_degree,
+        kind.replicas,
+        weights_bytes=instance.parameter_bytes[layer],
+        kind=instance.cost.all_reduce,
     )
-    split = instance.layers[layer].split
-    volume = forms.inside(split, form, kind.devices, sizes=sizes, kind=instance.cost.all_reduce)
     return volume.transfer_ns(kind.link)
+
+
+def passes_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+    """Communication inside a layer in the passes of one micro-batch: form 1 forward, form 2 backward."""
+    if kind.inner is None:
+        return 0
+    sizes = (
+        Fraction(instance.output_bytes[layer], kind.replicas),
+        Fraction(instance.input_bytes[layer], kind.replicas),
+    )
+    split, degree = instance.layers[layer].split, kind.tensor_parallel_degree
+    volume = forms.inside(split, form, degree, sizes=sizes, kind=instance.cost.all_reduce)
+    return volume.transfer_ns(kind.inner) * (1 + kind.recompute * (form == 1))
 
 
 def between_ns(instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind) -> int:
     """Communication to change a layout from form ``source`` to ``form`` at an edge inside a stage."""
-    if kind.link is None:
+    if kind.inner is None:
         return 0
     consumer = instance.layers[edge.consumer].split
-    return forms.between(consumer, source, form, edge.size_bytes, kind.devices).transfer_ns(kind.link)
+    size = Fraction(edge.size_bytes, kind.replicas)
+    volume = forms.between(consumer, source, form, size, kind.tensor_parallel_degree, forwards=1 + kind.recompute)
+    return volume.transfer_ns(kind.inner)
 
 
 def layout_form(instance: Instance, span: Span, layer: int) -> int | None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from formulation.certificate import Certificate
 from formulation.instance import Instance
 from ingest.files import atomic_write, read_limited
-from ingest.plan_file import parse_strictly
+from ingest.plan_file import parse_strictly, stage_to_dict
 from ingest.plan_reader import plan_of
 
 FORMAT = "pipecut certificate"
@@ -51,14 +51,7 @@ class _File(BaseModel):
 
 def write_certificate(path: str | Path, instance: Instance, certificate: Certificate) -> None:
     """Write a certificate; an existing file is replaced whole or not at all. Raises OSError."""
-    stages = [
-        {
-            "layers": [instance.layers[layer].name for layer in stage.span.layers],
-            "devices": {instance.servers[server].name: count for server, count in stage.group.counts},
-            "forms": list(stage.forms),
-        }
-        for stage in certificate.plan.stages
-    ]
+    stages = [stage_to_dict(instance, stage) for stage in certificate.plan.stages]
     content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,

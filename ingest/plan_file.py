@@ -48,7 +48,7 @@ def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict
 
     A plan that is none (``evaluation`` without stages) comes without prices.
     """
-    stages = [_stage_to_dict(instance, stage) for stage in plan.stages]
+    stages = [stage_to_dict(instance, stage) for stage in plan.stages]
     for row, cost in zip(stages, evaluation.stages, strict=False):
         row.update(asdict(cost), communication_ns=cost.communication_ns)
     return {
@@ -61,11 +61,14 @@ def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict
     }
 
 
-def _stage_to_dict(instance: Instance, stage: Stage) -> dict[str, Any]:
+def stage_to_dict(instance: Instance, stage: Stage) -> dict[str, Any]:
+    """Return a stage by names, as plan files and certificates write it."""
     return {
         "layers": [instance.layers[layer].name for layer in stage.span.layers],
         "devices": {instance.servers[server].name: count for server, count in stage.group.counts},
         "forms": list(stage.forms),
+        "replicas": stage.group.replicas,
+        "recompute": stage.group.recompute,
     }
 
 

@@ -22,7 +22,7 @@ TOP_KEYS = ("stages", "format", "version", "model", "note", "objective", "violat
 NEEDED_KEYS = ("layers", "devices")
 PRICES = (*(price.name for price in fields(StageCost)), "communication_ns")
 """Prices that a written stage carries; a reader ignores them, for prices are always computed anew."""
-STAGE_KEYS = (*NEEDED_KEYS, "forms", "note", *PRICES)
+STAGE_KEYS = (*NEEDED_KEYS, "forms", "replicas", "recompute", "note", *PRICES)
 """Keys of a stage; ``layers`` and ``devices`` are needed."""
 
 
@@ -68,7 +68,7 @@ class _Reader:
             if key not in raw:
                 self._wrong(where, f"no '{key}'")
         span = self._span(f"{where}.layers", raw["layers"]) if "layers" in raw else None
-        group = self._group(f"{where}.devices", raw["devices"]) if "devices" in raw else None
+        group = self._group(where, raw) if "devices" in raw else None
         if span is None or group is None:
             return None
         forms = self._forms(f"{where}.forms", raw["forms"], span) if "forms" in raw else (0,) * len(span)
@@ -119,7 +119,21 @@ class _Reader:
         self._wrong(where, f"expected [first, stop] with 0 <= first < stop <= {total}, half-open")
         return None
 
-    def _group(self, where: str, raw: object) -> Group | None:
+    def _group(self, where: str, stage: Mapping[str, object]) -> Group | None:
+        """Read devices and how they share the work: one replica, and all activations kept, if nothing is said."""
+        counts = self._counts(f"{where}.devices", stage["devices"])
+        replicas, recompute = stage.get("replicas", 1), stage.get("recompute", False)
+        if not isinstance(recompute, bool):
+            self._wrong(f"{where}.recompute", f"expected true or false, got {shown(recompute)}")
+        if counts is None or not isinstance(recompute, bool):
+            return None
+        most = sum(count for _, count in counts)
+        if type(replicas) is not int or not 1 <= replicas <= most:
+            self._wrong(f"{where}.replicas", f"expected 1 to {most} replicas, got {shown(replicas)}")
+            return None
+        return Group(counts, replicas, recompute)
+
+    def _counts(self, where: str, raw: object) -> tuple[tuple[int, int], ...] | None:
         """Read devices by server name; the group lists servers in line order."""
         if not isinstance(raw, dict) or not raw:
             self._wrong(where, f'expected {{"server name": number of devices}}, got {shown(raw)}')
@@ -132,7 +146,7 @@ class _Reader:
                 self._wrong(f"{where}.{name}", f"expected 1 device or more, got {shown(count)}")
             else:
                 counts[self.servers[name]] = count
-        return Group(tuple(sorted(counts.items()))) if len(counts) == len(raw) else None
+        return tuple(sorted(counts.items())) if len(counts) == len(raw) else None
 
     def _forms(self, where: str, raw: object, span: Span) -> tuple[int, ...]:
         """Read one form for each layer; rules judge whether the layer can take it."""

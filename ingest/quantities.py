@@ -97,6 +97,17 @@ def ratio(value: object) -> Fraction:
     return Fraction(text)
 
 
+def price(value: object) -> int:
+    """Return a price per hour in millionths of the currency. Raises QuantityError for anything finer."""
+    try:
+        millionths = ratio(value) * 10**6
+    except QuantityError as error:
+        raise QuantityError(f"expected a price per hour like '2.48', got {_quoted(value)}") from error
+    if millionths.denominator != 1 or millionths > LARGEST:
+        raise QuantityError(f"expected a price per hour of whole millionths, got {_quoted(value)}")
+    return int(millionths)
+
+
 def _units() -> dict[str, tuple[_Kind, int]]:
     """Every unit that is known, with its dimension and its size in the base unit."""
     units: dict[str, tuple[_Kind, int]] = {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from formulation.options import Constraints, CostModel, FormLimit, Pin, Reserve, Training
+from formulation.options import Constraints, CostModel, FormLimit, Goal, GoalLimit, Pin, Reserve, Training
 from formulation.units import NS_PER_SECOND, Link
 from ingest.scenario_checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario_errors import ScenarioError
@@ -57,7 +57,7 @@ class Scenario:
     """A scenario that kept every check.
 
     ``model`` is ``module:function`` or the path of a traced graph, as the file says it (relative to the file);
-    ``cluster`` the cluster graph; ``expected_ns`` the proved optimum that the file states, if it does.
+    ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
     """
 
     name: str
@@ -67,14 +67,15 @@ class Scenario:
     training: Training
     cost: CostModel
     constraints: Constraints
+    goals: tuple[Goal, ...]
     solver: SolverChoice
-    expected_ns: int | None = None
+    expected: int | None = None
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
         from formulation.instance import build_instance
 
-        return build_instance(layers, self.cluster, self.training, self.cost, self.constraints)
+        return build_instance(layers, self.cluster, self.training, self.cost, self.constraints, self.goals)
 
     def load(self) -> Instance:
         """Build or read the model (this runs the code that the scenario names) and return the problem.
@@ -110,8 +111,9 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
         training=Training(**dict(found.training)),
         cost=CostModel(**dict(found.cost)),
         constraints=_constraints(found),
+        goals=found.objective,
         solver=_solver(found.solver),
-        expected_ns=found.expect.objective,
+        expected=found.expect.objective,
     )
 
 
@@ -133,6 +135,11 @@ def _constraints(file: ScenarioFile) -> Constraints:
         no_cut=tuple(found.no_cut),
         forms=tuple(FormLimit(row.layers, tuple(row.allowed)) for row in found.forms),
         devices_per_stage=tuple(found.devices_per_stage or ()),
+        tensor_parallel_degrees=tuple(sorted(set(found.tensor_parallel_degrees or ()))),
+        recompute=found.recompute,
+        at_most=tuple(
+            GoalLimit(goal, most) for goal in Goal if (most := getattr(found.at_most, goal)) is not None
+        ),
         reserve=tuple(Reserve(one, size) for name, size in found.reserve.items() for one in ends[name]),
     )
 
@@ -145,7 +152,9 @@ def _cluster(name: str, found: ClusterSection) -> nx.Graph:
     """Draw the cluster graph: the full mesh first, so that single links replace its edges."""
     from formulation.cluster import DeviceClass, Server, cluster_graph
 
-    classes = {key: DeviceClass(key, row.memory, row.peak) for key, row in found.devices.items()}
+    classes = {
+        key: DeviceClass(key, row.memory, row.peak, row.price_per_hour) for key, row in found.devices.items()
+    }
     servers = [
         Server(one, classes[row.device], row.devices, _link(row.link) if row.link else None)
         for row in found.servers

@@ -9,11 +9,9 @@ explained. Every field has a description, which messages and the JSON schema for
 from __future__ import annotations
 
 import json
-from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
-from pydantic import WithJsonSchema as Shown
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from formulation.options import (
     AllReduce,
@@ -23,13 +21,30 @@ from formulation.options import (
     Constraints,
     CostModel,
     Count,
+    Goal,
     Placement,
+    Recompute,
     Schedule,
     StageTime,
+    Synchronisation,
     Training,
 )
-from ingest import quantities
 from ingest.scenario_errors import Mistake, Place, ScenarioError
+from ingest.scenario_fields import (
+    Bandwidth,
+    Byname,
+    Duration,
+    Glob,
+    Goals,
+    Memory,
+    Name,
+    Price,
+    Ratio,
+    Speed,
+    Whole,
+    builder,
+    graph_file,
+)
 
 __all__ = ["Mistake", "Place", "ScenarioError", "ScenarioFile", "schema_text"]
 
@@ -45,57 +60,6 @@ _COST = CostModel()
 _CONSTRAINTS = Constraints()
 
 
-def _name(text: str) -> str:
-    """Keep a name that can be shown and typed. Raises ValueError for an empty, long or unprintable one."""
-    if not text.strip() or len(text) > 100 or not text.isprintable():
-        raise ValueError("expected a name of 1 to 100 printable characters")
-    return text
-
-
-def _builder(text: str) -> str:
-    """Keep the name of a Python function. Raises ValueError if it is not ``module:function``."""
-    module, _, function = text.partition(":")
-    if not all(part.isidentifier() for part in [*module.split("."), function]):
-        raise ValueError("expected 'package.module:function', the function that builds the model")
-    return text
-
-
-def _graph_file(text: str) -> str:
-    """Keep the path of a graph file. Raises ValueError if its name does not say that it is JSON."""
-    if not text.endswith(".json") or not text.isprintable():
-        raise ValueError("expected the path of a traced layer graph, ending in .json")
-    return text
-
-
-def _glob(text: str) -> str:
-    """Keep a glob on layer names. Raises ValueError for an empty, long or unprintable one."""
-    if not text.strip() or len(text) > 200 or not text.isprintable():
-        raise ValueError("expected the name of a layer or a glob like 'features.*'")
-    return text
-
-
-def _quantity(example: str) -> Shown:
-    return Shown({"type": "string", "examples": [example]})
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Glob = Annotated[str, AfterValidator(_glob)]
-Whole = Annotated[int, Field(ge=1)]
-Bandwidth = Annotated[int, BeforeValidator(quantities.bandwidth), _quantity("10 Gbit/s")]
-Memory = Annotated[int, BeforeValidator(quantities.memory), _quantity("11 GiB")]
-Speed = Annotated[int, BeforeValidator(quantities.speed), _quantity("13.4 TFLOP/s")]
-Duration = Annotated[
-    int,
-    BeforeValidator(quantities.duration),
-    Shown({"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["5 us", "10 min"]}),
-]
-Ratio = Annotated[
-    Fraction, PlainValidator(quantities.ratio), Shown({"type": ["number", "string"], "examples": [2, "3/2"]})
-]
-Byname = Field(strict=False)
-"""An enum is written as its text."""
-
-
 class Section(BaseModel):
     """A part of a scenario file: strict types, no unknown keys."""
 
@@ -105,11 +69,11 @@ class Section(BaseModel):
 class ModelSection(Section):
     """Where the layer graph comes from: exactly one of the two."""
 
-    build: Annotated[str, AfterValidator(_builder)] | None = Field(
+    build: Annotated[str, AfterValidator(builder)] | None = Field(
         default=None,
         description="a Python function 'module:function' that builds the model (importing runs its code)",
     )
-    graph: Annotated[str, AfterValidator(_graph_file)] | None = Field(
+    graph: Annotated[str, AfterValidator(graph_file)] | None = Field(
         default=None, description="a traced layer graph, a JSON file; the path is relative to the scenario file"
     )
 
@@ -119,6 +83,9 @@ class DeviceSection(Section):
 
     memory: Memory = Field(description="memory of one device, like '11 GiB'")
     peak: Speed = Field(description="peak speed of one device, like '13.4 TFLOP/s'")
+    price_per_hour: Price = Field(
+        default=0, description="price of one device for an hour, like 2.48, any currency"
+    )
 
 
 class LinkSection(Section):
@@ -212,6 +179,9 @@ class CostSection(Section):
         default=_COST.boundary_charge, description="who pays for a boundary"
     )
     combine: Annotated[Combine, Byname] = Field(default=_COST.combine, description="what stage times add up to")
+    synchronisation: Annotated[Synchronisation, Byname] = Field(
+        default=_COST.synchronisation, description="whether the sum of weight gradients takes time"
+    )
 
 
 class StagesSection(Section):
@@ -241,6 +211,19 @@ class FormsSection(Section):
     )
 
 
+class AtMostSection(Section):
+    """Limits on what plans are judged by."""
+
+    bottleneck: Duration | None = Field(
+        default=None, description="steady-state time of a micro-batch, like '20 ms'"
+    )
+    iteration_time: Duration | None = Field(default=None, description="time of an optimiser step, like '2 s'")
+    cost: Price | None = Field(default=None, description="price of all devices for an hour: a budget, like 24.8")
+    memory: Memory | None = Field(default=None, description="largest peak of any device, like '9 GiB'")
+    devices: Whole | None = Field(default=None, description="how many devices a plan takes")
+    stages: Whole | None = Field(default=None, description="how many stages a plan has")
+
+
 class ConstraintsSection(Section):
     """Limits that a plan must keep (``formulation.options.Constraints``)."""
 
@@ -262,6 +245,14 @@ class ConstraintsSection(Section):
     devices_per_stage: Annotated[list[Whole], Field(min_length=1)] | None = Field(
         default=None, description="how many devices a stage may have, like [1, 2, 4]"
     )
+    tensor_parallel_degrees: Annotated[list[Whole], Field(min_length=1)] | None = Field(
+        default=None,
+        description="how many devices one replica of a stage may have, like [1, 2, 4]; the rest are more replicas",
+    )
+    recompute: Annotated[Recompute, Byname] = Field(
+        default=_CONSTRAINTS.recompute, description="whether stages may drop activations and compute them again"
+    )
+    at_most: AtMostSection = Field(default_factory=AtMostSection, description="limits on what plans are judged by")
     reserve: dict[Name, Memory] = Field(
         default={}, description="by server: memory that each of its devices keeps for something else"
     )
@@ -281,7 +272,9 @@ class SolverSection(Section):
 class ExpectSection(Section):
     """What is known about the scenario; tests hold pipecut to it."""
 
-    objective: Annotated[int, Field(ge=0)] | None = Field(default=None, description="the proved optimum in ns")
+    objective: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="the proved optimum (of a time: in ns)"
+    )
 
 
 class ScenarioFile(Section):
@@ -292,6 +285,9 @@ class ScenarioFile(Section):
     cluster: ClusterSection = Field(description="devices, servers and links")
     training: TrainingSection = Field(description="batch, number format and schedule")
     cost: CostSection = Field(default_factory=CostSection, description="readings of the cost model")
+    objective: Goals = Field(
+        default=(Goal.BOTTLENECK,), description="what is minimised; of several goals the first counts first"
+    )
     constraints: ConstraintsSection = Field(
         default_factory=ConstraintsSection, description="limits that a plan must keep"
     )

@@ -10,10 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from formulation.groups import Group
 from formulation.layers import Split
-from formulation.options import Combine
 from formulation.outcome import Outcome, Proof
 from scenarios import human
+from scenarios.judged import exact_goal_text, goal_name
 
 if TYPE_CHECKING:
     from formulation.evaluate import Evaluation, StageCost
@@ -50,9 +51,13 @@ def claim_lines(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
     """Return objective, bound, gap, proof, solver, seconds and notes, one line each."""
     rows: list[tuple[str, str]] = []
     if outcome.objective is not None:
-        rows.append(("objective", f"{human.exact_duration(outcome.objective)}, {objective_name(instance)}"))
+        rows.append(("objective", objective_text(instance, outcome.objective)))
     if outcome.bound is not None:
-        rows.append(("bound", human.exact_duration(outcome.bound)))
+        rows.append(("bound", exact_goal_text(instance.goals[0], outcome.bound)))
+    for claim in outcome.further:
+        proved = "proved" if claim.bound == claim.value else "not proved"
+        text = f"{exact_goal_text(claim.goal, claim.value)}, {goal_name(instance, claim.goal)}, {proved}"
+        rows.append(("and then", text))
     broken = violation_rows(evaluation)
     if outcome.gap is not None and not broken:
         rows.append(("gap", human.gap(outcome.gap)))
@@ -81,11 +86,9 @@ def key_lines(rows: Sequence[tuple[str, str]]) -> Text:
     return text
 
 
-def objective_name(instance: Instance) -> str:
-    """Say in words what the objective is."""
-    if instance.cost.combine is Combine.MAX:
-        return "the slowest stage or boundary for one micro-batch"
-    return "the sum of all stages and boundaries for one micro-batch"
+def objective_text(instance: Instance, value: int) -> str:
+    """Return a value of the first goal, and in words what it is."""
+    return f"{exact_goal_text(instance.goals[0], value)}, {goal_name(instance, instance.goals[0])}"
 
 
 def over_capacity(evaluation: Evaluation | None) -> list[str]:
@@ -101,8 +104,8 @@ def over_capacity(evaluation: Evaluation | None) -> list[str]:
 
 
 def compact_forms(instance: Instance, stage: Stage) -> str:
-    """Return the forms of the layers that choose one, equal neighbours merged: ``2·1·2``; ``-`` on one device."""
-    if stage.group.devices == 1:
+    """Return the forms of the layers that choose one, equal neighbours merged: ``2·1·2``; ``-`` if none does."""
+    if stage.group.tensor_parallel_degree == 1:
         return NOTHING
     chosen = [
         form
@@ -116,11 +119,19 @@ def _stage_cells(instance: Instance, stage: Stage) -> tuple[Text, Text, Text]:
     names = [instance.layers[layer].name for layer in stage.span.layers]
     ends = names if len(names) < 2 else [names[0], ELLIPSIS, names[-1]]
     devices = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in stage.group.counts)
+    devices += _shared(stage.group)
     return (
         Text(human.printable(" ".join(ends)) + f" ({len(names)})"),
         Text(human.printable(devices)),
         Text(compact_forms(instance, stage)),
     )
+
+
+def _shared(group: Group) -> str:
+    """Say how the devices of a stage share its work, unless they hold one replica and keep everything."""
+    ways = [f"{group.replicas} replicas of {group.tensor_parallel_degree}"] if group.replicas > 1 else []
+    ways += ["recompute"] if group.recompute else []
+    return f" ({', '.join(ways)})" if ways else ""
 
 
 def _cost_cells(index: int, cost: StageCost | None) -> tuple[Text, Text, Text, Text]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,9 @@ REFRESHES_PER_SECOND = 4
 class ProgressLine:
     """Best plan, bound, gap and seconds of a running search. ``report`` may be called from any thread."""
 
-    def __init__(self, title: str, *, quiet: bool) -> None:
+    def __init__(self, title: str, *, quiet: bool, say: Callable[[int], str] = human.duration) -> None:
         self.title = title
+        self._say = say
         self.shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._latest: Progress | None = None
         self._began = time.monotonic()
@@ -65,16 +67,20 @@ class ProgressLine:
     def _line(self) -> Text:
         from rich.text import Text
 
-        return Text(progress_text(self.title, self._latest, time.monotonic() - self._began), no_wrap=True)
+        return Text(
+            progress_text(self.title, self._latest, time.monotonic() - self._began, self._say), no_wrap=True
+        )
 
 
-def progress_text(title: str, progress: Progress | None, seconds: float) -> str:
+def progress_text(
+    title: str, progress: Progress | None, seconds: float, say: Callable[[int], str] = human.duration
+) -> str:
     """Return the line: ``cpsat on vgg16: best 12.34 ms, bound 12.01 ms, gap 2.67 %, 4 s``."""
     parts: list[str] = []
     if progress is not None and progress.objective is not None:
-        parts.append(f"best {human.duration(progress.objective)}")
+        parts.append(f"best {say(progress.objective)}")
     if progress is not None and progress.bound is not None:
-        parts.append(f"bound {human.duration(progress.bound)}")
+        parts.append(f"bound {say(progress.bound)}")
     if progress is not None and progress.objective and progress.bound is not None:
         parts.append(f"gap {human.gap((progress.objective - progress.bound) / progress.objective)}")
     parts.append(f"{seconds:.0f} s")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from formulation.options import Placement
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from solvers.catalogue import find_solver
+from solvers.in_order import solve_in_order
 
 if TYPE_CHECKING:
     from formulation.instance import Instance
@@ -36,7 +37,7 @@ def solve_checked(instance: Instance, solver: str, limits: Limits) -> Outcome:
 
     Raises RefutedError if the claim does not hold, and ValueError if the solver cannot take the instance.
     """
-    outcome = find_solver(solver).load()(instance, limits)
+    outcome = solve_in_order(instance, find_solver(solver).load(), limits)
     try:
         return checked(instance, outcome)
     except FalseClaimError as error:

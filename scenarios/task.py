@@ -6,6 +6,7 @@ import argparse
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from formulation.instance import Instance
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
@@ -14,6 +15,7 @@ from scenarios import output
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import ClaimFailedError, reading
 from scenarios.interrupt import run_stoppable
+from scenarios.judged import goal_text
 from scenarios.progress import ProgressLine
 from scenarios.reproducer import write_reproducer
 from scenarios.running import solve_and_cross_check, solve_checked
@@ -44,7 +46,8 @@ class Task:
         Raises ClaimFailedError, with a reproducer on file, if a claim fails its check, and ValueError if the
         solver cannot take the instance.
         """
-        with ProgressLine(f"{solver} on {self.scenario.name}", quiet=self.quiet) as line:
+        say = partial(goal_text, self.instance.goals[0])
+        with ProgressLine(f"{solver} on {self.scenario.name}", quiet=self.quiet, say=say) as line:
             limits = replace(self.limits, stopped=self.stop.is_set, progress=line.report)
 
             def work() -> Outcome:

@@ -19,7 +19,7 @@ from formulation.forms import forms_on
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
-from formulation.options import Placement
+from formulation.options import Placement, Recompute
 from formulation.outcome import Limits, Outcome, Progress, Proof
 from formulation.plan import Plan, Span, Stage
 
@@ -77,7 +77,7 @@ def count_plans(instance: Instance) -> int:
         if first == total:
             return 1
         return sum(
-            math.prod(len(choice) for choice in _choices(instance, first, stop, group.devices))
+            math.prod(len(choice) for choice in _choices(instance, first, stop, group.tensor_parallel_degree))
             * onward(stop, _with(used, group))
             for stop in range(first + 1, total + 1)
             for group in _groups(instance, used)
@@ -101,7 +101,7 @@ def _stages(instance: Instance, first: int, used: Used) -> Iterator[tuple[Stage,
     for stop in range(first + 1, total + 1):
         for group in _groups(instance, used):
             for rest in _stages(instance, stop, _with(used, group)):
-                for forms in itertools.product(*_choices(instance, first, stop, group.devices)):
+                for forms in itertools.product(*_choices(instance, first, stop, group.tensor_parallel_degree)):
                     yield (Stage(Span(first, stop), group, forms), *rest)
 
 
@@ -115,7 +115,24 @@ def _groups(instance: Instance, used: Used) -> Iterator[Group]:
         counts = (tuple((at, count) for at, count in enumerate(row) if count) for row in itertools.product(*left))
         groups = (Group(row) for row in counts if row)
     most = instance.constraints.max_servers
-    return (group for group in groups if most is None or len(group.counts) <= most)
+    return (
+        Group(group.counts, *mode)
+        for group in groups
+        if most is None or len(group.counts) <= most
+        for mode in _modes(instance, group.devices)
+    )
+
+
+def _modes(instance: Instance, devices: int) -> Iterator[tuple[int, bool]]:
+    """Yield the replicas and whether to recompute, as rule 2 allows them."""
+    asked = instance.constraints.recompute
+    degrees = instance.constraints.tensor_parallel_degrees or (devices,)
+    for replicas in range(1, devices + 1):
+        if devices % replicas == 0 and devices // replicas in degrees:
+            if asked is not Recompute.ALWAYS:
+                yield replicas, False
+            if asked is not Recompute.NEVER:
+                yield replicas, True
 
 
 def _with(used: Used, group: Group) -> Used:
@@ -124,10 +141,10 @@ def _with(used: Used, group: Group) -> Used:
     return tuple(count + taken.get(server, 0) for server, count in enumerate(used))
 
 
-def _choices(instance: Instance, first: int, stop: int, devices: int) -> list[tuple[int, ...]]:
+def _choices(instance: Instance, first: int, stop: int, degree: int) -> list[tuple[int, ...]]:
     """Return the forms that each layer of a stage may take."""
     return [
-        FORMS[:1] if layer.split is Split.FOLLOW else forms_on(layer.allowed_forms, devices)
+        FORMS[:1] if layer.split is Split.FOLLOW else forms_on(layer.allowed_forms, degree)
         for layer in instance.layers[first:stop]
     ]
 

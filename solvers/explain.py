@@ -20,9 +20,16 @@ from dataclasses import dataclass, replace
 from formulation.instance import Instance
 from formulation.outcome import Limits
 from formulation.plan import Plan
-from solvers.loosening import Limit, Slack, limits_of, memory_slack, without
+from solvers.loosening import Limit, limits_of, without
 from solvers.possible import Possible, StoppedError
+from solvers.slacks import Slack, memory_slack
 
+BY_WORD = {
+    "placement": "set constraints.placement to free",
+    "recompute": "set constraints.recompute to allowed: let stages compute activations again",
+    "tensor_parallel_degrees": "allow other tensor-parallel degrees",
+}
+"""By kind of limit: the change that leaves it out, where that is another word in the scenario."""
 QUESTION_PARTS = 4
 """One question of a bisection gets the time that is left divided by this."""
 
@@ -157,8 +164,7 @@ def _way_out(instance: Instance, limits: Sequence[Limit], plan: Plan, possible: 
     paths = tuple(limit.path for limit in limits)
     slack = limits[0].slack if len(limits) == 1 else memory_slack([str(limit.entry) for limit in limits])
     if slack is None:
-        free = limits[0].kind == "placement"
-        return WayOut(paths, "set constraints.placement to free" if free else f"leave out {paths[0]}")
+        return WayOut(paths, BY_WORD.get(limits[0].kind, f"leave out {paths[0]}"))
     low, high = _least(instance, slack, plan, possible)
     words = slack.say(high)
     if low < high:

@@ -63,7 +63,7 @@ def _fits(instance: Instance, stage: Stage, index: int, stages: int) -> bool:
 
 def _stage(instance: Instance, span: Span, group: Group, form: int) -> Stage:
     choices = [
-        FORMS[:1] if row.split is Split.FOLLOW else forms_on(row.allowed_forms, group.devices)
+        FORMS[:1] if row.split is Split.FOLLOW else forms_on(row.allowed_forms, group.tensor_parallel_degree)
         for row in instance.layers[span.first : span.stop]
     ]
     return Stage(span, group, tuple(form if form in row else row[0] for row in choices))

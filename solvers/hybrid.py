@@ -69,10 +69,11 @@ def stage_times(tables: Tables, max_live: int = MAX_LIVE) -> StageTimes:
     np.cumsum(tables.compute, axis=1, out=compute_sum[:, 1:])
     communication = np.full((kinds, total, total + 1), FORBIDDEN, dtype=np.int64)
     upper = np.triu_indices(total, 1, total + 1)
-    single = [index for index, kind in enumerate(tables.kinds) if kind.devices == 1]
-    several = [index for index, kind in enumerate(tables.kinds) if kind.devices > 1]
-    for index in single:
-        communication[index][upper] = 0
+    whole = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree == 1]
+    several = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree > 1]
+    for index in whole:  # nothing is split, so gradients are summed and that is all
+        sums = np.concatenate([[0], np.cumsum(tables.inside[index, :, 0])])
+        communication[index][upper] = (sums[None, :] - sums[:-1, None])[upper]
     if several:
         communication[several] = _least_communication(tables, several, max_live)
     compute = compute_sum[:, None, :] - compute_sum[:, :-1, None]
@@ -94,7 +95,7 @@ def _check_magnitude(tables: Tables) -> None:
 
 
 def _least_communication(tables: Tables, kinds: list[int], max_live: int) -> Times:
-    """Return ``[k, i, j]`` over the given kinds (all of several devices), FORBIDDEN where ``j <= i``."""
+    """Return ``[k, i, j]`` over the given kinds (all of split replicas), FORBIDDEN where ``j <= i``."""
     instance, last = tables.instance, last_uses(tables)
     incoming = edges_into(instance)
     total = len(instance.layers)

@@ -58,8 +58,10 @@ def labels_at(times: StageTimes, places: list[Place], threshold_ns: int) -> dict
     for index, place in enumerate(places):
         starts = _starts(tables, places, labels, ending.get(place[0], []), index, threshold_ns)
         stops = ends[tables.kind_of[index]][starts]
-        # A place where nothing fits keeps label 0: then no stage stops there at all.
-        labels[place] = int(np.where(stops > np.flatnonzero(starts), stops, 0).max(initial=0))
+        # A place where nothing fits keeps label 0: then no stage stops there at all. Of several ways in which its
+        # devices may work together the furthest counts.
+        label = int(np.where(stops > np.flatnonzero(starts), stops, 0).max(initial=0))
+        labels[place] = max(label, labels.get(place, 0))
     return labels
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from formulation.instance import Instance
-from formulation.options import Reserve
+from formulation.options import Recompute, Reserve
 
 
 def count(number: int, noun: str) -> str:
@@ -18,6 +18,12 @@ def size_text(size: int) -> str:
     thousandths = -(-size * 1000 // (1 << 30))
     exact = f"{size:,} bytes"
     return exact if thousandths < 10 else f"{thousandths // 1000}.{thousandths % 1000:03d} GiB ({exact})"
+
+
+def recompute(choice: Recompute) -> str:
+    """Say what stages do with their activations."""
+    never = choice is Recompute.NEVER
+    return "stages keep all activations for the backward pass" if never else "stages recompute all activations"
 
 
 def reserve(row: Reserve) -> str:

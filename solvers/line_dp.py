@@ -22,14 +22,16 @@ that of a relaxation, still a bound. Under free placement the line is one way of
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 
 import numpy as np
 
-from formulation.groups import Group, line_group, line_places
+from formulation.evaluate import evaluate
+from formulation.groups import Group, line_group, line_places, modes
 from formulation.instance import Instance
-from formulation.options import BoundaryCharge, Combine, Placement, StageTime
+from formulation.options import BoundaryCharge, Combine, Goal, Placement, StageTime
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import FORBIDDEN, Times, build_tables
@@ -54,22 +56,39 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Cost: O(devices**2 x layers**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
     limits, start = limits or Limits(), time.perf_counter()
-    places = {
-        (first, stop - first): line_group(instance, first, stop - first) for first, stop in line_places(instance)
-    }
-    sweep = Sweep(stage_times(build_tables(instance, tuple(places.values()))), places)
+    places = places_of(instance)
+    sweep = Sweep(stage_times(build_tables(instance, tuple(itertools.chain(*places.values())))), places)
     for group in sorted(places):
         late = limits.time_limit_s is not None and time.perf_counter() - start > limits.time_limit_s
         if late or limits.stopped():
             return Outcome(NAME, Proof.UNKNOWN, seconds=time.perf_counter() - start, notes=("stopped early",))
         sweep.reach(group)
     value, plan = sweep.best()
+    if instance.goals[0] is not Goal.BOTTLENECK:
+        return _priced(instance, plan, value, time.perf_counter() - start)
     seconds = time.perf_counter() - start
     if instance.constraints.placement is not Placement.LINE:
         notes = ("best on the line; free placement may do better",)
         blind = unseen(instance, "memory")
         return Outcome(NAME, Proof.FEASIBLE, plan, value, None, seconds, notes, blind)
     return Outcome(NAME, Proof.OPTIMAL, plan, value, value, seconds, blind_to=unseen(instance, "memory"))
+
+
+def places_of(instance: Instance) -> dict[Place, list[Group]]:
+    """Return the groups of every place of the line, one for each way in which its devices may work together."""
+    places: dict[Place, list[Group]] = {}
+    for first, stop in line_places(instance):
+        if (first, stop - first) not in places:
+            ways = modes(instance, stop - first)
+            places[first, stop - first] = [line_group(instance, first, stop - first, *way) for way in ways]
+    return places
+
+
+def _priced(instance: Instance, plan: Plan, bottleneck_ns: int, seconds: float) -> Outcome:
+    """Return the plan with the least bottleneck as an answer to another goal, about which it proves nothing."""
+    notes = (f"plans for the bottleneck, {bottleneck_ns} ns, and is priced by {instance.goals[0]}",)
+    value = evaluate(instance, plan).objective
+    return Outcome(NAME, Proof.FEASIBLE, plan, value, None, seconds, notes, unseen(instance, "memory"))
 
 
 class Sweep:
@@ -79,7 +98,7 @@ class Sweep:
     layer ``j`` after it, N + 1 values. Cells that no stages reach hold FORBIDDEN or more.
     """
 
-    def __init__(self, times: StageTimes, places: dict[Place, Group]) -> None:
+    def __init__(self, times: StageTimes, places: dict[Place, list[Group]]) -> None:
         cost = times.tables.instance.cost
         self.times = times
         self.places = places
@@ -87,7 +106,8 @@ class Sweep:
         self.stops: dict[tuple[Place, Label], Times] = {}
         self._join = np.maximum if cost.combine is Combine.MAX else np.add
         self._receiver_pays = cost.boundary_charge is BoundaryCharge.RECEIVER
-        self._index = {place: at for at, place in enumerate(places)}
+        groups = {group: at for at, group in enumerate(times.tables.groups)}
+        self._index = {place: [groups[group] for group in ways] for place, ways in places.items()}
         self._devices = max(sum(place) for place in places)
         self._links: dict[tuple[Place, Place], int] = {}
 
@@ -113,7 +133,7 @@ class Sweep:
         stop = total
         while stop > 0:
             first, label = self._start_of(place, after, stop)
-            stages.append(self._stage(place, Span(first, stop)))
+            stages.append(self._stage(place, Span(first, stop), label, after))
             if first > 0:
                 place, after = self._before(place, label, first), label
             stop = first
@@ -145,9 +165,12 @@ class Sweep:
         return self._join(self.starts[place, label][:, None], self._stage_ns(place, label, after))
 
     def _stage_ns(self, place: Place, label: Label, after: Label) -> Times:
-        """Return the times of all spans on a group between two links, N x (N + 1), FORBIDDEN where j <= i."""
+        """Return the least times of all spans on a place between two links; FORBIDDEN where j <= i."""
+        ways = {self.times.tables.kind_of[index] for index in self._index[place]}
+        return np.minimum.reduce([self._kind_ns(kind, label, after) for kind in sorted(ways)])
+
+    def _kind_ns(self, kind: int, label: Label, after: Label) -> Times:
         times, tables = self.times, self.times.tables
-        kind = tables.kind_of[self._index[place]]
         if not self._receiver_pays or not tables.links:
             return times.time[kind]
         received = tables.activation[label, :-1, None] + tables.gradient[after][None, :]
@@ -173,9 +196,15 @@ class Sweep:
                 return before
         raise LookupError(f"no group before devices {place} reaches layer {first} in {value} ns")
 
-    def _stage(self, place: Place, span: Span) -> Stage:
-        kind = self.times.tables.kind_of[self._index[place]]
-        return Stage(span, self.places[place], best_forms(self.times.tables, kind, span))
+    def _stage(self, place: Place, span: Span, label: Label, after: Label) -> Stage:
+        """Return the stage in the first way that takes least, with its best forms."""
+        tables = self.times.tables
+
+        def time_of(index: int) -> int:
+            return int(self._kind_ns(tables.kind_of[index], label, after)[span.first, span.stop])
+
+        index = min(self._index[place], key=time_of)
+        return Stage(span, tables.groups[index], best_forms(tables, tables.kind_of[index], span))
 
     def _before_places(self, place: Place) -> Iterator[Place]:
         """Yield the groups that end where this one begins, the smallest first."""
@@ -196,5 +225,5 @@ class Sweep:
 
     def _link(self, one: Place, other: Place) -> int:
         if (one, other) not in self._links:
-            self._links[one, other] = self.times.tables.link_index(self._index[one], self._index[other])
+            self._links[one, other] = self.times.tables.link_index(self._index[one][0], self._index[other][0])
         return self._links[one, other]

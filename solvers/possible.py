@@ -16,6 +16,7 @@ from formulation.evaluate import evaluate
 from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.memory import in_flight, optimizer_bytes
+from formulation.options import Goal, Recompute
 from formulation.outcome import Limits
 from formulation.plan import Plan
 from formulation.tables import Tables, build_tables
@@ -25,8 +26,8 @@ from solvers.cpsat.families import Family
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.placing import post_alike
 from solvers.cpsat.reading import read_plan
-from solvers.cpsat.search import price_ns
-from solvers.cpsat.valid import ceiling_ns, floors, staircase
+from solvers.cpsat.search import price_of
+from solvers.cpsat.valid import floors, staircase
 from solvers.fitting import fitting_plans
 
 
@@ -62,16 +63,17 @@ class Possible:
             if evaluate(instance, plan).feasible:
                 return self._remember(plan)
         tables = self._tables_of(instance)
-        timeless = [family for family in FAMILIES if family not in TIME_FAMILIES]
+        timed = any(limit.goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME) for limit in instance.constraints.at_most)
+        families = [family for family in FAMILIES if timed or family not in TIME_FAMILIES]
         memory = Family(101, "staircase", staircase(floors(tables)))
-        v = build_model(tables, ceiling_ns(tables), [*timeless, memory, Family(103, "alike", post_alike)])
+        v = build_model(tables, None, [*families, memory, Family(103, "alike", post_alike)])
         status = run(solver := make_solver(self.limits, self.left_s()), v.model, self.over)
         if status == cp_model.INFEASIBLE:
             return None
         if not found(status):
             raise StoppedError
         plan = read_plan(v, solver)
-        price_ns(instance, plan)
+        price_of(instance, plan)
         return self._remember(plan)
 
     def _remember(self, plan: Plan) -> Plan:
@@ -103,7 +105,8 @@ class Possible:
         """Return tables for an instance. Times depend on neither demands nor amounts of memory."""
         constraints = instance.constraints
         classes = tuple(instance.class_index(server) for server in range(len(instance.servers)))
-        key = (constraints.placement, constraints.max_servers, classes, instance.layers)
+        modes = (constraints.tensor_parallel_degrees, constraints.recompute)
+        key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers)
         if key not in self._tables:
             self._tables[key] = build_tables(instance, possible_groups(instance))
         return replace(self._tables[key], instance=instance)
@@ -117,6 +120,8 @@ def least_total_bytes(instance: Instance) -> int:
     """
     training = instance.training
     kept = in_flight(training.schedule, 0, 1, training.micro_batches)
+    if instance.constraints.recompute is not Recompute.NEVER:
+        kept = 1
     state = sum(optimizer_bytes(instance, layer) for layer in range(len(instance.layers)))
     return 2 * sum(instance.parameter_bytes) + state + kept * sum(instance.stash_bytes)
 

@@ -89,7 +89,7 @@ class Thrift:
         edges = [
             (live.index(edge.source), index) for index, edge in self._into.get(layer, []) if edge.source in span
         ]
-        for form in forms_on(row.allowed_forms, self._tables.kinds[kind].devices):
+        for form in forms_on(row.allowed_forms, self._tables.kinds[kind].tensor_parallel_degree):
             for key, labels in states.items():
                 change = sum(int(self._tables.between[kind, index, key[at], form]) for at, index in edges)
                 for label in labels:
@@ -100,7 +100,7 @@ class Thrift:
         state = held.optimizer[cell] + held.copies(slot) * held.weights[cell]
         return _Label(
             time=label.time + change + int(self._tables.inside[cell]),
-            held=label.held + int(state + held.kept(slot) * held.stash[cell]),
+            held=label.held + int(state + held.stashed(slot, cell[0]) * held.stash[cell]),
             working=max(label.working, int(held.working[cell])),
             form=form,
             before=label,

@@ -71,7 +71,7 @@ def best_forms(tables: Tables, kind: int, span: Span) -> tuple[int, ...]:
     """
     if len(span) == 0:
         raise ValueError(f"layers {span.first} to {span.stop} make no stage, so they have no forms")
-    if tables.kinds[kind].devices == 1:
+    if tables.kinds[kind].tensor_parallel_degree == 1:
         return (0,) * len(span)
     last, incoming = last_uses(tables), edges_into(tables.instance)
     states: _States = {(): (0, None)}
@@ -113,7 +113,9 @@ def _bear(
     """Try every form of a layer on every state: what it moves inside itself and at the edges into it."""
     inside = tables.inside[kind, layer].tolist()
     change = [(live.index(edge.source), tables.between[kind, index].tolist()) for index, edge in edges]
-    allowed = sorted(forms_on(tables.instance.layers[layer].allowed_forms, tables.kinds[kind].devices))
+    allowed = sorted(
+        forms_on(tables.instance.layers[layer].allowed_forms, tables.kinds[kind].tensor_parallel_degree)
+    )
     grown: _States = {}
     for key, (time, back) in states.items():
         for form in allowed:

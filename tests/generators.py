@@ -15,7 +15,17 @@ from formulation.cluster import DeviceClass, Server, cluster_graph
 from formulation.groups import Group
 from formulation.instance import Instance, build_instance
 from formulation.layers import FORMS, Layer, Split, layer_graph
-from formulation.options import AllReduce, Boundary, BoundaryCharge, Combine, CostModel, Count, StageTime, Training
+from formulation.options import (
+    AllReduce,
+    Boundary,
+    BoundaryCharge,
+    Combine,
+    CostModel,
+    Count,
+    StageTime,
+    Synchronisation,
+    Training,
+)
 from formulation.units import Link
 
 CLASSES = (
@@ -39,6 +49,7 @@ cost_models = st.builds(
     boundary=st.sampled_from(Boundary),
     boundary_charge=st.sampled_from(BoundaryCharge),
     combine=st.sampled_from(Combine),
+    synchronisation=st.sampled_from([*[Synchronisation.CHARGED] * 3, Synchronisation.OVERLAPPED]),
 )
 
 
@@ -139,4 +150,6 @@ def groups(draw: st.DrawFn, instance: Instance) -> Group:
     counts = [draw(st.integers(0, server.devices)) for server in instance.servers]
     if not any(counts):
         counts[draw(st.integers(0, len(counts) - 1))] = 1
-    return Group(tuple((server, count) for server, count in enumerate(counts) if count))
+    replicas = draw(st.sampled_from([one for one in range(1, sum(counts) + 1) if sum(counts) % one == 0]))
+    held = tuple((server, count) for server, count in enumerate(counts) if count)
+    return Group(held, replicas, draw(st.booleans()))

@@ -21,13 +21,13 @@ MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")
 def test_the_expected_optimum_is_proved_three_ways_and_certified(model: str) -> None:
     scenario = load_scenario(PAPER / f"{model}.yaml")
     instance = scenario.load()
-    assert scenario.expected_ns is not None
+    assert scenario.expected is not None
     for solve in (layered.solve, staged.solve, line_dp.solve):
         found = checked(instance, solve(instance, Limits()))
         assert found.proof is Proof.OPTIMAL
-        assert found.objective == found.bound == scenario.expected_ns
+        assert found.objective == found.bound == scenario.expected
         assert found.plan is not None
-        certificate = certify(instance, found.plan, scenario.expected_ns)
+        certificate = certify(instance, found.plan, scenario.expected)
         assert certificate.optimal
         verify(instance, certificate)
 
@@ -47,4 +47,4 @@ def test_the_line_is_provably_worse_on_its_witness() -> None:
     )
     values = [checked(one, layered.solve(one, Limits())) for one in (on_line, anywhere)]
     assert [found.proof for found in values] == [Proof.OPTIMAL, Proof.OPTIMAL]
-    assert [found.objective for found in values] == [load_scenario(path).expected_ns, 34_000_000]
+    assert [found.objective for found in values] == [load_scenario(path).expected, 34_000_000]

@@ -18,6 +18,7 @@ SCHEDULES: Mapping[Schedule, Callable[[int, int], PipelineSchedule]] = MappingPr
         Schedule.GPIPE: gpipe,
         Schedule.ONE_F_ONE_B: one_f_one_b,
         Schedule.ASYNC_ONE_F_ONE_B: async_one_f_one_b,
+        Schedule.DOUBLE_BUFFERED: async_one_f_one_b,
     }
 )
 """Builders by option: stages and micro-batches in, schedule out."""

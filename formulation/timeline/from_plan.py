@@ -7,7 +7,8 @@ belongs to the forward pass, what to the backward pass, and what to the end of a
 price                            where it goes
 ===============================  =============================================================================
 compute, eq. (3)                 forward and backward of the class that is slowest in both together, layer by layer
-inside a layer, form 0           synchronisation: the weight gradients, whole, once a step
+weight gradients                 synchronisation, whole, once a step; beside other work where it is overlapped
+recomputation                    the forward pass once more, before the backward pass
 inside a layer, form 1           forward: the all-reduce of the output
 inside a layer, form 2           backward: the all-reduce of the input's gradient
 between layers, to whole         forward: the tensor is gathered; its gradient already lies as it should
@@ -17,8 +18,8 @@ boundary                         transfers, over the slowest link between the tw
 ===============================  =============================================================================
 
 With ``StageTime.OVERLAP`` communication hides behind the computation of its own pass, so a pass takes the larger
-of both. With ``BoundaryCharge.RECEIVER`` devices stand still to fetch tensors. The optimiser takes no time, and
-no stage recomputes: an instance knows neither.
+of both. With ``BoundaryCharge.RECEIVER`` devices stand still to fetch tensors. The optimiser takes no time: an
+instance does not know of it.
 
 Where this differs from ``evaluate``, by how much, is told in ``docs/schedules.md``.
 """
@@ -34,7 +35,7 @@ from formulation.groups import Group, GroupKind, group_kind, link_between
 from formulation.instance import FormEdge, Instance
 from formulation.layers import Split
 from formulation.memory import layer_shares, stage_memory_bytes
-from formulation.options import BoundaryCharge, Schedule, StageTime
+from formulation.options import BoundaryCharge, Schedule, StageTime, Synchronisation
 from formulation.plan import Plan, Stage
 from formulation.schedules.catalogue import SCHEDULES
 from formulation.schedules.table import PipelineSchedule
@@ -63,7 +64,7 @@ def from_plan(
     Raises ValueError for other steps. Cost: linear in layers, edges and actions.
     """
     training = instance.training
-    flush = training.schedule is not Schedule.ASYNC_ONE_F_ONE_B
+    flush = training.schedule.flushes
     if steps < 1 or (flush and steps > 1):
         raise ValueError(f"steps is {steps}, expected 1{'' if flush else ' or more'} under {training.schedule}")
     receives = instance.cost.boundary_charge is BoundaryCharge.RECEIVER
@@ -73,6 +74,7 @@ def from_plan(
         execution=Execution(
             contention=contention,
             transfers=Transfers.RECEIVER if receives else Transfers.OVERLAPPED,
+            overlap_sync=instance.cost.synchronisation is Synchronisation.OVERLAPPED,
             updates_every=training.micro_batches,
         ),
         footprint=footprint_of(instance, plan),
@@ -89,6 +91,9 @@ def durations_of(instance: Instance, plan: Plan) -> Durations:
     return Durations(
         forward_ns=tuple(one.forward_ns for one in passes),
         backward_ns=tuple(one.backward_ns for one in passes),
+        recompute_ns=tuple(
+            one.forward_ns * stage.group.recompute for one, stage in zip(passes, plan.stages, strict=True)
+        ),
         sync_ns=tuple(one.sync_ns for one in passes),
         activation_ns=tuple(times.activation_ns(instance, *where) for where in zip(cuts, links, strict=True)),
         gradient_ns=tuple(times.gradient_ns(instance, *where) for where in zip(cuts, links, strict=True)),
@@ -107,7 +112,7 @@ class StagePasses:
 
 
 def _stage_passes(instance: Instance, stage: Stage) -> StagePasses:
-    kind = group_kind(instance, stage.group)
+    kind = replace(group_kind(instance, stage.group), recompute=False)
     forward = backward = forward_sent = backward_sent = sync = 0
     for layer in stage.span.layers:
         computed = _compute(instance, layer, kind)
@@ -137,14 +142,11 @@ def _compute(instance: Instance, layer: int, kind: GroupKind) -> tuple[int, int]
 
 def _inside(instance: Instance, stage: Stage, layer: int, kind: GroupKind) -> tuple[int, int, int]:
     """Return communication inside a layer: in the forward pass, in the backward pass, at the end of a step."""
-    if kind.link is None:
-        return 0, 0, 0
     source = times.layout_form(instance, stage.span, layer)
     form = 0 if source is None else stage.form(source)
-    if form:
-        spent = times.inside_ns(instance, layer, form, kind)
-        return (spent, 0, 0) if form == 1 else (0, spent, 0)
-    return 0, 0, times.synchronisation_ns(instance, layer, kind)
+    spent = times.passes_ns(instance, layer, form, kind)
+    sync = times.synchronisation_ns(instance, layer, form, kind)
+    return (spent, 0, sync) if form == 1 else (0, spent, sync)
 
 
 def _between(instance: Instance, stage: Stage, edge: FormEdge, kind: GroupKind) -> tuple[int, int]:
@@ -189,13 +191,16 @@ def footprint_of(instance: Instance, plan: Plan) -> Footprint:
     from all that a stage holds anyway. The working set counts among the latter, so it is held all the time here.
     """
     one, two = ([_held_bytes(instance, plan, index, kept) for index in range(len(plan))] for kept in (1, 2))
+    weights = [
+        sum(layer_shares(instance, stage, layer).weights for layer in stage.span.layers) for stage in plan.stages
+    ]
+    doubled = instance.training.schedule is Schedule.DOUBLE_BUFFERED
     return Footprint(
-        static_bytes=tuple(2 * less - more for less, more in zip(one, two, strict=True)),
-        stash_bytes=tuple(more - less for less, more in zip(one, two, strict=True)),
-        version_bytes=tuple(
-            sum(layer_shares(instance, stage, layer).weights for layer in stage.span.layers)
-            for stage in plan.stages
+        static_bytes=tuple(
+            2 * less - more + doubled * version for less, more, version in zip(one, two, weights, strict=True)
         ),
+        stash_bytes=tuple(more - less for less, more in zip(one, two, strict=True)),
+        version_bytes=tuple(0 if doubled else version for version in weights),
     )
 
 

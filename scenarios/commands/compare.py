@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from formulation.evaluate import evaluate
+from formulation.options import Goal
 from formulation.outcome import Outcome, Proof
 from scenarios import human, output
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import ClaimFailedError
+from scenarios.judged import exact_goal_text, goal_text
 from scenarios.running import RefutedError, contradiction
 from scenarios.task import EXIT_CODES, Task, open_task
 
@@ -39,10 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     task = open_task(arguments)
     rows = held_to_the_best(task, [compared_row(task, solver) for solver in arguments.solvers])
     best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
+    goal = task.instance.goals[0]
     if arguments.json:
         output.write_json(comparison_to_dict(task, rows, best))
     else:
-        output.write(output.render(_table(rows, best), "", _lines(rows, best)))
+        output.write(output.render(_table(goal, rows, best), "", _lines(goal, rows, best)))
     return _exit_code(rows, best)
 
 
@@ -123,7 +126,7 @@ def _keeps_rules(row: Row) -> str:
     return NOTHING if row.outcome is None or row.outcome.plan is None else "yes"
 
 
-def _table(rows: list[Row], best: Outcome | None) -> Table:
+def _table(goal: Goal, rows: list[Row], best: Outcome | None) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -133,11 +136,11 @@ def _table(rows: list[Row], best: Outcome | None) -> Table:
     for title in ("objective", "gap", "stages", "time"):
         table.add_column(title, justify="right")
     for row in rows:
-        table.add_row(row.solver, *_cells(row, best))
+        table.add_row(row.solver, *_cells(goal, row, best))
     return table
 
 
-def _cells(row: Row, best: Outcome | None) -> tuple[str, ...]:
+def _cells(goal: Goal, row: Row, best: Outcome | None) -> tuple[str, ...]:
     found, refuted = row.outcome, row.failure is ExitCode.FALSE_CLAIM
     if found is None:
         proof = "false claim" if refuted else row.reason.split(":", 1)[0]
@@ -146,16 +149,16 @@ def _cells(row: Row, best: Outcome | None) -> tuple[str, ...]:
     return (
         "false claim" if refuted else str(found.proof),
         _keeps_rules(row),
-        NOTHING if found.objective is None else human.duration(found.objective),
+        NOTHING if found.objective is None else goal_text(goal, found.objective),
         NOTHING if gap is None else human.gap(gap),
         NOTHING if found.plan is None else str(len(found.plan)),
         f"{found.seconds:.2f} s",
     )
 
 
-def _lines(rows: list[Row], best: Outcome | None) -> str:
+def _lines(goal: Goal, rows: list[Row], best: Outcome | None) -> str:
     """Return what the gap is measured against, and what each solver has to say."""
-    lines = ["gap: no solver proved a bound" if best is None or best.bound is None else _basis(best)]
+    lines = ["gap: no solver proved a bound" if best is None or best.bound is None else _basis(goal, best)]
     if best is not None and best.proof is Proof.INFEASIBLE:
         lines = [f"no plan exists ({best.solver})"]
     for row in rows:
@@ -164,9 +167,9 @@ def _lines(rows: list[Row], best: Outcome | None) -> str:
     return "\n".join(lines)
 
 
-def _basis(best: Outcome) -> str:
+def _basis(goal: Goal, best: Outcome) -> str:
     what = "the proved optimum" if best.proof is Proof.OPTIMAL else "the best proved bound (no optimum was proved)"
-    return f"gap: (objective - bound) / objective, to {what}, {human.exact_duration(best.bound or 0)}"
+    return f"gap: (objective - bound) / objective, to {what}, {exact_goal_text(goal, best.bound or 0)}"
 
 
 def comparison_to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from formulation.evaluate import Evaluation, evaluate
+from formulation.options import Goal
 from formulation.outcome import Outcome, Proof
 from formulation.plan import Plan
 from ingest.plan_file import plan_to_dict, read_plan
@@ -13,6 +14,7 @@ from scenarios import human, output
 from scenarios.commands.compare import gap_to
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import InputError, reading
+from scenarios.judged import exact_goal_text
 from scenarios.running import MAIN_SOLVER, contradiction
 from scenarios.task import Task, open_task
 
@@ -73,16 +75,14 @@ def _show(task: Task, plan: Plan, evaluation: Evaluation, best: Outcome | None) 
 
 
 def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
-    from scenarios.display import key_lines, objective_name, over_capacity, violation_rows
+    from scenarios.display import key_lines, objective_text, over_capacity, violation_rows
 
     rows: list[tuple[str, str]] = []
     if evaluation.objective is not None:
-        rows.append(
-            ("objective", f"{human.exact_duration(evaluation.objective)}, {objective_name(task.instance)}")
-        )
+        rows.append(("objective", objective_text(task.instance, evaluation.objective)))
     rows += violation_rows(evaluation) or [("rules", "the plan keeps every rule")]
     if best is not None:
-        rows.append(("optimum", _optimum_text(best)))
+        rows.append(("optimum", _optimum_text(task.instance.goals[0], best)))
         rows += [("note", human.printable(note)) for note in best.notes]
     gap = gap_of(evaluation, best)
     if gap is not None and best is not None:
@@ -92,13 +92,13 @@ def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
     return key_lines(rows)
 
 
-def _optimum_text(best: Outcome) -> str:
+def _optimum_text(goal: Goal, best: Outcome) -> str:
     solver = f"{best.solver}, {best.seconds:.2f} s"
     if best.proof is Proof.OPTIMAL and best.objective is not None:
-        return f"{human.exact_duration(best.objective)}, proved ({solver})"
+        return f"{exact_goal_text(goal, best.objective)}, proved ({solver})"
     if best.proof is Proof.INFEASIBLE:
         return f"no plan exists, proved ({solver})"
-    bound = "no bound" if best.bound is None else f"not below {human.exact_duration(best.bound)}"
+    bound = "no bound" if best.bound is None else f"not below {exact_goal_text(goal, best.bound)}"
     return f"not proved: {bound} ({solver})"
 
 

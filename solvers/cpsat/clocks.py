@@ -13,15 +13,16 @@ communication have a clock each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.options import BoundaryCharge, Combine, StageTime
+from formulation.options import BoundaryCharge, Combine, Goal, StageTime
 from solvers.cpsat.communication import own_communication
 from solvers.cpsat.conditional import Conditional
 from solvers.cpsat.families import Family, Posted
+from solvers.cpsat.iteration import post_iteration
 from solvers.cpsat.variables import Expression, Variables
 
 
@@ -36,23 +37,61 @@ class Clock:
 
 def post_stage_time(v: Variables) -> Posted:
     """(5) No clock passes the threshold."""
-    add_up = v.tables.instance.cost.combine is Combine.SUM
     clocks, constraints = _clocks(v)
     yield from (((), constraint) for constraint in constraints)
-    reading = [
-        [v.model.new_int_var(0, v.threshold_ns, f"clock[{c},{i}]") for i in range(v.layers)]
-        for c in range(len(clocks))
+    add_up = v.tables.instance.cost.combine is Combine.SUM
+    reading, constraints = _readings(v, clocks, v.threshold_ns, _summed if add_up else _set_back)
+    yield from (((0, at), constraint) for at, constraint in enumerate(constraints))
+    total = v.layers
+    ends = [
+        reading[c][i] + (clock.tail[i + 1] if i + 1 < total else 0)
+        for c, clock in enumerate(clocks)
+        for i in range(total)
     ]
+    paid = _boundaries(v)
+    for constraint in post_iteration(v, ends, paid, lambda most: _latency(v, clocks, paid, most)):
+        yield (1,), constraint
+
+
+Readings = list[list[cp_model.IntVar]]
+
+
+def _readings(
+    v: Variables, clocks: list[Clock], most: int, post: Callable[..., Iterator[cp_model.Constraint]]
+) -> tuple[Readings, list[cp_model.Constraint]]:
+    """Let the clocks run along the layers, none above ``most``."""
+    reading = [
+        [v.model.new_int_var(0, most, f"clock[{c},{i}]") for i in range(v.layers)] for c in range(len(clocks))
+    ]
+    constraints: list[cp_model.Constraint] = []
     for c, clock in enumerate(clocks):
-        yield (c, 0), v.model.add(reading[c][0] >= clock.own[0])
+        constraints.append(v.model.add(reading[c][0] >= clock.own[0]))
         for i in range(1, v.layers):
-            post = _summed if add_up else _set_back
-            for constraint in post(v, clocks, reading, c, i):
-                yield (c, i), constraint
+            constraints += post(v, clocks, reading, c, i)
+    return reading, constraints
+
+
+def _latency(
+    v: Variables, clocks: list[Clock], boundaries: list[Expression], most: int
+) -> tuple[Expression, list[cp_model.Constraint]]:
+    """Return the time of one micro-batch through all stages and boundaries, and what holds it up."""
+    if len(clocks) == 1:
+        own = (sum(part) for part in (clocks[0].own, clocks[0].head[1:], clocks[0].tail[1:], boundaries))
+        return sum(own), []
+    reading, constraints = _readings(v, clocks, most, _summed)
+    total = v.model.new_int_var(0, most, "latency")
+    return total, [*constraints, *(v.model.add(total >= row[-1]) for row in reading)]
+
+
+def _boundaries(v: Variables) -> list[Expression]:
+    """Return what links pay before each layer but the first, if they do."""
+    if not _links_pay(v) or Goal.ITERATION_TIME not in v.thresholds:
+        return []
+    return [_crossing_time(v, i, activation=True, gradient=True) for i in range(1, v.layers)]
 
 
 def _set_back(
-    v: Variables, clocks: list[Clock], reading: list[list[cp_model.IntVar]], c: int, i: int
+    v: Variables, clocks: list[Clock], reading: Readings, c: int, i: int
 ) -> Iterator[cp_model.Constraint]:
     clock = clocks[c]
     goes_on = v.model.add(reading[c][i] >= reading[c][i - 1] + clock.own[i])
@@ -63,7 +102,7 @@ def _set_back(
 
 
 def _summed(
-    v: Variables, clocks: list[Clock], reading: list[list[cp_model.IntVar]], c: int, i: int
+    v: Variables, clocks: list[Clock], reading: Readings, c: int, i: int
 ) -> Iterator[cp_model.Constraint]:
     clock, link = clocks[c], _crossing_time(v, i, activation=True, gradient=True) if _links_pay(v) else 0
     for other, before in enumerate(clocks):
@@ -133,7 +172,8 @@ def _post_crossing(v: Variables, i: int) -> Posted:
     """At layer i: forbid links that take too long alone, and tell the clocks which link is crossed."""
     times = [int(v.tables.activation[x, i] + v.tables.gradient[x, i]) for x in range(len(v.tables.links))]
     forbidden = [_links_pay(v) and time > v.threshold_ns for time in times]
-    counted = not _links_pay(v) or v.tables.instance.cost.combine is Combine.SUM
+    summed = v.tables.instance.cost.combine is Combine.SUM or Goal.ITERATION_TIME in v.thresholds
+    counted = not _links_pay(v) or summed
     if all(forbidden):
         yield (i,), v.model.add(v.cut[i] == 0)
         return

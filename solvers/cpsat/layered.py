@@ -13,12 +13,13 @@ from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
 from formulation.plan import Plan
 from formulation.tables import build_tables
+from solvers.cpsat.bounds import ceiling, lower_bound
 from solvers.cpsat.families import Family
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.reading import read_plan
 from solvers.cpsat.search import Question, Search
 from solvers.cpsat.start import first_plan
-from solvers.cpsat.valid import ceiling_ns, floors, lower_bound_ns, redundant_families
+from solvers.cpsat.valid import floors, redundant_families
 
 NAME = "cpsat"
 
@@ -39,10 +40,10 @@ def solve(
     posted = (*families, *redundant_families(tables))
     return Search(
         instance=instance,
-        question=Question(lambda threshold_ns: build_model(tables, threshold_ns, posted), read_plan),
+        question=Question(lambda threshold: build_model(tables, threshold, posted), read_plan),
         limits=limits or Limits(),
         began=began,
         plan=start or first_plan(tables),
-        lower=lower_bound_ns(tables, floors(tables)),
-        upper=ceiling_ns(tables) + 1,
+        lower=lower_bound(tables, floors(tables)),
+        upper=ceiling(tables) + 1,
     ).outcome(NAME)

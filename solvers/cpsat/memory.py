@@ -1,19 +1,21 @@
 """(7) ``memory``: every stage fits into its devices, however its layers are split.
 
-Three counters run along the layers of a stage, like the clocks of time: what is held once (``fixed``), once per
-copy of the weights (``weights``) and once per micro-batch in flight (``stash``, which begins with what the stage
-received); a fourth is the largest working set so far. Slots are counted from the last stage, so the copies and
-the micro-batches in flight are constants of the slot, and the limit is linear:
+Three counters run along the layers of a stage, like the clocks of time: what is held once (``fixed``, also the
+stash of a stage that recomputes), once per copy of the weights (``weights``) and once per micro-batch in flight
+(``stash``, which begins with what the stage received); a fourth is the largest working set so far. Slots are
+counted from the last stage, so copies and micro-batches in flight are constants of the slot; the limit is linear:
 
     layer l in slot k:  fixed[l] + copies(k) * weights[l] + kept(k) * stash[l] + working[l] <= capacity
 """
 
 from __future__ import annotations
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables, memory_tables
+from formulation.options import Goal
 from formulation.tables import Times
 from solvers.cpsat.conditional import Conditional
 from solvers.cpsat.families import Family, Posted
@@ -22,11 +24,18 @@ from solvers.cpsat.variables import Expression, Variables
 
 def post_memory(v: Variables) -> Posted:
     """(7) Where memory is limited, no layer brings its stage above the capacity of its devices."""
-    if not v.tables.instance.constraints.memory:
-        return
     held = memory_tables(v.tables)
-    most = max(held.capacity)
-    parts = (held.optimizer, held.weights, held.stash, held.working)
+    capacity = _capacity(v, held)
+    if capacity is None:
+        return
+    most = max(capacity)
+    again = np.array(held.recomputes)[:, None, None]
+    parts = (
+        held.optimizer + np.where(again, held.stash, 0),
+        held.weights,
+        np.where(again, 0, held.stash),
+        held.working,
+    )
     readings: list[list[cp_model.IntVar]] = []
     for name, part in zip(("fixed", "weights", "stash", "working"), parts, strict=True):
         row = [v.model.new_int_var(0, most, f"{name}[{i}]") for i in range(v.layers)]
@@ -45,13 +54,21 @@ def post_memory(v: Variables) -> Posted:
                 goes_on = v.model.add(row[i] >= added)
                 goes_on.only_enforce_if(~v.cut[i])
                 yield (i,), goes_on
-    yield from _limits(v, held, readings)
+    yield from _limits(v, held, capacity, readings)
 
 
-def _limits(v: Variables, held: MemoryTables, readings: list[list[cp_model.IntVar]]) -> Posted:
+def _capacity(v: Variables, held: MemoryTables) -> list[int] | None:
+    """Return what a device of each kind may hold; None if there is no limit at all."""
+    most = v.thresholds.get(Goal.MEMORY)
+    if not v.tables.instance.constraints.memory:
+        return None if most is None else [most] * len(held.capacity)
+    return list(held.capacity) if most is None else [min(most, size) for size in held.capacity]
+
+
+def _limits(v: Variables, held: MemoryTables, sizes: list[int], readings: list[list[cp_model.IntVar]]) -> Posted:
     fixed, weights, stash, working = readings
     for i in range(v.layers):
-        capacity = sum(held.capacity[c] * literal for c, literal in enumerate(v.layer_kind[i]))
+        capacity = sum(sizes[c] * literal for c, literal in enumerate(v.layer_kind[i]))
         for k in range(v.slots):
             needed = fixed[i] + held.copies(k) * weights[i] + held.kept(k) * stash[i] + working[i]
             limit = v.model.add(needed <= capacity)

@@ -5,32 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from formulation.tables import Tables
+from solvers.cpsat.bounds import stage_threshold_ns, thresholds_of
 from solvers.cpsat.clocks import TIME_FAMILIES
 from solvers.cpsat.demands import DEMAND_FAMILIES
 from solvers.cpsat.families import PLAN_FAMILIES, Family
+from solvers.cpsat.judged import JUDGED_FAMILIES
 from solvers.cpsat.memory import MEMORY_FAMILIES
 from solvers.cpsat.variables import Variables, make_variables
 
-FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES + DEMAND_FAMILIES
+FAMILIES: tuple[Family, ...] = (
+    PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES + DEMAND_FAMILIES + JUDGED_FAMILIES
+)
 """The families that define a plan and its objective; redundant ones are in ``solvers.cpsat.valid``."""
 
 
 def build_model(
     tables: Tables,
-    threshold_ns: int,
+    threshold: int | None,
     families: Sequence[Family],
     *,
     layered: bool = True,
     names: bool = False,
 ) -> Variables:
-    """Post the families to a new model that asks for a plan of at most ``threshold_ns``.
+    """Post the families to a new model that asks for a plan whose first goal is at most ``threshold`` (None: any).
 
     With ``names`` every constraint is called ``family[index]``, for reading an exported model; naming takes
     longer than building. Cost: O(slots x layers x kinds) clauses.
     """
     instance = tables.instance
     slots = min(len(instance.layers), instance.devices)
-    v = make_variables(tables, threshold_ns, slots, layered=layered)
+    limits = thresholds_of(instance, threshold)
+    v = make_variables(tables, limits, stage_threshold_ns(tables, limits), slots, layered=layered)
     for family in families:
         for index, constraint in family.post(v):
             if names:

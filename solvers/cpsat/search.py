@@ -60,7 +60,7 @@ class Search:
     def outcome(self, solver: str) -> Outcome:
         """Search, and say what came of it. The objective is the evaluator's price of the plan."""
         if self.plan is not None:
-            self.upper = price_ns(self.instance, self.plan)
+            self.upper = price_of(self.instance, self.plan)
         self._search()
         if self.plan is not None and self.lower >= self.upper:
             self._tidy()
@@ -101,27 +101,27 @@ class Search:
         low, high = np.searchsorted(values, [self.lower, self.upper])
         return int(values[(low + high - 1) // 2]) if low < high else self.upper - 1
 
-    def _value_above(self, threshold_ns: int) -> int:
+    def _value_above(self, threshold: int) -> int:
         """Return the least value that an objective above the threshold can have (at most the best known)."""
         values = self.question.values
         if values is None:
-            return threshold_ns + 1
-        at = int(np.searchsorted(values, threshold_ns, side="right"))
+            return threshold + 1
+        at = int(np.searchsorted(values, threshold, side="right"))
         return min(int(values[at]), self.upper) if at < len(values) else self.upper
 
-    def _ask(self, threshold_ns: int) -> tuple[cp_model.CpSolverStatus, Plan | None]:
-        v = self.question.build(threshold_ns)
+    def _ask(self, threshold: int) -> tuple[cp_model.CpSolverStatus, Plan | None]:
+        v = self.question.build(threshold)
         limit = self.limits.time_limit_s
         solver = make_solver(self.limits, None if limit is None else self.began + limit - time.monotonic())
         status = run(solver, v.model, self._over)
         return status, self.question.read(v, solver) if found(status) else None
 
-    def _take(self, plan: Plan, threshold_ns: int) -> None:
+    def _take(self, plan: Plan, threshold: int) -> None:
         """Keep a plan at the evaluator's price, which must keep the promise of the threshold."""
-        price = price_ns(self.instance, plan)
-        if price > threshold_ns:
+        price = price_of(self.instance, plan)
+        if price > threshold:
             raise SolverDefectError(
-                f"the model accepts a plan at {threshold_ns} ns that the evaluator prices at {price} ns"
+                f"the model accepts a plan at {threshold} that the evaluator prices at {price}"
             )
         self.plan, self.upper = plan, price
 
@@ -152,7 +152,7 @@ class SolverDefectError(FalseClaimError):
     """The model and the evaluator contradict each other: a defect, never a property of the input."""
 
 
-def price_ns(instance: Instance, plan: Plan) -> int:
+def price_of(instance: Instance, plan: Plan) -> int:
     """Return the evaluator's price of a plan that must keep every rule; else raise SolverDefectError."""
     evaluation = evaluate(instance, plan)
     if evaluation.objective is None or evaluation.violations:

@@ -49,12 +49,12 @@ class StageLimits:
         return fits if self.held is None else fits & self._room(self.held, slot, kind)
 
     def _room(self, held: MemoryTables, slot: int, kind: int) -> Bits:
-        copies, kept = held.copies(slot), held.kept(slot)
+        copies, kept, stashed = held.copies(slot), held.kept(slot), held.stashed(slot, kind)
         key = (kind, copies, kept)
         if key not in self._roomy:
             parts = (held.optimizer, held.weights, held.stash)
             fixed, weights, stash = (_prefix(part[kind].min(axis=1)) for part in parts)
-            summed = fixed + copies * weights + kept * stash
+            summed = fixed + copies * weights + stashed * stash
             needed = summed[None, :] - summed[:-1, None] + kept * held.received[kind, :-1, None]
             needed[:, 1:] += _largest_so_far(held.working[kind].min(axis=1))
             self._roomy[key] = needed <= held.capacity[kind]

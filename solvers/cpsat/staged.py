@@ -11,11 +11,12 @@ from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
 from formulation.tables import build_tables
 from solvers.cpsat import layered
+from solvers.cpsat.bounds import ceiling, lower_bound
 from solvers.cpsat.model import build_model
 from solvers.cpsat.search import Question, Search
 from solvers.cpsat.stage_plans import Stages
 from solvers.cpsat.stages import applies, stage_families
-from solvers.cpsat.valid import ceiling_ns, floors, lower_bound_ns
+from solvers.cpsat.valid import floors
 from solvers.cpsat.warm_start import best_start, start_of_a_neighbour
 from solvers.hybrid import stage_times
 
@@ -40,15 +41,15 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     return Search(
         instance=instance,
         question=Question(
-            lambda threshold_ns: build_model(tables, threshold_ns, families, layered=False),
+            lambda threshold: build_model(tables, threshold, families, layered=False),
             stages.read,
             stages.objective_values(),
         ),
         limits=limits or Limits(),
         began=began,
         plan=best_start(instance, stages, _over(limits or Limits(), began)),
-        lower=lower_bound_ns(tables, floors(tables)),
-        upper=ceiling_ns(tables) + 1,
+        lower=lower_bound(tables, floors(tables)),
+        upper=ceiling(tables) + 1,
     ).outcome(NAME)
 
 

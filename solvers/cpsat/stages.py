@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.options import BoundaryCharge, Combine, Placement
+from formulation.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.tables import Tables
 from solvers.cpsat.clocks import post_boundary_time
 from solvers.cpsat.families import Family, Posted, post_cover, post_devices, post_line
@@ -34,14 +34,16 @@ from solvers.line_threshold import LineReach
 
 
 def applies(tables: Tables) -> bool:
-    """Tell whether a stage is its own affair: its time is, and only the slowest counts.
+    """Tell whether a stage is its own affair: its time is, and only the slowest counts and is limited.
 
     Demands of the user are posted to the layered model only, so there must be none.
     """
     cost, constraints = tables.instance.cost, tables.instance.constraints
     return (
-        not tables.instance.demands.named()
+        tables.instance.goals[0] is Goal.BOTTLENECK
+        and not tables.instance.demands.named()
         and not constraints.own
+        and not constraints.at_most
         and cost.boundary_charge is BoundaryCharge.LINK
         and cost.combine is Combine.MAX
     )

@@ -19,7 +19,7 @@ import numpy as np
 from formulation.groups import line
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables, memory_tables
-from formulation.options import Combine, StageTime
+from formulation.options import StageTime
 from formulation.tables import FORBIDDEN, Tables, Times
 from solvers.cpsat.families import Family, Posted
 from solvers.cpsat.placing import area, device_prices, post_alike
@@ -51,7 +51,7 @@ class MemoryFloors:
 
     def furthest(self, kind: int, slot: int) -> Times:
         """Return for every first layer the last layer index at which a stage of this slot may stop."""
-        copies, kept = self.tables.copies(slot), self.tables.kept(slot)
+        copies, kept = self.tables.copies(slot), self.tables.stashed(slot, kind)
         held = self.fixed[kind] + copies * self.weights[kind] + kept * self.stash[kind]
         return np.searchsorted(held, held + self.tables.capacity[kind], side="right") - 1
 
@@ -95,25 +95,6 @@ def furthest(limits: Floors, kind: int, slot: int, threshold_ns: int) -> Times:
     if limits.memory is not None:
         ends.append(limits.memory.furthest(kind, slot))
     return np.min(np.stack(ends), axis=0)
-
-
-def lower_bound_ns(tables: Tables, limits: Floors) -> int:
-    """Return a value that no objective can undercut, from areas and single layers alone."""
-    if tables.instance.cost.combine is Combine.SUM:
-        return int(max(np.diff(prefix).min(axis=0).sum() for prefix in limits.sums))
-    alone = max(int(np.diff(prefix).min(axis=0).max()) for prefix in limits.sums)
-    return max(alone, -(-int(limits.area[-1]) // int(limits.offer[-1])))
-
-
-def ceiling_ns(tables: Tables) -> int:
-    """Return a value that no plan exceeds: everything at its dearest, one after another."""
-    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
-    return int(
-        tables.compute.max(axis=0).sum()
-        + real.max(axis=(0, 2)).sum()
-        + tables.between.max(axis=(0, 2, 3)).sum()
-        + (tables.activation + tables.gradient).max(axis=0, initial=0).sum()
-    )
 
 
 def staircase(limits: Floors) -> Callable[[Variables], Posted]:

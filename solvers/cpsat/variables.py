@@ -19,12 +19,14 @@ constant of the slot, which keeps memory limits linear.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
 from formulation.forms import forms_on
 from formulation.layers import Split
+from formulation.options import Goal
 from formulation.tables import Tables
 
 Literal = cp_model.IntVar
@@ -33,10 +35,15 @@ Expression = cp_model.LinearExpr | int
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """The model and its variables. ``threshold_ns`` is the value that the objective must not exceed."""
+    """The model and its variables.
+
+    ``thresholds`` are what a plan may have at most of every goal that is limited; ``threshold_ns`` what every
+    stage and boundary may therefore take.
+    """
 
     model: cp_model.CpModel
     tables: Tables
+    thresholds: Mapping[Goal, int]
     threshold_ns: int
     slots: int
     starts: list[list[Literal]]
@@ -83,7 +90,9 @@ class Variables:
         return self.known_together[first, last]
 
 
-def make_variables(tables: Tables, threshold_ns: int, slots: int, *, layered: bool = True) -> Variables:
+def make_variables(
+    tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int, *, layered: bool = True
+) -> Variables:
     """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold.
 
     Without ``layered`` there are no variables for kinds and forms of single layers (stage tables stand for them).
@@ -97,6 +106,7 @@ def make_variables(tables: Tables, threshold_ns: int, slots: int, *, layered: bo
     return Variables(
         model=model,
         tables=tables,
+        thresholds=thresholds,
         threshold_ns=threshold_ns,
         slots=slots,
         starts=starts,
@@ -126,6 +136,6 @@ def _states(
     return {
         (c, t): model.new_bool_var(f"state[{layer},{c},{t}]")
         for c, kind in enumerate(tables.kinds)
-        for t in forms_on(row.allowed_forms, kind.devices)
+        for t in forms_on(row.allowed_forms, kind.tensor_parallel_degree)
         if int(tables.inside[c, layer, t]) <= threshold_ns
     }

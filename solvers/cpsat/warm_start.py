@@ -8,14 +8,15 @@ from dataclasses import replace
 from formulation.evaluate import evaluate
 from formulation.groups import possible_groups
 from formulation.instance import Instance
-from formulation.options import BoundaryCharge, Combine, Placement
+from formulation.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import Tables, build_tables
 from solvers import line_dp
+from solvers.cpsat.bounds import ceiling_ns, lower_bound_ns
 from solvers.cpsat.stage_plans import Stages
 from solvers.cpsat.stages import applies
 from solvers.cpsat.start import first_plan
-from solvers.cpsat.valid import ceiling_ns, floors, lower_bound_ns
+from solvers.cpsat.valid import floors
 from solvers.hybrid import stage_times
 from solvers.line_threshold import LineReach
 
@@ -23,11 +24,12 @@ from solvers.line_threshold import LineReach
 def start_of_a_neighbour(instance: Instance, over: Callable[[], bool]) -> Plan | None:
     """Return a first plan for an instance whose stages are not independent: that of one where they are.
 
-    The neighbour charges links instead of receivers and takes the slowest stage instead of the sum. Its plan
-    is a hint and no more; None if it breaks a rule here, or if demands speak of single layers.
+    The neighbour charges links instead of receivers, and is judged by the slowest stage whatever this instance is
+    judged by. Its plan is a hint and no more; None if it breaks a rule here, or if demands speak of single layers.
     """
     cost = replace(instance.cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
-    neighbour = replace(instance, cost=cost)
+    limits = replace(instance.constraints, at_most=())
+    neighbour = replace(instance, cost=cost, constraints=limits, goals=(Goal.BOTTLENECK,))
     tables = build_tables(neighbour, possible_groups(neighbour))
     if not applies(tables):
         return None

@@ -19,13 +19,20 @@ ACCPAR_BETWEEN = (
     (HALF, HALF, 0),
     (2 * QUARTER, 0, HALF),
 )
-WEIGHTS, OUTPUT, INPUT = Fraction(1000), Fraction(100), Fraction(10)
+WEIGHTS, OUTPUT, INPUT, NINE = Fraction(1000), Fraction(100), Fraction(10), Fraction(9)
+
+
+def spent(split: Split, form: int, devices: int, kind: AllReduce) -> list[Volume]:
+    """What one replica on so many devices moves for a layer: in its passes, and for its weights."""
+    passes = forms.inside(split, form, devices, sizes=(OUTPUT, INPUT), kind=kind)
+    sync = forms.synchronised(split, form, devices, 1, weights_bytes=int(WEIGHTS), kind=kind)
+    return [volume for volume in (passes, sync) if volume != NOTHING]
 
 
 @pytest.mark.parametrize("source", FORMS)
 @pytest.mark.parametrize("form", FORMS)
 def test_between_on_two_devices_is_accpars_table(source, form):
-    found = forms.between(Split.MATRIX, source, form, 1000, 2)
+    found = forms.between(Split.MATRIX, source, form, Fraction(1000), 2)
     assert found.amount_bytes == 1000 * ACCPAR_BETWEEN[source][form]
 
 
@@ -36,7 +43,7 @@ def test_between_on_n_devices(n):
     expected = ((0, mixed, beta), (beta, beta, 0), (mixed, 0, beta))
     for source in FORMS:
         for form in FORMS:
-            assert forms.between(Split.MATRIX, source, form, 7, n).amount_bytes == 7 * expected[source][form]
+            assert forms.between(Split.MATRIX, source, form, Fraction(7), n).amount_bytes == 7 * expected[source][form]
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -46,14 +53,21 @@ def test_join_keeps_one_layout_for_everything(n):
     expected = ((0, beta, mixed), (beta, 0, beta), (mixed, beta, 0))
     for source in FORMS:
         for form in FORMS:
-            assert forms.between(Split.JOIN, source, form, 7, n).amount_bytes == 7 * expected[source][form]
+            assert forms.between(Split.JOIN, source, form, Fraction(7), n).amount_bytes == 7 * expected[source][form]
 
 
 def test_messages_count_peers_each_way():
     """Rows to columns moves F and E, each to n - 1 peers; whole to rows moves only E; no bytes, no message."""
-    assert forms.between(Split.MATRIX, 0, 1, 9, 3) == Volume(Fraction(4), 4)
-    assert forms.between(Split.MATRIX, 1, 0, 9, 3) == Volume(Fraction(6), 2)
-    assert forms.between(Split.MATRIX, 2, 1, 9, 3) == NOTHING
+    assert forms.between(Split.MATRIX, 0, 1, NINE, 3) == Volume(Fraction(4), 4)
+    assert forms.between(Split.MATRIX, 1, 0, NINE, 3) == Volume(Fraction(6), 2)
+    assert forms.between(Split.MATRIX, 2, 1, NINE, 3) == NOTHING
+
+
+def test_a_second_forward_pass_moves_what_goes_forward_again():
+    """Rows to columns: F and E take 2 bytes and 2 messages each; columns to whole goes forward, whole to rows back."""
+    assert forms.between(Split.MATRIX, 0, 1, NINE, 3, forwards=2) == Volume(Fraction(6), 6)
+    assert forms.between(Split.MATRIX, 2, 2, NINE, 3, forwards=2) == Volume(Fraction(12), 4)
+    assert forms.between(Split.MATRIX, 1, 0, NINE, 3, forwards=2) == Volume(Fraction(6), 2)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +75,34 @@ def test_messages_count_peers_each_way():
 )
 def test_each_form_of_a_matrix_sums_another_tensor(form, amount):
     """AccPar Table 4: Type I sums the weight gradient, II the output, III the input gradient."""
-    sizes = (WEIGHTS, OUTPUT, INPUT)
-    plain = forms.inside(Split.MATRIX, form, 2, sizes=sizes, kind=AllReduce.PLAIN)
-    assert plain == Volume(amount, 1)
-    ring = forms.inside(Split.MATRIX, form, 4, sizes=sizes, kind=AllReduce.RING)
-    assert ring == Volume(amount * Fraction(6, 4), 6)
+    assert spent(Split.MATRIX, form, 2, AllReduce.PLAIN) == [Volume(amount, 1)]
+    assert spent(Split.MATRIX, form, 4, AllReduce.RING) == [Volume(amount * Fraction(6, 4), 6)]
 
 
 @pytest.mark.parametrize("split", [Split.FOLLOW, Split.JOIN])
 def test_other_layers_sum_their_weights_under_form_0_only(split):
-    volumes = [forms.inside(split, form, 2, sizes=(WEIGHTS, OUTPUT, INPUT), kind=AllReduce.RING) for form in FORMS]
-    assert volumes == [Volume(WEIGHTS, 2), NOTHING, NOTHING]
+    assert [spent(split, form, 2, AllReduce.RING) for form in FORMS] == [[Volume(WEIGHTS, 2)], [], []]
+
+
+@pytest.mark.parametrize(
+    ("split", "form", "amount", "devices"),
+    [
+        (Split.MATRIX, 0, 1000, 8),  # rows over all devices of all replicas
+        (Split.MATRIX, 1, 250, 2),  # a shard of the matrix, over the replicas
+        (Split.MATRIX, 2, 250, 2),
+        (Split.JOIN, 1, 1000, 2),  # whole copies of the data: the gradient of one replica is complete
+        (Split.FOLLOW, 2, 250, 2),  # columns bring their own weights
+    ],
+)
+def test_replicas_sum_the_gradients_of_what_they_both_hold(split, form, amount, devices):
+    found = forms.synchronised(split, form, 4, 2, weights_bytes=1000, kind=AllReduce.RING)
+    assert found == Volume(Fraction(2 * (devices - 1) * amount, devices), 2 * (devices - 1))
 
 
 @pytest.mark.parametrize("kind", AllReduce)
 def test_one_device_shares_nothing(kind):
     assert forms.all_reduce(WEIGHTS, 1, kind) == NOTHING
-    assert forms.between(Split.MATRIX, 0, 1, 9, 1) == NOTHING
+    assert forms.between(Split.MATRIX, 0, 1, NINE, 1) == NOTHING
     assert forms.forms_on((1, 2), 1) == (0,)
     assert forms.forms_on((1, 2), 2) == (1, 2)
 

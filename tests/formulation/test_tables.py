@@ -38,7 +38,8 @@ def test_inside(tables):
         for at, layer in enumerate(instance.layers):
             for form in FORMS:
                 own = layer.split is not Split.FOLLOW
-                possible = forms_on(layer.allowed_forms if own else FORMS, kind.devices)
+                degree = kind.tensor_parallel_degree
+                possible = forms_on(layer.allowed_forms if own else FORMS, degree)
                 expected = times.inside_ns(instance, at, form, kind) if form in possible else FORBIDDEN
                 assert tables.inside[k, at, form] == expected
 

@@ -15,7 +15,7 @@ from formulation.forms import forms_on
 from formulation.groups import group_kind, line_group
 from formulation.instance import Instance
 from formulation.layers import layer_graph
-from formulation.options import BoundaryCharge, Combine, Schedule, StageTime, Training
+from formulation.options import BoundaryCharge, Combine, Schedule, StageTime, Synchronisation, Training
 from formulation.plan import Plan, Span, Stage
 from formulation.timeline.closed_forms import one_f_one_b_period_ns
 from formulation.timeline.durations import Contention, Transfers
@@ -38,11 +38,13 @@ def line_plans(draw: st.DrawFn, instance: Instance, *, single: bool = False) -> 
     taken = 0
     for first, stop, left in zip([0, *cuts], [*cuts, layers], ends, strict=True):
         count = 1 if single else draw(st.integers(1, devices - taken - left))
+        replicas = draw(st.sampled_from([one for one in range(1, count + 1) if count % one == 0]))
         forms = tuple(
-            draw(st.sampled_from(forms_on(instance.layers[layer].allowed_forms, count)))
+            draw(st.sampled_from(forms_on(instance.layers[layer].allowed_forms, count // replicas)))
             for layer in range(first, stop)
         )
-        stages.append(Stage(Span(first, stop), line_group(instance, taken, count), forms))
+        group = line_group(instance, taken, count, replicas, not single and draw(st.booleans()))
+        stages.append(Stage(Span(first, stop), group, forms))
         taken += count
     return Plan(tuple(stages))
 
@@ -60,8 +62,8 @@ def amortised_sync_ns(instance: Instance, plan: Plan, index: int) -> int:
     total = 0
     for layer in stage.span.layers:
         source = times.layout_form(instance, stage.span, layer)
-        if source is None or stage.form(source) == 0:
-            total += times.inside_ns(instance, layer, 0, kind)
+        form = 0 if source is None else stage.form(source)
+        total += times.inside_ns(instance, layer, form, kind) - times.passes_ns(instance, layer, form, kind)
     return total
 
 
@@ -72,12 +74,14 @@ def test_passes_add_up_to_the_price_of_a_stage(data: st.DataObject):
     durations = durations_of(instance, plan)
     for index, cost in enumerate(priced(instance, plan)):
         sync = amortised_sync_ns(instance, plan, index)
-        passes = durations.forward_ns[index] + durations.backward_ns[index]
+        passes = durations.forward_ns[index] + durations.backward_ns[index] + durations.recompute_ns[index]
         sent = cost.inside_ns + cost.between_ns - sync
+        # A change of layout that goes forward twice is rounded once there, and in parts here.
+        apart = 2 * len(instance.form_edges) if plan.stages[index].group.recompute else 0
         if instance.cost.stage_time is StageTime.ADD:
-            assert passes == cost.compute_ns + sent
+            assert abs(passes - cost.compute_ns - sent) <= apart
         else:
-            assert max(cost.compute_ns, sent) <= passes <= cost.compute_ns + sent
+            assert max(cost.compute_ns, sent) - apart <= passes <= cost.compute_ns + sent + apart
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,8 @@ def test_forms_send_in_the_pass_that_needs_it(forms: tuple[int, ...], forward: i
 
 @given(st.data())
 def test_synchronisation_once_a_step_is_at_most_what_the_evaluator_spreads(data: st.DataObject):
-    instance = data.draw(instances())
+    charged = replace(data.draw(cost_models), synchronisation=Synchronisation.CHARGED)
+    instance = data.draw(instances(costs=st.just(charged)))
     plan = data.draw(line_plans(instance))
     micro_batches = instance.training.micro_batches
     for index, sync in enumerate(durations_of(instance, plan).sync_ns):
@@ -138,7 +143,7 @@ def test_peak_memory_is_that_of_the_formula(data: st.DataObject, schedule: Sched
     instance = replace(instance, training=replace(instance.training, schedule=schedule))
     plan = data.draw(line_plans(instance))
     # Without a flush the formula is that of a run long enough to fill the pipeline.
-    steps = len(plan) if schedule is Schedule.ASYNC_ONE_F_ONE_B else 1
+    steps = 1 if schedule.flushes else len(plan)
     made = from_plan(instance, plan, steps=steps)
     timeline = run(made.schedule, made.durations, made.execution)
     for rank, cost in enumerate(priced(instance, plan)):

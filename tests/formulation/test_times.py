@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -16,8 +17,8 @@ from formulation.plan import Span
 from formulation.units import Link, Volume
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, follow, instance_of, join, matrix, mesh
 
-PAIR = GroupKind(2, (0,), BYTE_LINK)
-TRIO = GroupKind(3, (0,), BYTE_LINK)
+PAIR = GroupKind(2, (0,), BYTE_LINK, BYTE_LINK)
+TRIO = GroupKind(3, (0,), BYTE_LINK, BYTE_LINK)
 
 
 def test_compute_rounds_forward_and_backward_up_apart():
@@ -26,6 +27,32 @@ def test_compute_rounds_forward_and_backward_up_apart():
     assert times.compute_ns(instance, 0, GroupKind(1, (0,), None)) == 21
     assert times.compute_ns(instance, 0, PAIR) == 4 + 7
     assert times.compute_ns(instance, 0, TRIO) == 3 + 5
+
+
+def test_a_stage_that_recomputes_runs_forward_twice():
+    """Forward 7 on two devices: 2 * 4 + 7; its all-reduce of 4 bytes forward (form 1) comes twice, too."""
+    instance = instance_of(chain([matrix("a", 7, taken=8, made=4)], []), mesh(2))
+    again = replace(PAIR, recompute=True)
+    assert times.compute_ns(instance, 0, again) == 2 * 4 + 7
+    assert [times.inside_ns(instance, 0, form, again) for form in (0, 1, 2)] == [0, 8, 8]
+
+
+def test_two_replicas_of_two_devices_each():
+    """Half of the samples each: 2 of 4 output bytes are summed inside; weights of 90, or shards of 45, across."""
+    instance = instance_of(chain([matrix("a", weights=90, taken=8, made=4)], []), mesh(2, 2, inside=BYTE_LINK))
+    kind = group_kind(instance, line_group(instance, 0, 4, 2))
+    assert (kind.inner, kind.link) == (instance.links[0][0], instance.links[0][1])
+    assert times.passes_ns(instance, 0, 1, kind) == 2
+    assert times.synchronisation_ns(instance, 0, 1, kind) == 45
+    assert times.synchronisation_ns(instance, 0, 0, kind) == 135
+
+
+def test_a_replica_that_straddles_servers_feels_their_link():
+    slow = mesh(2, 2, inside=Link(80 * GIGA), between=Link(8 * GIGA))
+    instance = instance_of(chain([matrix("a")], []), slow)
+    assert group_kind(instance, line_group(instance, 0, 4, 2)).inner == Link(80 * GIGA)
+    assert group_kind(instance, line_group(instance, 1, 2, 1)).inner == Link(8 * GIGA)
+    assert group_kind(instance, Group(((0, 1), (1, 1)), 2)).inner is None
 
 
 def test_the_slowest_class_sets_the_pace():
@@ -52,7 +79,7 @@ def test_gradients_of_weights_are_shared_by_the_micro_batches():
 
 def test_latency_is_paid_for_every_message():
     """Ring over 3 devices: 4 messages; one boundary: 1 message; plain: 1 message; nothing to move: none."""
-    slow = GroupKind(3, (0,), Link(8 * GIGA, 1000))
+    slow = GroupKind(3, (0,), Link(8 * GIGA, 1000), Link(8 * GIGA, 1000))
     layers = chain([matrix("a", weights=30), matrix("b")], [12])
     instance = instance_of(layers, mesh(3))
     assert times.inside_ns(instance, 0, 0, slow) == 40 + 4 * 1000

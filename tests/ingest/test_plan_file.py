@@ -70,7 +70,7 @@ def test_plan_round_trips_with_its_price(tmp_path: Path) -> None:
     assert second["forms"] == [0, 1, 2, 0]
     for row, cost in zip(written["stages"], evaluation.stages, strict=True):
         assert {key: row[key] for key in PRICES} == {key: getattr(cost, key) for key in PRICES}
-        assert set(row) == {"layers", "devices", "forms", *PRICES}
+        assert set(row) == {"layers", "devices", "forms", "replicas", "recompute", *PRICES}
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
 
 
@@ -79,7 +79,7 @@ def test_plan_that_is_none_is_written_without_prices() -> None:
     written = plan_to_dict(SMALL, plan, evaluate(SMALL, plan))
     assert written["objective"] is None
     assert written["violations"]
-    assert set(written["stages"][0]) == {"layers", "devices", "forms"}
+    assert set(written["stages"][0]) == {"layers", "devices", "forms", "replicas", "recompute"}
 
 
 @given(st.data())

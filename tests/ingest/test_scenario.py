@@ -103,7 +103,7 @@ def test_what_is_left_out_is_the_default_of_the_formulation(tmp_path: Path) -> N
     scenario = load_scenario(write(tmp_path, SMALL))
     assert scenario.training == Training(8)
     assert scenario.cost == CostModel()
-    assert scenario.expected_ns is None
+    assert scenario.expected is None
     limits = scenario.solver.limits()
     assert (scenario.solver.name, limits.time_limit_s, limits.workers, limits.seed) == ("cpsat", None, 2, 0)
 
@@ -123,7 +123,7 @@ def test_cost_and_solver_are_read(tmp_path: Path) -> None:
     assert scenario.cost == CostModel(backward_factor=Fraction(3, 2), combine=Combine.SUM, flops_per_mac=1)
     assert (scenario.solver.name, scenario.solver.time_limit_ns) == ("dynamic", 1_500_000_000)
     assert scenario.solver.limits().time_limit_s == 1.5
-    assert scenario.expected_ns == 42
+    assert scenario.expected == 42
 
 
 def test_alike_servers_are_counted_and_links_replace_the_mesh(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_overrides_change_values_and_keep_the_rest() -> None:
     assert link_matrix(scenario.cluster)[0][1] == Link(10 * 10**9)
     assert servers_of(scenario.cluster)[0].device_class.memory_bytes == 12 * 2**30
     assert scenario.cost.backward_factor == Fraction(3, 2)
-    assert scenario.expected_ns == 5
+    assert scenario.expected == 5
     assert load_scenario(VGG16).training.global_batch == 64
 
 

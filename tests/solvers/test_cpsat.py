@@ -15,8 +15,9 @@ from formulation.outcome import Limits, Progress, Proof, checked
 from formulation.tables import build_tables, line_groups
 from solvers import brute_force, line_dp
 from solvers.cpsat import start
+from solvers.cpsat.bounds import lower_bound_ns
 from solvers.cpsat.layered import solve
-from solvers.cpsat.valid import floors, lower_bound_ns
+from solvers.cpsat.valid import floors
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances, layer_graphs
 

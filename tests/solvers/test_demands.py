@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from formulation.demands import with_constraints
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.options import Constraints, FormLimit, Own, Pin, Placement, Reserve
+from formulation.options import Constraints, FormLimit, Goal, GoalLimit, Own, Pin, Placement, Reserve
 from formulation.outcome import Limits, Proof, checked
 from formulation.plan import Plan
 from formulation.rules import RULES
@@ -111,10 +111,11 @@ def test_every_demand_is_a_rule_that_dynamic_programmes_are_blind_to() -> None:
     instance = constrained(
         stages_at_most=1, pins=(Pin("a", stage=0),), together=(("a",),), apart=(("a", "b"),), no_cut=("b",),
         devices_per_stage=(1,), own=(Own("mine", lambda *_: iter(()), lambda v: iter(())),),
+        at_most=(GoalLimit(Goal.DEVICES, 1),),
     )  # fmt: skip
     named = [rule.name for rule in RULES if rule.number >= 8]
-    assert [*instance.demands.named(), "own"] == named
-    assert line_dp.solve(instance).blind_to == (*instance.demands.named(), "own:mine")
+    assert [*instance.demands.named(), "own", "at_most"] == named
+    assert line_dp.solve(instance).blind_to == (*instance.demands.named(), "own:mine", "at_most")
 
 
 def test_forms_and_reserves_narrow_what_every_solver_sees() -> None:

@@ -1,0 +1,99 @@
+"""Between what values an objective lies, and what the limits of an instance say of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from formulation.instance import Instance
+from formulation.options import Combine, Goal, Schedule
+from formulation.tables import FORBIDDEN, Tables
+from solvers.cpsat.valid import Floors
+
+
+def thresholds_of(instance: Instance, threshold: int | None) -> dict[Goal, int]:
+    """Return what plans may have at most of every goal: the user's limits, and ``threshold`` of the first goal."""
+    limits = {limit.goal: limit.at_most for limit in instance.constraints.at_most}
+    if threshold is not None:
+        first = instance.goals[0]
+        limits[first] = min(threshold, limits.get(first, threshold))
+    return limits
+
+
+def stage_threshold_ns(tables: Tables, limits: Mapping[Goal, int]) -> int:
+    """Return what every stage and boundary takes at most: an iteration has a place for M of the slowest."""
+    found = [ceiling_ns(tables)]
+    if Goal.BOTTLENECK in limits:
+        found.append(limits[Goal.BOTTLENECK])
+    if Goal.ITERATION_TIME in limits:
+        found.append(limits[Goal.ITERATION_TIME] // tables.instance.training.micro_batches)
+    return min(found)
+
+
+def lower_bound(tables: Tables, limits: Floors) -> int:
+    """Return a value that no objective can undercut, from areas and single layers alone."""
+    instance = tables.instance
+    goal, training = instance.goals[0], instance.training
+    if goal is Goal.BOTTLENECK:
+        return lower_bound_ns(tables, limits)
+    if goal is not Goal.ITERATION_TIME:
+        return 0
+    pace, latency = lower_bound_ns(tables, limits), _latency_floor_ns(limits)
+    if training.schedule is Schedule.NAIVE:
+        return training.micro_batches * latency
+    if not training.schedule.flushes:
+        return training.micro_batches * pace
+    return max(latency, pace) + (training.micro_batches - 1) * pace
+
+
+def lower_bound_ns(tables: Tables, limits: Floors) -> int:
+    """Return a time that no bottleneck can undercut."""
+    if tables.instance.cost.combine is Combine.SUM:
+        return _latency_floor_ns(limits)
+    alone = max(int(np.diff(prefix).min(axis=0).max()) for prefix in limits.sums)
+    return max(alone, -(-int(limits.area[-1]) // int(limits.offer[-1])))
+
+
+def _latency_floor_ns(limits: Floors) -> int:
+    """Return what all layers one after another take at least."""
+    return int(max(np.diff(prefix).min(axis=0).sum() for prefix in limits.sums))
+
+
+def ceiling(tables: Tables) -> int:
+    """Return a value of the first goal that no plan exceeds."""
+    instance = tables.instance
+    time, steps = ceiling_ns(tables), instance.training.micro_batches
+    devices = sum(server.devices for server in instance.servers)
+    return {
+        Goal.BOTTLENECK: time,
+        Goal.ITERATION_TIME: steps * time,
+        Goal.COST: sum(server.devices * server.device_class.price_per_hour for server in instance.servers),
+        Goal.MEMORY: _most_bytes(instance),
+        Goal.DEVICES: devices,
+        Goal.STAGES: min(devices, len(instance.layers)),
+    }[instance.goals[0]]
+
+
+def ceiling_ns(tables: Tables) -> int:
+    """Return a time that no bottleneck exceeds: everything at its dearest, one after another."""
+    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
+    return int(
+        tables.compute.max(axis=0).sum()
+        + real.max(axis=(0, 2)).sum()
+        + tables.between.max(axis=(0, 2, 3)).sum()
+        + (tables.activation + tables.gradient).max(axis=0, initial=0).sum()
+    )
+
+
+def _most_bytes(instance: Instance) -> int:
+    """Return bytes that no device ever holds: the whole model with every version, stash and working set."""
+    training = instance.training
+    kept = max(training.micro_batches, instance.devices)
+    parameters = sum(-(-size // training.bytes_per_element) for size in instance.parameter_bytes)
+    return (
+        (instance.devices + 2) * sum(instance.parameter_bytes)
+        + parameters * training.optimizer_bytes_per_parameter
+        + kept * (sum(instance.stash_bytes) + sum(instance.output_bytes) * (1 + len(instance.layers)))
+        + 2 * (sum(instance.input_bytes) + sum(instance.output_bytes))
+    )
