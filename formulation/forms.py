@@ -10,9 +10,9 @@ form  A                   B              C                       communication i
 2     replicated          by columns     split by columns        all-reduce of the gradient of A
 ====  ==================  =============  ======================  ============================
 
-*Between* two layers a tensor F and its gradient E (equally large) change their layout. With equal shares
-``alpha = 1/n`` and ``beta = (n-1)/n`` a change between rows and columns moves ``alpha * beta`` of a tensor, a
-change from either to *whole* moves ``beta``, and whole to anything is free. Which changes occur follows from
+*Between* two layers a tensor F and its gradient E (equally large) change their layout. With a share ``alpha`` and
+``beta = 1 - alpha`` a change between rows and columns moves ``alpha * beta`` of a tensor, a change from either to
+*whole* moves ``beta``, and whole to anything is free. Which changes occur follows from
 what the producer makes and the consumer takes, for F forward and for E backward.
 """
 
@@ -53,43 +53,57 @@ def inside(split: Split, form: int, degree: int, *, sizes: tuple[Fraction, Fract
 
 
 def synchronised(
-    split: Split, form: int, degree: int, replicas: int, *, weights_bytes: int, kind: AllReduce
+    split: Split,
+    form: int,
+    degree: int,
+    replicas: int,
+    *,
+    weights_bytes: int,
+    shard: Fraction,
+    kind: AllReduce,
 ) -> Volume:
     """Volume of the weight gradients of one layer, once a step, among the devices that hold the same weights.
 
-    By rows all devices of a group do. Forms 1 and 2 shard a matrix, columns bring their own weights, and a layer
-    on whole copies of the data computes the same gradient everywhere: then each shard is summed over replicas.
+    By rows all devices of a group do. Forms 1 and 2 shard a matrix (a device holds at most ``shard`` of it),
+    columns bring their own weights, and a layer on whole copies of the data computes the same gradient everywhere:
+    then each shard is summed over replicas.
     """
     if form == 0:
         return all_reduce(Fraction(weights_bytes), degree * replicas, kind)
     sharded = split is Split.MATRIX or form == 2
-    return all_reduce(Fraction(weights_bytes, degree if sharded else 1), replicas, kind)
+    return all_reduce(weights_bytes * (shard if sharded else Fraction(1)), replicas, kind)
 
 
-def _moved(have: str, want: str, devices: int) -> Fraction:
-    """Share of a tensor that each device must fetch to turn layout ``have`` into ``want``."""
+def _moved(have: str, want: str, parts: tuple[Fraction, Fraction]) -> Fraction:
+    """Bytes that a device must fetch to turn layout ``have`` into ``want``: to gather it, to turn it, or none."""
+    gather, turn = parts
     if have in (want, WHOLE):
         return Fraction(0)
-    if want == WHOLE:
-        return Fraction(devices - 1, devices)
-    return Fraction(devices - 1, devices * devices)
+    return gather if want == WHOLE else turn
 
 
 def between(
-    consumer: Split, source: int, form: int, size_bytes: Fraction, degree: int, *, forwards: int = 1
+    consumer: Split,
+    source: int,
+    form: int,
+    degree: int,
+    *,
+    parts: tuple[Fraction, Fraction],
+    forwards: int = 1,
 ) -> Volume:
     """Volume between a producer of form ``source`` and a consumer of form ``form``: F forward, E backward.
 
-    A matrix product takes and returns the layouts of its own form; a JOIN layer works in one layout, for
-    inputs, outputs and both gradients. The forward pass runs ``forwards`` times.
+    ``parts`` are the bytes that a device fetches to have the tensor whole, and to turn rows into columns. A matrix
+    product takes and returns the layouts of its own form; a JOIN layer works in one layout, for inputs, outputs
+    and both gradients. The forward pass runs ``forwards`` times.
     """
     if degree == 1:
         return NOTHING
     taken = TAKEN_BY_MATRIX[form] if consumer is Split.MATRIX else MADE[form]
-    forward = _moved(MADE[source], taken, degree)
-    backward = _moved(taken, MADE[source], degree)
+    forward = _moved(MADE[source], taken, parts)
+    backward = _moved(taken, MADE[source], parts)
     messages = (forwards * (forward > 0) + (backward > 0)) * (degree - 1)
-    return Volume(size_bytes * (forwards * forward + backward), messages) if messages else NOTHING
+    return Volume(forwards * forward + backward, messages) if messages else NOTHING
 
 
 def forms_on(allowed: tuple[int, ...], degree: int) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from formulation.instance import Instance
-from formulation.options import Placement, Recompute
+from formulation.options import Placement, Recompute, Sharing
+from formulation.shares import Shares, equal_shares, proportional_shares
 from formulation.units import Link, slowest
 
 
@@ -47,7 +48,8 @@ class GroupKind:
     """All that the cost of a stage depends on: devices and how they share the work.
 
     ``classes`` are the indices of their device classes; ``link`` the slowest link between any two of them, over
-    which replicas sum their gradients; ``inner`` the slowest link inside a replica (None: nothing is split).
+    which replicas sum their gradients; ``inner`` the slowest link inside a replica (None: nothing is split);
+    ``unequal`` what its devices share where they do not share equally.
     """
 
     devices: int
@@ -56,11 +58,17 @@ class GroupKind:
     inner: Link | None = None
     replicas: int = 1
     recompute: bool = False
+    unequal: Shares | None = None
 
     @property
     def tensor_parallel_degree(self) -> int:
         """Devices that one replica is split over."""
         return self.devices // self.replicas
+
+    @property
+    def shares(self) -> Shares:
+        """The largest shares of its devices and replicas."""
+        return self.unequal or equal_shares(self.devices, self.replicas, len(self.classes))
 
 
 MAX_GROUPS = 20_000
@@ -148,7 +156,16 @@ def group_kind(instance: Instance, group: Group) -> GroupKind:
         _inner_link(instance, servers, group.tensor_parallel_degree),
         group.replicas,
         group.recompute,
+        _unequal(instance, servers, group.tensor_parallel_degree) if len(classes) > 1 else None,
     )
+
+
+def _unequal(instance: Instance, servers: tuple[int, ...], degree: int) -> Shares | None:
+    """Return the shares of devices of several classes, if they share in proportion to their speed."""
+    if instance.cost.sharing is Sharing.EQUAL:
+        return None
+    speeds = [one.flops_per_second for one in instance.device_classes]
+    return proportional_shares([instance.class_index(server) for server in servers], speeds, degree)
 
 
 def _slowest_among(instance: Instance, counts: tuple[tuple[int, int], ...]) -> Link | None:

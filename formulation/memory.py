@@ -9,14 +9,16 @@ flight only what it received, and the activations of the one that runs backward 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from formulation.forms import MADE, TAKEN_BY_MATRIX, WHOLE
-from formulation.groups import Group
+from formulation.groups import Group, group_kind
 from formulation.instance import Instance
 from formulation.options import Schedule
 from formulation.plan import Plan, Stage
+from formulation.shares import Shares
 from formulation.times import cut_bytes, is_matrix, layout_form
-from formulation.units import ceil_div
+from formulation.units import ceil_div, ceil_fraction
 
 
 def in_flight(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> int:
@@ -55,11 +57,12 @@ def stage_memory_bytes(instance: Instance, plan: Plan, index: int) -> int:
     training = instance.training
     copies = weight_versions(training.schedule, index, stages) + 1
     kept = in_flight(training.schedule, index, stages, training.micro_batches)
-    shares = [layer_shares(instance, stage, layer) for layer in stage.span.layers]
-    state = sum(copies * share.weights + share.optimizer for share in shares)
-    stash = (1 if stage.group.recompute else kept) * sum(share.stash for share in shares)
+    shares = group_kind(instance, stage.group).shares
+    held = [layer_shares(instance, stage, layer, shares) for layer in stage.span.layers]
+    state = sum(copies * one.weights + one.optimizer for one in held)
+    stash = (1 if stage.group.recompute else kept) * sum(one.stash for one in held)
     received = kept * received_stash_bytes(instance, stage)
-    return state + stash + received + max(share.working for share in shares)
+    return state + stash + received + max(one.working for one in held)
 
 
 def received_stash_bytes(instance: Instance, stage: Stage) -> int:
@@ -67,11 +70,11 @@ def received_stash_bytes(instance: Instance, stage: Stage) -> int:
 
     The stash of a layer graph counts a tensor at the first layer that keeps it, which may lie before the cut.
     """
-    return ceil_div(cut_bytes(instance, stage.span.first), stage.group.devices)
+    return ceil_fraction(cut_bytes(instance, stage.span.first) * group_kind(instance, stage.group).shares.device)
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class LayerBytes:
     """Bytes of one layer on one device: weights, optimiser state, stash of a micro-batch, working set."""
 
     weights: int
@@ -80,33 +83,28 @@ class Shares:
     working: int
 
 
-def layer_shares(instance: Instance, stage: Stage, layer: int) -> Shares:
-    """Return what one device of a stage holds of a layer.
+def layer_shares(instance: Instance, stage: Stage, layer: int, shares: Shares) -> LayerBytes:
+    """Return what one device of a stage holds of a layer; ``shares`` are those of the stage's devices.
 
     Columns of a layer's output come with their own weights, and form 1 shards the rows of a weight matrix; all
-    else is copied. Inputs and outputs are divided as they lie: by rows or columns among the devices, or whole
-    (``formulation.forms``). What a layer keeps for its backward pass is taken to be as its input lies. The working
-    set is input and output with their gradients.
+    else is copied. Inputs and outputs are divided as they lie: by rows or columns among the devices, or whole on
+    each device of a replica (``formulation.forms``); of unequal shares the largest counts. What a layer keeps for
+    its backward pass is taken to be as its input lies. The working set is input and output with their gradients.
     """
-    devices, degree, replicas = (
-        stage.group.devices,
-        stage.group.tensor_parallel_degree,
-        stage.group.replicas,
-    )
     source = layout_form(instance, stage.span, layer)
     form = 0 if source is None else stage.form(source)
     matrix = is_matrix(instance, layer)
     copied = form == 0 or (form == 1 and not matrix)
     taken_whole = (TAKEN_BY_MATRIX if matrix else MADE)[form] == WHOLE
     made_whole = MADE[form] == WHOLE
-    sharded = 1 if copied else degree
+    held = Fraction(1) if copied else shares.shard
     taken, made = 2 * instance.input_bytes[layer], 2 * instance.output_bytes[layer]
-    return Shares(
-        weights=ceil_div(instance.parameter_bytes[layer], sharded),
-        optimizer=ceil_div(optimizer_bytes(instance, layer), sharded),
-        stash=ceil_div(instance.stash_bytes[layer], replicas if taken_whole else devices),
-        working=ceil_div(taken, replicas if taken_whole else devices)
-        + ceil_div(made, replicas if made_whole else devices),
+    return LayerBytes(
+        weights=ceil_fraction(instance.parameter_bytes[layer] * held),
+        optimizer=ceil_fraction(optimizer_bytes(instance, layer) * held),
+        stash=ceil_fraction(instance.stash_bytes[layer] * (shares.replica if taken_whole else shares.device)),
+        working=ceil_fraction(taken * (shares.replica if taken_whole else shares.device))
+        + ceil_fraction(made * (shares.replica if made_whole else shares.device)),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -71,7 +72,8 @@ def memory_tables(tables: Tables) -> MemoryTables:
 
 def _received(tables: Tables) -> Times:
     sizes = [cut_bytes(tables.instance, cut) for cut in range(len(tables.instance.layers) + 1)]
-    return np.array([[-(-size // kind.devices) for size in sizes] for kind in tables.kinds], dtype=np.int64)
+    shares = [kind.shares.device for kind in tables.kinds]
+    return _times(sizes, shares)
 
 
 WHOLE_WEIGHTS = {True: (True, False, False), False: (True, True, False)}
@@ -91,9 +93,11 @@ def _divided(
     """
     matrix = np.array([layer.split is Split.MATRIX for layer in tables.instance.layers])
     every = np.where(matrix[:, None], whole[True], whole[False])
-    size = np.array(sizes, dtype=np.int64)
-    replicas = np.array([1 if weights else kind.replicas for kind in tables.kinds], dtype=np.int64)
-    degrees = np.array([kind.tensor_parallel_degree for kind in tables.kinds], dtype=np.int64)
-    full = -(-size[None, :] // replicas[:, None])
-    part = -(-size[None, :] // (replicas * degrees)[:, None])
+    full = _times(sizes, [Fraction(1) if weights else kind.shares.replica for kind in tables.kinds])
+    part = _times(sizes, [kind.shares.shard if weights else kind.shares.device for kind in tables.kinds])
     return np.where(every[None, :, :], full[:, :, None], part[:, :, None])
+
+
+def _times(sizes: Sequence[int], shares: Sequence[Fraction]) -> Times:
+    """Return every size times every share, rounded up; by (share, size)."""
+    return np.array([[-(-size * n.numerator // n.denominator) for size in sizes] for n in shares], dtype=np.int64)

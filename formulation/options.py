@@ -40,6 +40,7 @@ __all__ = [
     "Recompute",
     "Reserve",
     "Schedule",
+    "Sharing",
     "StageTime",
     "Synchronisation",
     "Training",
@@ -73,6 +74,15 @@ class Synchronisation(enum.StrEnum):
     """Its whole time, spread over the micro-batches of the step."""
     OVERLAPPED = "overlapped"
     """Nothing: it hides behind the backward passes."""
+
+
+class Sharing(enum.StrEnum):
+    """How the devices of a stage share its work (``formulation.shares``)."""
+
+    EQUAL = "equal"
+    """Every device does the same; the slowest sets the pace."""
+    PROPORTIONAL = "proportional"
+    """In proportion to peak speed, so that devices of different classes finish together (AccPar §5)."""
 
 
 class Combine(enum.StrEnum):
@@ -142,6 +152,7 @@ class CostModel:
     boundary_charge: BoundaryCharge = BoundaryCharge.LINK
     combine: Combine = Combine.MAX
     synchronisation: Synchronisation = Synchronisation.CHARGED
+    sharing: Sharing = Sharing.EQUAL
 
     def __post_init__(self) -> None:
         if self.flops_per_mac not in (1, 2):

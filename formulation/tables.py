@@ -8,6 +8,7 @@ Cost: O(kinds x (layers + edges)) whole-number operations, done with Python inte
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ FORBIDDEN = 1 << 56
 Coefficients = tuple[tuple[tuple[int, int], ...], ...]
 
 NONE, ALL, SHIFT = (0, 0), (1, 0), (0, 1)
-"""(a, b) for ``(a * t + b) * (t - 1) / t**2`` of a tensor on t devices, in t - 1 messages: gather it, turn it."""
+"""(a, b) for ``a * gather + b * turn`` of a tensor (``formulation.shares``), in t - 1 messages on t devices."""
 MATRIX_FORWARD: Coefficients = ((NONE, SHIFT, ALL), (NONE, NONE, NONE), (SHIFT, NONE, ALL))
 MATRIX_BACKWARD: Coefficients = ((NONE, SHIFT, NONE), (ALL, ALL, NONE), (SHIFT, NONE, NONE))
 """By form of producer and consumer: how F turns forward and E backward (AccPar Table 5 with equal shares)."""
@@ -113,52 +114,60 @@ def _transfer(numerator: int, denominator: int, messages: int, link: Link) -> in
 
 
 def _compute(instance: Instance, kind: GroupKind) -> list[int]:
-    pairs = [(instance.forward_ns[one], instance.backward_ns[one]) for one in kind.classes]
-    n, runs = kind.devices, 2 if kind.recompute else 1
-    return [
-        max(runs * -(-forward[layer] // n) - (-backward[layer] // n) for forward, backward in pairs)
-        for layer in range(len(instance.layers))
-    ]
+    runs, rows = 2 if kind.recompute else 1, []
+    for one, share in zip(kind.classes, kind.shares.by_class, strict=True):
+        part, whole = share.numerator, share.denominator
+        rows.append(
+            [
+                runs * -(-forward * part // whole) - (-backward * part // whole)
+                for forward, backward in zip(instance.forward_ns[one], instance.backward_ns[one], strict=True)
+            ]
+        )
+    return [max(column) for column in zip(*rows, strict=True)]
 
 
 def _inside(instance: Instance, kind: GroupKind) -> list[list[int]]:
     t, d, runs = kind.tensor_parallel_degree, kind.replicas, 2 if kind.recompute else 1
+    shard, replica, full = kind.shares.shard, kind.shares.replica, Fraction(1)
     rows: list[list[int]] = []
     for at, layer in enumerate(instance.layers):
         matrix = layer.split is Split.MATRIX
         weights = instance.parameter_bytes[at]
-        row = [_sync(instance, kind, weights, t * d, 1)]
+        row = [_sync(instance, kind, weights, t * d, full)]
         if t == 1:
             rows.append([*row, FORBIDDEN, FORBIDDEN])
             continue
-        row += [_sync(instance, kind, weights, d, t if matrix else 1), _sync(instance, kind, weights, d, t)]
+        row.append(_sync(instance, kind, weights, d, shard if matrix else full))
+        row.append(_sync(instance, kind, weights, d, shard))
         if matrix:
-            row[1] += runs * _summed(instance, kind.inner, instance.output_bytes[at], d, t)
-            row[2] += _summed(instance, kind.inner, instance.input_bytes[at], d, t)
+            row[1] += runs * _summed(instance, kind.inner, instance.output_bytes[at], t, replica)
+            row[2] += _summed(instance, kind.inner, instance.input_bytes[at], t, replica)
         if layer.split is not Split.FOLLOW:
             row = [time if form in layer.allowed_forms else FORBIDDEN for form, time in enumerate(row)]
         rows.append(row)
     return rows
 
 
-def _summed(instance: Instance, link: Link | None, size: int, parts: int, devices: int) -> int:
-    """Time to sum ``size / parts`` bytes over so many devices."""
+def _summed(instance: Instance, link: Link | None, size: int, devices: int, part: Fraction) -> int:
+    """Time to sum a part of so many bytes over so many devices."""
     if link is None or devices == 1:
         return 0
+    size, parts = size * part.numerator, part.denominator
     if instance.cost.all_reduce is AllReduce.RING:
         return _transfer(2 * (devices - 1) * size, devices * parts, 2 * (devices - 1), link)
     return _transfer(size, parts, 1, link)
 
 
-def _sync(instance: Instance, kind: GroupKind, weights: int, devices: int, parts: int) -> int:
-    """Time per micro-batch to sum the gradients of ``weights / parts`` bytes over so many devices once a step."""
+def _sync(instance: Instance, kind: GroupKind, weights: int, devices: int, part: Fraction) -> int:
+    """Time per micro-batch to sum the gradients of a part of the weights over so many devices once a step."""
     if instance.cost.synchronisation is Synchronisation.OVERLAPPED:
         return 0
-    return -(-_summed(instance, kind.link, weights, parts, devices) // instance.training.micro_batches)
+    return -(-_summed(instance, kind.link, weights, devices, part) // instance.training.micro_batches)
 
 
 def _between(instance: Instance, kind: GroupKind) -> list[list[list[int]]]:
-    t, d, runs, link = kind.tensor_parallel_degree, kind.replicas, 2 if kind.recompute else 1, kind.inner
+    t, runs, link = kind.tensor_parallel_degree, 2 if kind.recompute else 1, kind.inner
+    gather, turn = kind.shares.gather, kind.shares.turn
     if link is None:
         return [[[0] * 3] * 3] * len(instance.form_edges)
     rows: list[list[list[int]]] = []
@@ -169,9 +178,9 @@ def _between(instance: Instance, kind: GroupKind) -> list[list[list[int]]]:
         for source in range(3):
             for form in range(3):
                 (a, b), (c, e) = forward[source][form], backward[source][form]
-                parts = (runs * a + c) * t + runs * b + e
+                part = (runs * a + c) * gather + (runs * b + e) * turn
                 messages = (runs * (a + b) + c + e) * (t - 1)
-                times[source][form] = _transfer(edge.size_bytes * parts * (t - 1), t * t * d, messages, link)
+                times[source][form] = _transfer(edge.size_bytes * part.numerator, part.denominator, messages, link)
         rows.append(times)
     return rows
 

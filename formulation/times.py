@@ -14,19 +14,19 @@ from formulation.instance import FormEdge, Instance
 from formulation.layers import Split
 from formulation.options import Boundary, Synchronisation
 from formulation.plan import Span
-from formulation.units import Link, Volume, ceil_div
+from formulation.units import Link, Volume, ceil_div, ceil_fraction
 
 
 def compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
-    """Forward plus backward time of a layer shared equally by a group; its slowest class sets the pace (eq. 3).
+    """Forward plus backward time of a layer shared by a group; its slowest class sets the pace (eq. 3).
 
     A stage that recomputes runs the forward pass twice.
     """
     forwards = 1 + kind.recompute
     return max(
-        forwards * ceil_div(instance.forward_ns[one][layer], kind.devices)
-        + ceil_div(instance.backward_ns[one][layer], kind.devices)
-        for one in kind.classes
+        forwards * ceil_fraction(instance.forward_ns[one][layer] * share)
+        + ceil_fraction(instance.backward_ns[one][layer] * share)
+        for one, share in zip(kind.classes, kind.shares.by_class, strict=True)
     )
 
 
@@ -51,6 +51,7 @@ def synchronisation_ns(instance: Instance, layer: int, form: int, kind: GroupKin
         kind.tensor_parallel_degree,
         kind.replicas,
         weights_bytes=instance.parameter_bytes[layer],
+        shard=kind.shares.shard,
         kind=instance.cost.all_reduce,
     )
     return volume.transfer_ns(kind.link)
@@ -61,8 +62,8 @@ def passes_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int
     if kind.inner is None:
         return 0
     sizes = (
-        Fraction(instance.output_bytes[layer], kind.replicas),
-        Fraction(instance.input_bytes[layer], kind.replicas),
+        instance.output_bytes[layer] * kind.shares.replica,
+        instance.input_bytes[layer] * kind.shares.replica,
     )
     split, degree = instance.layers[layer].split, kind.tensor_parallel_degree
     volume = forms.inside(split, form, degree, sizes=sizes, kind=instance.cost.all_reduce)
@@ -74,8 +75,9 @@ def between_ns(instance: Instance, edge: FormEdge, source: int, form: int, kind:
     if kind.inner is None:
         return 0
     consumer = instance.layers[edge.consumer].split
-    size = Fraction(edge.size_bytes, kind.replicas)
-    volume = forms.between(consumer, source, form, size, kind.tensor_parallel_degree, forwards=1 + kind.recompute)
+    parts = (edge.size_bytes * kind.shares.gather, edge.size_bytes * kind.shares.turn)
+    degree = kind.tensor_parallel_degree
+    volume = forms.between(consumer, source, form, degree, parts=parts, forwards=1 + kind.recompute)
     return volume.transfer_ns(kind.inner)
 
 

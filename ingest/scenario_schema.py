@@ -25,6 +25,7 @@ from formulation.options import (
     Placement,
     Recompute,
     Schedule,
+    Sharing,
     StageTime,
     Synchronisation,
     Training,
@@ -181,6 +182,9 @@ class CostSection(Section):
     combine: Annotated[Combine, Byname] = Field(default=_COST.combine, description="what stage times add up to")
     synchronisation: Annotated[Synchronisation, Byname] = Field(
         default=_COST.synchronisation, description="whether the sum of weight gradients takes time"
+    )
+    sharing: Annotated[Sharing, Byname] = Field(
+        default=_COST.sharing, description="whether devices of a stage share equally or in proportion to speed"
     )
 
 

@@ -22,6 +22,7 @@ from formulation.options import (
     Combine,
     CostModel,
     Count,
+    Sharing,
     StageTime,
     Synchronisation,
     Training,
@@ -49,6 +50,7 @@ cost_models = st.builds(
     boundary=st.sampled_from(Boundary),
     boundary_charge=st.sampled_from(BoundaryCharge),
     combine=st.sampled_from(Combine),
+    sharing=st.sampled_from(Sharing),
     synchronisation=st.sampled_from([*[Synchronisation.CHARGED] * 3, Synchronisation.OVERLAPPED]),
 )
 

@@ -41,7 +41,7 @@ from formulation.schedules.catalogue import SCHEDULES
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from formulation.timeline.footprint import Footprint
-from formulation.units import ceil_div
+from formulation.units import ceil_fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,10 @@ def _compute(instance: Instance, layer: int, kind: GroupKind) -> tuple[int, int]
     """Return forward and backward time on the class that sets the pace of ``times.compute_ns``."""
     shares = [
         (
-            ceil_div(instance.forward_ns[one][layer], kind.devices),
-            ceil_div(instance.backward_ns[one][layer], kind.devices),
+            ceil_fraction(instance.forward_ns[one][layer] * share),
+            ceil_fraction(instance.backward_ns[one][layer] * share),
         )
-        for one in kind.classes
+        for one, share in zip(kind.classes, kind.shares.by_class, strict=True)
     ]
     return max(shares, key=sum)
 
@@ -192,7 +192,11 @@ def footprint_of(instance: Instance, plan: Plan) -> Footprint:
     """
     one, two = ([_held_bytes(instance, plan, index, kept) for index in range(len(plan))] for kept in (1, 2))
     weights = [
-        sum(layer_shares(instance, stage, layer).weights for layer in stage.span.layers) for stage in plan.stages
+        sum(
+            layer_shares(instance, stage, layer, group_kind(instance, stage.group).shares).weights
+            for layer in stage.span.layers
+        )
+        for stage in plan.stages
     ]
     doubled = instance.training.schedule is Schedule.DOUBLE_BUFFERED
     return Footprint(

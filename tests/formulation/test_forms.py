@@ -9,6 +9,7 @@ import pytest
 from formulation import forms
 from formulation.layers import FORMS, Split
 from formulation.options import AllReduce
+from formulation.shares import equal_shares
 from formulation.units import NOTHING, Volume
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
@@ -19,20 +20,29 @@ ACCPAR_BETWEEN = (
     (HALF, HALF, 0),
     (2 * QUARTER, 0, HALF),
 )
-WEIGHTS, OUTPUT, INPUT, NINE = Fraction(1000), Fraction(100), Fraction(10), Fraction(9)
+WEIGHTS, OUTPUT, INPUT = Fraction(1000), Fraction(100), Fraction(10)
+
+
+def changed(consumer: Split, source: int, form: int, size: int, devices: int, forwards: int = 1) -> Volume:
+    """What one of so many equal devices moves at an edge."""
+    shares = equal_shares(devices, 1)
+    parts = (size * shares.gather, size * shares.turn)
+    return forms.between(consumer, source, form, devices, parts=parts, forwards=forwards)
 
 
 def spent(split: Split, form: int, devices: int, kind: AllReduce) -> list[Volume]:
     """What one replica on so many devices moves for a layer: in its passes, and for its weights."""
     passes = forms.inside(split, form, devices, sizes=(OUTPUT, INPUT), kind=kind)
-    sync = forms.synchronised(split, form, devices, 1, weights_bytes=int(WEIGHTS), kind=kind)
+    sync = forms.synchronised(
+        split, form, devices, 1, weights_bytes=int(WEIGHTS), shard=Fraction(1, devices), kind=kind
+    )
     return [volume for volume in (passes, sync) if volume != NOTHING]
 
 
 @pytest.mark.parametrize("source", FORMS)
 @pytest.mark.parametrize("form", FORMS)
 def test_between_on_two_devices_is_accpars_table(source, form):
-    found = forms.between(Split.MATRIX, source, form, Fraction(1000), 2)
+    found = changed(Split.MATRIX, source, form, 1000, 2)
     assert found.amount_bytes == 1000 * ACCPAR_BETWEEN[source][form]
 
 
@@ -43,7 +53,7 @@ def test_between_on_n_devices(n):
     expected = ((0, mixed, beta), (beta, beta, 0), (mixed, 0, beta))
     for source in FORMS:
         for form in FORMS:
-            assert forms.between(Split.MATRIX, source, form, Fraction(7), n).amount_bytes == 7 * expected[source][form]
+            assert changed(Split.MATRIX, source, form, 7, n).amount_bytes == 7 * expected[source][form]
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -53,21 +63,21 @@ def test_join_keeps_one_layout_for_everything(n):
     expected = ((0, beta, mixed), (beta, 0, beta), (mixed, beta, 0))
     for source in FORMS:
         for form in FORMS:
-            assert forms.between(Split.JOIN, source, form, Fraction(7), n).amount_bytes == 7 * expected[source][form]
+            assert changed(Split.JOIN, source, form, 7, n).amount_bytes == 7 * expected[source][form]
 
 
 def test_messages_count_peers_each_way():
     """Rows to columns moves F and E, each to n - 1 peers; whole to rows moves only E; no bytes, no message."""
-    assert forms.between(Split.MATRIX, 0, 1, NINE, 3) == Volume(Fraction(4), 4)
-    assert forms.between(Split.MATRIX, 1, 0, NINE, 3) == Volume(Fraction(6), 2)
-    assert forms.between(Split.MATRIX, 2, 1, NINE, 3) == NOTHING
+    assert changed(Split.MATRIX, 0, 1, 9, 3) == Volume(Fraction(4), 4)
+    assert changed(Split.MATRIX, 1, 0, 9, 3) == Volume(Fraction(6), 2)
+    assert changed(Split.MATRIX, 2, 1, 9, 3) == NOTHING
 
 
 def test_a_second_forward_pass_moves_what_goes_forward_again():
-    """Rows to columns: F and E take 2 bytes and 2 messages each; columns to whole goes forward, whole to rows back."""
-    assert forms.between(Split.MATRIX, 0, 1, NINE, 3, forwards=2) == Volume(Fraction(6), 6)
-    assert forms.between(Split.MATRIX, 2, 2, NINE, 3, forwards=2) == Volume(Fraction(12), 4)
-    assert forms.between(Split.MATRIX, 1, 0, NINE, 3, forwards=2) == Volume(Fraction(6), 2)
+    """Rows to columns: F and E, 2 bytes and 2 messages each; columns to whole goes forward, whole to rows back."""
+    assert changed(Split.MATRIX, 0, 1, 9, 3, forwards=2) == Volume(Fraction(6), 6)
+    assert changed(Split.MATRIX, 2, 2, 9, 3, forwards=2) == Volume(Fraction(12), 4)
+    assert changed(Split.MATRIX, 1, 0, 9, 3, forwards=2) == Volume(Fraction(6), 2)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +105,14 @@ def test_other_layers_sum_their_weights_under_form_0_only(split):
     ],
 )
 def test_replicas_sum_the_gradients_of_what_they_both_hold(split, form, amount, devices):
-    found = forms.synchronised(split, form, 4, 2, weights_bytes=1000, kind=AllReduce.RING)
+    found = forms.synchronised(split, form, 4, 2, weights_bytes=1000, shard=Fraction(1, 4), kind=AllReduce.RING)
     assert found == Volume(Fraction(2 * (devices - 1) * amount, devices), 2 * (devices - 1))
 
 
 @pytest.mark.parametrize("kind", AllReduce)
 def test_one_device_shares_nothing(kind):
     assert forms.all_reduce(WEIGHTS, 1, kind) == NOTHING
-    assert forms.between(Split.MATRIX, 0, 1, NINE, 1) == NOTHING
+    assert changed(Split.MATRIX, 0, 1, 9, 1) == NOTHING
     assert forms.forms_on((1, 2), 1) == (0,)
     assert forms.forms_on((1, 2), 2) == (1, 2)
 

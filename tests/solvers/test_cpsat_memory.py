@@ -79,7 +79,7 @@ def test_memory_tables_are_the_specification_cell_by_cell(instance: Instance, da
     for layer in stage.span.layers:
         source = instance.sources[layer]
         form = stage.form(source) if source is not None and source in stage.span else 0
-        share = layer_shares(instance, stage, layer)
+        share = layer_shares(instance, stage, layer, group_kind(instance, group).shares)
         cells = (held.weights, held.optimizer, held.stash, held.working)
         assert [int(cell[kind, layer, form]) for cell in cells] == [
             share.weights,

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from formulation.cluster import DeviceClass, Server, cluster_graph, servers_of
 from formulation.evaluate import evaluate
 from formulation.instance import Edge, FormEdge, build_instance
-from formulation.options import BoundaryCharge, Combine, Constraints, CostModel, Placement, StageTime, Training
+from formulation.options import (
+    BoundaryCharge,
+    Combine,
+    Constraints,
+    CostModel,
+    Placement,
+    Sharing,
+    StageTime,
+    Training,
+)
 from formulation.outcome import Limits, Proof, checked
 from formulation.plan import Span
 from formulation.units import Link
@@ -247,7 +256,10 @@ def scaled(instance, factor):
     )
 
 
-@given(instances(layer_graphs(7)), st.integers(2, 9))
+equally = cost_models.map(lambda one: replace(one, sharing=Sharing.EQUAL))
+
+
+@given(instances(layer_graphs(7), costs=equally), st.integers(2, 9))
 def test_everything_times_k_is_the_optimum_times_k(instance, k):
     """Exact, as 432 = 4 * 4 * 3 * 9 takes in all divisors: devices (squared), micro-batches and 30 Mbit/s."""
     assert optimum(scaled(instance, 432 * k)) == k * optimum(scaled(instance, 432))
