@@ -59,6 +59,36 @@ def _data_parallel() -> Solve:
     return solve
 
 
+def _pipedream() -> Solve:
+    from solvers.pipedream import solve
+
+    return solve
+
+
+def _pipedream_code() -> Solve:
+    from solvers.pipedream import solve_code
+
+    return solve_code
+
+
+def _alpa() -> Solve:
+    from solvers.alpa import solve
+
+    return solve
+
+
+def _gpipe() -> Solve:
+    from solvers.gpipe import solve
+
+    return solve
+
+
+def _naive_model_parallel() -> Solve:
+    from solvers.naive_model_parallel import solve
+
+    return solve
+
+
 def _brute_force() -> Solve:
     from solvers.brute_force import solve
 
@@ -73,6 +103,13 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry(
         "pipepar_listed", "PipePar's planner as its Algorithm 2 is printed; proves nothing", _pipepar_listed
     ),
+    SolverEntry("pipedream", "PipeDream's optimiser as the SOSP paper states it; proves nothing", _pipedream),
+    SolverEntry(
+        "pipedream_code", "PipeDream's optimiser as its program computes it; proves nothing", _pipedream_code
+    ),
+    SolverEntry("alpa", "Alpa's dynamic programme for the time of a step; proves nothing", _alpa),
+    SolverEntry("gpipe", "GPipe's partitioner, cells of least variance; proves nothing", _gpipe),
+    SolverEntry("naive_model_parallel", "equally many layers on every device; a baseline", _naive_model_parallel),
     SolverEntry("data_parallel", "the whole model on every device; the usual baseline", _data_parallel),
     SolverEntry("brute_force", "every plan there is, for small instances", _brute_force),
 )

@@ -6,78 +6,22 @@ Times are seconds in the files and whole ns here, rounded up. Sizes are bytes fo
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, RootModel
 
+from formulation.fidelity.measured_run import LayerSizes, LayerTimes, LinkFit, SailorLinks
 from ingest.formats.errors import FormatError, quoted
 from ingest.formats.json_source import Positive, Real, Signed, Strict, Whole, as_tuple, ns_of_seconds, read_json
 
-BYTES_PER_GB = 1e9
-BYTES_PER_MB = 1e6
 STRICT_ROOT = ConfigDict(strict=True, frozen=True)
 Triple = Annotated[tuple[Real, Real, Real], BeforeValidator(as_tuple)]
 Coefficients = Annotated[tuple[Signed, Signed, Signed], BeforeValidator(as_tuple)]
 Fit = Annotated[tuple[Coefficients, Positive], BeforeValidator(as_tuple)]
 Row = TypeVar("Row")
-
-
-@dataclass(frozen=True, slots=True)
-class LayerTimes:
-    """One layer on one card (or tensor-parallel group), in ns; ``update_ns`` is the optimiser's step."""
-
-    forward_ns: int
-    backward_ns: int
-    update_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class LayerSizes:
-    """One layer on one card of a tensor-parallel group, for a micro-batch of one sample.
-
-    ``stash_bytes`` is what it keeps for its backward pass.
-    """
-
-    parameter_bytes: int
-    input_bytes: int
-    output_bytes: int
-    stash_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFit:
-    """A fit of measured bandwidth: ``c2 L^2 + c1 L + c0`` GB/s for a message of x MB (10^6 bytes), L = log2 x.
-
-    ``peak_bytes_per_second`` is the largest that was measured; the fit is not capped by it.
-    """
-
-    c2: float
-    c1: float
-    c0: float
-    peak_bytes_per_second: float
-
-    def bytes_per_second(self, message_bytes: int) -> float:
-        """Return the bandwidth of a message. Raises ValueError outside of what the fit can answer."""
-        if message_bytes < 1:
-            raise ValueError(f"a message of {message_bytes} bytes, expected at least 1")
-        log = math.log2(message_bytes / BYTES_PER_MB)
-        found = BYTES_PER_GB * ((self.c2 * log + self.c1) * log + self.c0)
-        if found <= 0:
-            raise ValueError(f"the fit gives {found:.4g} bytes/s for {message_bytes} bytes, outside of its range")
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class SailorLinks:
-    """Bandwidth between nodes and inside a node, by card and cards per node that take part."""
-
-    inter: Mapping[tuple[str, int], LinkFit]
-    intra: Mapping[tuple[str, int], LinkFit]
 
 
 class _Times(RootModel[dict[str, dict[str, dict[str, Triple]]]]):

@@ -1,0 +1,1 @@
+"""Predictions of published and measured runs, and what they rest on."""

@@ -1,0 +1,76 @@
+"""A machine for predictions: what its accelerators and links do at best, and one efficiency for all of it.
+
+The efficiency is the share of the peak that matrix products reach, the only number here that is not a
+manufacturer's. It is estimated from one published time, once for each machine, by :func:`efficiency_for`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+STEPS = 1000
+"""Efficiencies are whole thousandths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """Peak FLOPs a second; bytes a second of memory, of links inside a node, and of a device's own to others.
+
+    Links carry these bytes in either direction at the same time. ``None`` stands for no limit: to see what a term
+    is worth, leave it out.
+    """
+
+    name: str
+    peak_flops_per_second: int
+    efficiency: Fraction = Fraction(1)
+    memory_bytes_per_second: int | None = None
+    near_bytes_per_second: int | None = None
+    far_bytes_per_second: int | None = None
+    devices_per_node: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.efficiency <= 1:
+            raise ValueError(
+                f"{self.name}: efficiency is {float(self.efficiency):.3g}, expected above 0, at most 1"
+            )
+
+    def products_s(self, flops: int | Fraction) -> Fraction:
+        """Return the seconds of matrix products."""
+        return Fraction(flops) / (self.efficiency * self.peak_flops_per_second)
+
+    def traffic_s(self, amount_bytes: int | Fraction) -> Fraction:
+        """Return the seconds to move bytes to and from the memory of a device."""
+        return _seconds(amount_bytes, self.memory_bytes_per_second)
+
+    def near_s(self, amount_bytes: int | Fraction) -> Fraction:
+        """Return the seconds in which a device sends bytes to another one of its node."""
+        return _seconds(amount_bytes, self.near_bytes_per_second)
+
+    def far_s(self, amount_bytes: int | Fraction) -> Fraction:
+        """Return the seconds in which a device sends bytes to another node through its own adapter."""
+        return _seconds(amount_bytes, self.far_bytes_per_second)
+
+
+def _seconds(amount_bytes: int | Fraction, bytes_per_second: int | None) -> Fraction:
+    return Fraction(0) if bytes_per_second is None else Fraction(amount_bytes) / bytes_per_second
+
+
+def efficiency_for(predicted_ns: Callable[[Fraction], int], published_ns: int) -> Fraction:
+    """Return the efficiency, in thousandths, at which a prediction comes closest to one published time.
+
+    ``predicted_ns`` must not grow with the efficiency. Raises ValueError where even the peak is too slow to reach
+    the published time. Cost: about ten predictions.
+    """
+    if predicted_ns(Fraction(1)) > published_ns:
+        raise ValueError(f"predicted {predicted_ns(Fraction(1))} ns at the peak, published {published_ns} ns")
+    low, high = 0, STEPS
+    while high - low > 1:
+        middle = (low + high) // 2
+        if predicted_ns(Fraction(middle, STEPS)) > published_ns:
+            low = middle
+        else:
+            high = middle
+    candidates = [Fraction(step, STEPS) for step in (low, high) if step]
+    return min(candidates, key=lambda one: abs(predicted_ns(one) - published_ns))
