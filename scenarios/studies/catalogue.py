@@ -20,7 +20,57 @@ class StudyEntry(NamedTuple):
     load: Callable[[], Run]
 
 
-STUDIES: tuple[StudyEntry, ...] = ()
+def _accpar() -> Run:
+    from scenarios.studies.accpar import run
+
+    return run
+
+
+def _fidelity() -> Run:
+    from scenarios.studies.fidelity import run
+
+    return run
+
+
+def _gpipe() -> Run:
+    from scenarios.studies.gpipe import run
+
+    return run
+
+
+def _ordering() -> Run:
+    from scenarios.studies.ordering import run
+
+    return run
+
+
+def _hetpipe() -> Run:
+    from scenarios.studies.hetpipe import run
+
+    return run
+
+
+def _pipedream() -> Run:
+    from scenarios.studies.pipedream import run
+
+    return run
+
+
+def _sailor() -> Run:
+    from scenarios.studies.sailor import run
+
+    return run
+
+
+STUDIES: tuple[StudyEntry, ...] = (
+    StudyEntry("accpar", "AccPar's and HyPar's types and speed-ups", "docs/studies/accpar.md", _accpar),
+    StudyEntry("fidelity", "published times and memories, predicted", "docs/fidelity.md", _fidelity),
+    StudyEntry("gpipe", "GPipe's Table 1: how large a Transformer fits", "docs/studies/gpipe.md", _gpipe),
+    StudyEntry("ordering", "fixed schedules against the best order", "docs/studies/ordering.md", _ordering),
+    StudyEntry("hetpipe", "HetPipe's allocations on unlike GPUs", "docs/studies/hetpipe.md", _hetpipe),
+    StudyEntry("pipedream", "PipeDream's program and paper", "docs/studies/pipedream.md", _pipedream),
+    StudyEntry("sailor", "real runs of Sailor on GH200: time and memory", "docs/studies/sailor.md", _sailor),
+)
 
 
 def study_names() -> tuple[str, ...]:

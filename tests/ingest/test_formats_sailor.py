@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from formulation.fidelity.measured_run import LayerSizes, LayerTimes, LinkFit, Measured, SailorReplica
 from formulation.plan import Span
 from ingest.formats.errors import FormatError
-from ingest.formats.sailor_plan import Measured, SailorReplica, read_sailor_plan
-from ingest.formats.sailor_profile import (
-    LayerSizes,
-    LayerTimes,
-    LinkFit,
-    read_links,
-    read_node_links,
-    read_sizes,
-    read_times,
-)
+from ingest.formats.sailor_folder import read_global_batch, read_machine, read_plans
+from ingest.formats.sailor_plan import read_sailor_plan
+from ingest.formats.sailor_profile import read_links, read_node_links, read_sizes, read_times
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CARD = ["GH-96", 4, "zone"]
@@ -205,6 +199,36 @@ def test_a_plan_that_was_not_run(tmp_path):
     assert (plan.measured, plan.nodes) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("gone", "measured"),
+    [
+        (["red_grads"], Measured(657_050_000, None, 26942111744)),
+        (["real", "red_grads"], Measured(None, None, 26942111744)),
+        (["max_mem"], Measured(657_050_000, 4_140_000, None)),
+    ],
+)
+def test_some_of_a_run_may_be_missing(tmp_path, gone, measured):
+    data = {key: value for key, value in PLAN.items() if key not in gone}
+    assert read_sailor_plan(written(tmp_path, data)).measured == measured
+
+
+def test_a_plan_as_a_planner_writes_it(tmp_path):
+    data = {key: value for key, value in PLAN.items() if key in ("pipeline_list", "mbs")}
+    data |= {"estimated_throughput": 1.5, "estimated_cost": 0.1, "iter_time": 0.7, "used_gpus": {"GH-96": 12}}
+    plan = read_sailor_plan(written(tmp_path, data), 128)
+    assert (plan.global_batch, plan.micro_batches) == (128, 8)
+    # The plan's own number counts before any other.
+    assert read_sailor_plan(written(tmp_path, PLAN), 128).global_batch == 64
+
+
+def test_a_replica_may_use_a_part_of_a_node(tmp_path):
+    plan = read_sailor_plan(written(tmp_path, changed((*PIPELINE, "tmp_per_stage", 1, 0), [[CARD], 2])))
+    replica = plan.pipelines[0][1].replicas[0]
+    assert (replica.tensor_parallel_degree, replica.cards_per_node, replica.kinds) == (2, 2, ("GH-96",))
+    wide = SailorReplica((("A", 4, "z"), ("B", 4, "z")), 8)
+    assert (wide.cards_per_node, wide.kinds) == (4, ("A", "B"))
+
+
 PIPELINE = ("pipeline_list", 0)
 
 
@@ -220,13 +244,17 @@ PIPELINE = ("pipeline_list", 0)
             "layers_per_stage: expected layers 0, 1, ... in order",
         ),
         ((*PIPELINE, "layers_per_stage"), [[0, 1, 2], []], "layers_per_stage: expected layers 0, 1, ... in order"),
-        ((*PIPELINE, "tmp_per_stage", 1, 0), [[CARD], 8], "tmp_per_stage[1][0]: found 4 cards, expected 8"),
+        (
+            (*PIPELINE, "tmp_per_stage", 1, 0),
+            [[CARD], 8],
+            "tmp_per_stage[1][0]: found 4 cards, expected at least 8",
+        ),
         ((*PIPELINE, "tmp_per_stage", 1, 0), [[], 8], "tmp_per_stage[1][0][0]: found a list of 0"),
         ((*PIPELINE, "tmp_per_stage", 1, 0), [[CARD[:2]], 4], "tmp_per_stage[1][0][0][0]"),
         (("pipeline_list",), [], "pipeline_list: found a list of 0"),
         (("gbs",), 60, "gbs: found 60, expected a multiple of 8 samples x 2 replicas"),
         (("mbs",), 0, "mbs: found 0, expected at least 1"),
-        (("real",), None, "found some of real, red_grads, max_mem; expected all of them"),
+        (("gbs",), None, "gbs: found nothing, expected this key"),
         (("reel",), 1.0, "reel: unknown key"),
     ],
 )
@@ -243,6 +271,7 @@ def test_public_plans_and_what_their_profile_says_of_them():
     assert len(plans) == 15
     for plan in plans:
         assert plan.measured is not None
+        assert plan.measured.iteration_ns is not None
         assert len(plan.pipelines) == 1
         assert plan.pipelines[0][-1].span.stop == 26
         rows = times[plan.micro_batch, 4]
@@ -257,3 +286,85 @@ def test_public_plans_and_what_their_profile_says_of_them():
         else:
             # The profile of single samples is slower than the real runs: it was measured with more overhead.
             assert 1.19 < ideal / plan.measured.iteration_ns < 1.46
+
+
+# --- folders ---
+
+TIMES = {"8": {"4": {str(layer): [0.001, 0.002, 0.003] for layer in range(5)}}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    files = {
+        "layer_sizes.json": {"OPT": {"4": {str(layer): SIZES for layer in range(5)}}},
+        "network_coeffs_x.json": {"inter": {"GH-96": {"1": FIT}}, "intra": {}},
+        "training_config_x.json": {"global_batch_size": 1024, "heads": 16},
+        "profiles/OPT/GH-96.json": TIMES,
+        "measured/x/plan_10.json": PLAN,
+        "measured/x/plan_9.json": PLAN,
+    }
+    for name, data in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(data), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_folder(folder):
+    machine = read_machine(folder)
+    assert list(machine.profiles) == [("GH-96", 4)]
+    assert list(machine.sizes) == [4]
+    assert read_global_batch(folder) == 1024
+    assert list(read_plans(folder / "measured", None)) == ["x/plan_9", "x/plan_10"]
+
+
+def test_a_folder_without_a_training_set_up_has_no_global_batch(folder):
+    (folder / "training_config_x.json").unlink()
+    assert read_global_batch(folder) is None
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("layer_sizes.json", "layer_sizes.json: found no such file, expected one file"),
+        ("network_coeffs_x.json", "network_coeffs_*.json: found no such file, expected one file"),
+        ("profiles/OPT/GH-96.json", "found no profile, expected <card>.json"),
+    ],
+)
+def test_missing_files_are_named(folder, gone, said):
+    (folder / gone).unlink()
+    with pytest.raises(FormatError) as error:
+        read_machine(folder)
+    assert said in str(error.value)
+
+
+def test_models_without_sizes_are_named(folder):
+    (folder / "profiles" / "OPT").rename(folder / "profiles" / "BERT")
+    with pytest.raises(
+        FormatError, match=r"found BERT, expected one folder named like a model of layer_sizes\.json"
+    ):
+        read_machine(folder)
+
+
+def test_a_profile_without_entries_is_named(folder):
+    (folder / "profiles" / "OPT" / "GH-96.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(FormatError, match=r"GH-96\.json: found no layer times"):
+        read_machine(folder)
+
+
+def test_profiles_of_other_layers_are_named(folder):
+    shorter = {"8": {"4": TIMES["8"]["4"], "2": {"0": [1, 2, 3]}}}
+    (folder / "profiles" / "OPT" / "GH-96.json").write_text(json.dumps(shorter), encoding="utf-8")
+    with pytest.raises(FormatError, match=r"GH-96\.json: 8\.2: found 1 layers, expected 5, as in layer_sizes"):
+        read_machine(folder)
+
+
+def test_plans_are_read_with_all_their_problems(folder):
+    for name in ("plan_9", "plan_10"):
+        (folder / "measured" / "x" / f"{name}.json").write_text('{"mbs": 1}', encoding="utf-8")
+    with pytest.raises(FormatError) as error:
+        read_plans(folder / "measured", None)
+    assert "x/plan_9.json: pipeline_list: found nothing" in str(error.value)
+    assert "x/plan_10.json: pipeline_list: found nothing" in str(error.value)
+    with pytest.raises(FormatError, match="found no plan"):
+        read_plans(folder / "profiles" / "nothing", None)
