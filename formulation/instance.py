@@ -6,7 +6,7 @@ numbered 0..N-1 in pipeline order, servers 0..V-1 in line order, and every quant
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -100,8 +100,7 @@ def build_instance(
     training and multiplied by the micro-batch. Raises ValueError where the two graphs do not make a problem, or
     the constraints name what they do not have.
     """
-    limits = constraints or Constraints()
-    check_goals(goals, limits, cost)
+    check_goals(goals, limits := constraints or Constraints(), cost)
     demands = resolve(limits, layers_of(layers), servers_of(cluster))
     rows = narrowed(layers_of(layers), demands)
     batch = (scale := Fraction(training.bytes_per_element, layers.graph["element_bytes"])) * training.micro_batch
@@ -109,6 +108,7 @@ def build_instance(
     sources = _sources(rows, edges)
     servers = lessened(servers_of(cluster), demands.reserve)
     classes = tuple(dict.fromkeys(server.device_class for server in servers))
+    check_measured(rows, classes)
     return Instance(
         name=str(layers.graph.get("name", "")),
         layers=rows,
@@ -164,12 +164,34 @@ def _flops(layer: Layer, training: Training, cost: CostModel) -> int:
 
 
 def _forward_ns(layer: Layer, device: DeviceClass, training: Training, cost: CostModel) -> int:
+    if found := layer.measured_on(device.name):
+        return ceil_div(found.forward_ns * training.micro_batch, found.samples)
     return ceil_div(_flops(layer, training, cost) * NS_PER_SECOND, device.flops_per_second)
 
 
 def _backward_ns(layer: Layer, device: DeviceClass, training: Training, cost: CostModel) -> int:
+    if found := layer.measured_on(device.name):
+        return ceil_div(found.backward_ns * training.micro_batch, found.samples)
     work = _flops(layer, training, cost) * cost.backward_factor
     return ceil_fraction(work * NS_PER_SECOND / device.flops_per_second)
+
+
+def check_measured(layers: Sequence[Layer], classes: Sequence[DeviceClass]) -> None:
+    """Raise ValueError where some layers were measured on a device class of the cluster and others were not.
+
+    Measured and computed times do not mix: the unmeasured layers would be as fast as the data sheet.
+    """
+    for one in classes:
+        known = [layer for layer in layers if layer.measured_on(one.name)]
+        if known and len(known) < len(layers):
+            missing = next(layer.name for layer in layers if not layer.measured_on(one.name))
+            some = f"{len(known)} of {len(layers)} layers are measured on it"
+            raise ValueError(f"device class {one.name}: {some}, {missing} is not")
+        if not known and any(layer.measured for layer in layers) and not any(layer.macs for layer in layers):
+            names = ", ".join(sorted({row.device_class for layer in layers for row in layer.measured}))
+            raise ValueError(
+                f"device class {one.name}: the model was measured on {names} only; name it as one of these"
+            )
 
 
 def _sources(layers: tuple[Layer, ...], edges: tuple[Edge, ...]) -> tuple[int | None, ...]:

@@ -34,6 +34,20 @@ class Split(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """Times in ns of a layer as measured on one device of a class, for a micro-batch of ``samples``."""
+
+    device_class: str
+    samples: int
+    forward_ns: int
+    backward_ns: int
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.forward_ns < 0 or self.backward_ns < 0:
+            raise ValueError(f"{self}: expected 1 sample or more, and times of 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """The smallest unit that the planner may cut between. All quantities are for one sample.
 
@@ -41,7 +55,8 @@ class Layer:
     activations read and written; ``stash_bytes`` what the layer keeps for its backward pass; ``macs`` the
     multiply-accumulates of one forward pass (zero for layers that multiply no matrices); ``torchstat_flops``
     the same layer counted by the rule behind PipePar's Table I. ``allowed_forms`` are the forms that the layer
-    can take; a FOLLOW layer has none of its own and is listed with form 0.
+    can take; a FOLLOW layer has none of its own and is listed with form 0. ``measured`` are times that count
+    instead of operations on the device classes that they name.
     """
 
     name: str
@@ -54,6 +69,7 @@ class Layer:
     macs: int
     torchstat_flops: int = 0
     allowed_forms: tuple[int, ...] = FORMS
+    measured: tuple[Measured, ...] = ()
 
     def __post_init__(self) -> None:
         for field in (
@@ -69,6 +85,12 @@ class Layer:
                 raise ValueError(f"layer {self.name}: {field} is {value!r}, expected a whole number, 0 or more")
         if not self.allowed_forms or not set(self.allowed_forms) <= set(FORMS):
             raise ValueError(f"layer {self.name}: allowed_forms {self.allowed_forms}, expected some of {FORMS}")
+        if len({row.device_class for row in self.measured}) < len(self.measured):
+            raise ValueError(f"layer {self.name}: measured twice on one device class")
+
+    def measured_on(self, device_class: str) -> Measured | None:
+        """Return the times on a device class, if they were measured."""
+        return next((row for row in self.measured if row.device_class == device_class), None)
 
 
 def layer_graph(

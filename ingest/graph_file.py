@@ -7,13 +7,14 @@ the format that this program does not know are refused, with every problem named
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from formulation.layers import Layer, Split, layer_graph, layers_of
+from formulation.layers import Layer, Measured, Split, layer_graph, layers_of
 from ingest.files import atomic_write
 from ingest.model_errors import GraphFileError
 
@@ -31,6 +32,13 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class _MeasuredEntry(_Strict):
+    device_class: _Name
+    samples: Annotated[int, Field(ge=1, le=2**31)]
+    forward_ns: _Count
+    backward_ns: _Count
+
+
 class _LayerEntry(_Strict):
     name: _Name
     operator: _Name
@@ -42,6 +50,7 @@ class _LayerEntry(_Strict):
     macs: _Count
     torchstat_flops: _Count
     allowed_forms: Annotated[list[Literal[0, 1, 2]], Field(min_length=1, max_length=3)]
+    measured: list[_MeasuredEntry] = []
 
 
 class _EdgeEntry(_Strict):
@@ -117,9 +126,10 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
     try:
         layers = [
             Layer(
-                **entry.model_dump(exclude={"split", "allowed_forms"}),
+                **entry.model_dump(exclude={"split", "allowed_forms", "measured"}),
                 split=Split(entry.split),
                 allowed_forms=tuple(entry.allowed_forms),
+                measured=tuple(Measured(**row.model_dump()) for row in entry.measured),
             )
             for entry in checked.layers
         ]
@@ -148,7 +158,9 @@ def parse_json(content: bytes, source: str) -> object:
 
 def _layer_entry(layer: Layer) -> dict[str, Any]:
     fields = {name: getattr(layer, name) for name in _LayerEntry.model_fields}
-    return fields | {"split": layer.split.value, "allowed_forms": list(layer.allowed_forms)}
+    fields |= {"split": layer.split.value, "allowed_forms": list(layer.allowed_forms)}
+    rows = [asdict(row) for row in fields.pop("measured")]
+    return fields | ({"measured": rows} if rows else {})
 
 
 def _text(document: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scenarios import exit_codes
+from scenarios.run_arguments import add_order, add_outputs, whole
 from scenarios.studies.catalogue import STUDIES, study_names
 from solvers.catalogue import SOLVERS, solver_names
 
@@ -16,7 +17,6 @@ Cut a neural network into pipeline stages for the cluster you have, and prove th
 """
 LARGEST_SEED = 2**31 - 1
 MOST_WORKERS = 1024
-MOST_SHOWN = 100_000
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -48,12 +48,7 @@ def seconds(text: str) -> float:
 
 
 def _whole(least: int, most: int) -> Any:  # noqa: ANN401 (argparse takes any callable)
-    def parse_whole(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,20}", text, re.ASCII) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {text!r}")
-        return int(text)
-
-    return parse_whole
+    return lambda text: whole(text, least, most)
 
 
 def _solver(text: str) -> str:
@@ -183,42 +178,17 @@ def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
     )
 
 
-def _schedule(text: str) -> str:
-    """Return the override that chooses a schedule."""
-    from formulation.options import Schedule
-
-    if text not in list(Schedule):
-        raise argparse.ArgumentTypeError(f"no schedule {text!r}; expected one of {', '.join(Schedule)}")
-    return f"training.schedule={text}"
-
-
 def _add_simulate(commands: Any) -> None:  # noqa: ANN401
     command = _command(commands, "simulate", "run a plan step by step on the timeline and draw it", _solver_list())
     _add_scenario(command)
     command.add_argument("--plan", metavar="FILE", help="run this plan (JSON) instead of searching for the best")
-    command.add_argument(
-        "--schedule",
-        metavar="NAME",
-        dest="overrides",
-        action="append",
-        type=_schedule,
-        default=argparse.SUPPRESS,
-        help="short for --set training.schedule=NAME",
-    )
+    add_order(command)
     command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else cpsat")
     _add_search(command)
     command.add_argument(
         "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proof, as in plan"
     )
-    command.add_argument("--out", metavar="FILE", help="write a page (HTML) that needs nothing else")
-    command.add_argument("--trace", metavar="FILE", help="write a trace (JSON) for Perfetto or chrome://tracing")
-    command.add_argument("--svg", metavar="FOLDER", help="write each picture as a file of its own")
-    command.add_argument(
-        "--micro-batches-shown",
-        metavar="N",
-        type=_whole(2, MOST_SHOWN),
-        help="draw the first and last N / 2 of a long run (default: what stays readable)",
-    )
+    add_outputs(command)
     command.add_argument(
         "--no-compare", dest="compare", action="store_false", help="do not run the other solvers for page and JSON"
     )
@@ -226,7 +196,11 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
 
 def _add_trace(commands: Any) -> None:  # noqa: ANN401
     command = _command(commands, "trace", "write the layer graph of a model, which a scenario can then name")
-    command.add_argument("model", metavar="MODULE:FUNCTION", help="a Python function that builds the model")
+    command.add_argument(
+        "model", metavar="MODULE:FUNCTION", help="a Python function, or a PipeDream profile (*.txt)"
+    )
+    command.add_argument("--samples", metavar="N", type=_whole(1, 2**31), help="minibatch of the profile")
+    command.add_argument("--device-class", metavar="NAME", help="what the profile was measured on")
     command.add_argument("--out", metavar="FILE", required=True, help="the graph file to write (JSON)")
 
 

@@ -12,13 +12,12 @@ changed: inputs, repeated edges and the order of the file stay.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import networkx as nx
 
-from formulation.layers import Layer, Split, layer_graph
+from formulation.layers import Layer, Measured, Split, layer_graph
 from formulation.peers import ProfiledLayer, ProfiledModel
 from formulation.units import ceil_div, ceil_fraction
 from ingest.files import read_limited
@@ -119,24 +118,14 @@ def _bytes(field: str, text: str) -> int:
     return int(total)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLayers:
-    """A layer graph (sizes of one sample) and times in ns, in its order, of a micro-batch of ``samples``."""
+def measured_layers(profile: ProfiledModel, samples: int, name: str, device_class: str) -> nx.DiGraph:
+    """Turn what PipeDream plans of a profile into a layer graph with its measured times.
 
-    graph: nx.DiGraph
-    samples: int
-    forward_ns: tuple[int, ...]
-    backward_ns: tuple[int, ...]
-
-
-def measured_layers(profile: ProfiledModel, samples: int, name: str) -> MeasuredLayers:
-    """Turn what PipeDream plans of a profile into a layer graph, and its times beside it.
-
-    ``samples`` is the minibatch that was measured, which the file does not say. Bytes are divided by it, rounded
-    up. What a layer keeps for its backward pass is not in a profile; as PipeDream does, its output is taken.
-    Operations (``macs``) are unknown and 0, and every layer is only ever replicated (form 0). Layers are put into
-    a topological order, those that stand earlier in the file first. Raises ValueError for fewer samples than one,
-    or a profile without a layer.
+    ``samples`` is the minibatch that was measured and ``device_class`` what it was measured on; the file says
+    neither. Bytes are divided by the samples, rounded up. What a layer keeps for its backward pass is not in a
+    profile; as PipeDream does, its output is taken. Operations (``macs``) are unknown and 0, and every layer is
+    only ever replicated (form 0). Layers are put into a topological order, those that stand earlier in the file
+    first. Raises ValueError for fewer samples than one, or a profile without a layer.
     """
     if samples < 1:
         raise ValueError(f"{samples} samples, expected the minibatch that the profile was measured with")
@@ -145,14 +134,17 @@ def measured_layers(profile: ProfiledModel, samples: int, name: str) -> Measured
     edges = sorted(set(model.edges))
     sizes = [ceil_div(layer.activation_bytes, samples) for layer in model.layers]
     producers = {node: [a for a, b in edges if b == node] for node in order}
-    layers = [_converted(model.layers[node], [sizes[a] for a in producers[node]], sizes[node]) for node in order]
+    layers = [
+        _converted(
+            model.layers[node],
+            [sizes[a] for a in producers[node]],
+            sizes[node],
+            Measured(device_class, samples, model.layers[node].forward_ns, model.layers[node].backward_ns),
+        )
+        for node in order
+    ]
     named = [(model.layers[a].name, model.layers[b].name, sizes[a]) for a, b in edges]
-    return MeasuredLayers(
-        layer_graph(name, layers, named),
-        samples,
-        tuple(model.layers[node].forward_ns for node in order),
-        tuple(model.layers[node].backward_ns for node in order),
-    )
+    return layer_graph(name, layers, named)
 
 
 def _ordered(model: ProfiledModel) -> nx.DiGraph:
@@ -161,7 +153,7 @@ def _ordered(model: ProfiledModel) -> nx.DiGraph:
     return graph
 
 
-def _converted(layer: ProfiledLayer, inputs: list[int], output: int) -> Layer:
+def _converted(layer: ProfiledLayer, inputs: list[int], output: int, measured: Measured) -> Layer:
     """Make one layer; how it may be split follows from its weights and inputs, as a profile knows no operators."""
     split = Split.MATRIX if layer.parameter_bytes else Split.FOLLOW if len(inputs) <= 1 else Split.JOIN
     return Layer(
@@ -174,4 +166,5 @@ def _converted(layer: ProfiledLayer, inputs: list[int], output: int) -> Layer:
         output,
         macs=0,
         allowed_forms=(0,),
+        measured=(measured,),
     )

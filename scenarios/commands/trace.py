@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from formulation.layers import layers_of
 from ingest.graph_file import write_graph
@@ -12,6 +13,9 @@ from scenarios import human, output
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import InputError, output_path, reading
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Build and trace the model, write its layer graph, and say how large it is."""
@@ -19,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out is None:
         raise InputError("--out: expected a file to write")
     with reading(arguments.model):
-        graph = load_model_graph(arguments.model, Path.cwd())
+        graph = _profiled(arguments) if _is_profile(arguments) else load_model_graph(arguments.model, Path.cwd())
     with reading(out):
         write_graph(graph, out)
     rows = layers_of(graph)
@@ -27,3 +31,26 @@ def run(arguments: argparse.Namespace) -> int:
     edges = human.count(graph.number_of_edges(), "edge")
     output.write(f"{arguments.out}: {human.count(len(rows), 'layer')}, {edges}, {parameters} of parameters\n")
     return ExitCode.DONE
+
+
+def _is_profile(arguments: argparse.Namespace) -> bool:
+    """Tell whether the model is a profile. Raises InputError where options say otherwise."""
+    named = arguments.model.endswith(".txt")
+    given = arguments.samples is not None or arguments.device_class is not None
+    if given and not named:
+        raise InputError(f"{arguments.model}: --samples and --device-class are for a PipeDream profile (*.txt)")
+    return named
+
+
+def _profiled(arguments: argparse.Namespace) -> nx.DiGraph:
+    """Read a PipeDream profile as a layer graph with measured times."""
+    from ingest.formats.pipedream_profile import measured_layers, read_profile
+
+    if arguments.samples is None or not arguments.device_class:
+        raise InputError(
+            f"{arguments.model}: a profile does not say its minibatch and its device;"
+            " give --samples N and --device-class NAME"
+        )
+    path = Path(arguments.model)
+    name = path.parent.resolve().name if path.stem == "graph" else path.stem
+    return measured_layers(read_profile(path), arguments.samples, name, arguments.device_class)

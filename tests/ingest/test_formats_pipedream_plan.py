@@ -38,9 +38,8 @@ PLANNED = "\n".join(
 def instance_of(profile, devices=4, degrees=()):
     cluster = cluster_graph("one", [Server("s", UNIT, devices, BYTE_LINK)], [])
     constraints = Constraints(tensor_parallel_degrees=degrees)
-    return build_instance(
-        measured_layers(profile, 4, "made").graph, cluster, Training(4), CostModel(), constraints
-    )
+    layers = measured_layers(profile, 4, "made", UNIT.name)
+    return build_instance(layers, cluster, Training(4), CostModel(), constraints)
 
 
 def file_of(folder, text=PLANNED):

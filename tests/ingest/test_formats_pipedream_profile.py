@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from formulation.layers import Split, layers_of
+from formulation.layers import Measured, Split, layers_of
 from formulation.peers import ProfiledLayer, ProfiledModel
 from ingest.formats.errors import SHOWN, FormatError
 from ingest.formats.pipedream_profile import LARGEST_FILE, measured_layers, read_profile
@@ -158,8 +158,8 @@ def test_a_layer_graph_is_per_sample_and_its_times_are_not():
         profiled("spare", "__getitem__(1)", 4),
     )
     edges = ((1, 2), (2, 3), (2, 0), (3, 0), (3, 0), (3, 4))
-    found = measured_layers(ProfiledModel(layers, edges), 32, "made")
-    rows = layers_of(found.graph)
+    found = measured_layers(ProfiledModel(layers, edges), 32, "made", "V100")
+    rows = layers_of(found)
     assert [row.name for row in rows] == ["left", "right", "sum"]
     assert [row.split for row in rows] == [Split.MATRIX, Split.FOLLOW, Split.JOIN]
     assert [row.allowed_forms for row in rows] == [(0,)] * 3
@@ -168,20 +168,20 @@ def test_a_layer_graph_is_per_sample_and_its_times_are_not():
     assert [row.stash_bytes for row in rows] == [2, 3, 1]
     assert [row.input_bytes for row in rows] == [0, 2, 5]
     assert [row.parameter_bytes for row in rows] == [400, 0, 0]
-    assert dict(found.graph.edges) == {
+    assert dict(found.edges) == {
         ("left", "right"): {"bytes": 2},
         ("left", "sum"): {"bytes": 2},
         ("right", "sum"): {"bytes": 3},
     }
-    assert (found.samples, found.forward_ns, found.backward_ns) == (32, (2_000,) * 3, (3_000,) * 3)
+    assert [row.measured for row in rows] == [(Measured("V100", 32, 2_000, 3_000),)] * 3
 
 
 def test_a_minibatch_is_needed_and_a_layer():
     model = ProfiledModel((profiled("a", "Input", 1),), ())
     with pytest.raises(ValueError, match="0 samples"):
-        measured_layers(model, 0, "made")
+        measured_layers(model, 0, "made", "V100")
     with pytest.raises(ValueError, match="the graph has no layer"):
-        measured_layers(model, 1, "made")
+        measured_layers(model, 1, "made", "V100")
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,10 @@ def test_a_minibatch_is_needed_and_a_layer():
 )
 def test_public_profiles_as_layer_graphs(name, samples):
     model = public(name).planned()
-    found = measured_layers(model, samples, name)
-    assert len(found.graph) == len(model.layers)
-    assert sum(found.forward_ns) == sum(layer.forward_ns for layer in model.layers)
-    assert sum(layer.parameter_bytes for layer in layers_of(found.graph)) == sum(
+    found = measured_layers(model, samples, name, "V100")
+    assert len(found) == len(model.layers)
+    times = [row.measured_on("V100") for row in layers_of(found)]
+    assert sum(row.forward_ns for row in times if row) == sum(layer.forward_ns for layer in model.layers)
+    assert sum(layer.parameter_bytes for layer in layers_of(found)) == sum(
         layer.parameter_bytes for layer in model.layers
     )
