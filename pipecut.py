@@ -17,13 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from formulation.evaluate import Evaluation
     from formulation.groups import Group
     from formulation.instance import Instance
     from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
     from formulation.plan import Plan, Span, Stage
+    from formulation.schedules.table import PipelineSchedule
     from ingest.scenario import Scenario, load_scenario
-    from scenarios.listing import init, load_model, load_running_envs, profile_model, trial_run
+    from scenarios.listing import Strategy, init, load_model, load_running_envs, profile_model, trial_run
+    from scenarios.simulated import Simulated
 
 __all__ = [
     "Evaluation",
@@ -36,6 +40,7 @@ __all__ = [
     "Progress",
     "Proof",
     "Scenario",
+    "Simulated",
     "Span",
     "Stage",
     "evaluate",
@@ -45,6 +50,7 @@ __all__ = [
     "load_scenario",
     "plan",
     "profile_model",
+    "simulate",
     "trial_run",
 ]
 
@@ -56,6 +62,7 @@ _HOMES = {
     "formulation.plan": ("Plan", "Span", "Stage"),
     "ingest.scenario": ("Scenario", "load_scenario"),
     "scenarios.listing": ("init", "load_model", "load_running_envs", "profile_model", "trial_run"),
+    "scenarios.simulated": ("Simulated",),
 }
 """Where each name that is not defined here comes from."""
 
@@ -110,9 +117,52 @@ def plan(
     return outcome
 
 
+_best = plan
+"""The function, where an argument has its name."""
+
+
 def evaluate(instance: Instance, plan: Plan | str | Path) -> Evaluation:
     """Price any plan, or plan file, and list the rules that it breaks. Raises ValueError for a wrong plan file."""
     from formulation.evaluate import evaluate as price
     from ingest.plan_file import read_plan
 
     return price(instance, read_plan(plan, instance) if isinstance(plan, str | Path) else plan)
+
+
+def simulate(
+    problem: Scenario | Instance | str | Path,
+    plan: Plan | Outcome | nx.DiGraph | str | Path | None = None,
+    strategy: Strategy | None = None,
+    *,
+    schedule: str | Path | PipelineSchedule | None = None,
+    chunks: int | None = None,
+) -> Simulated:
+    """Run a plan step by step, and return its timeline and measures, which can be written as a page.
+
+    ``problem`` is as in :func:`plan`. ``plan`` is a plan, a plan file, or an outcome; without it the best plan
+    is searched for first. ``simulate(inputs, model, strategy)`` is the last call of the paper's Listing 1: it runs
+    what ``trial_run`` found for a model. ``schedule`` (with ``chunks``) runs one step in another order of actions
+    than the training's: ``interleaved``, ``zero_bubble_h1``, a schedule file, or a table. Raises ValueError for
+    wrong input, for a plan without a price, and where there is no plan to run.
+    """
+    import networkx as nx
+
+    from formulation.instance import Instance
+    from ingest.scenario import Scenario, load_scenario
+    from scenarios.listing import simulate as run_strategy
+    from scenarios.simulated import simulate_plan
+
+    if strategy is not None or isinstance(plan, nx.DiGraph):
+        if not (isinstance(problem, Scenario) and isinstance(plan, nx.DiGraph) and strategy is not None):
+            raise ValueError("expected a problem with a plan, or the inputs, model and strategy of Listing 1")
+        return run_strategy(problem, plan, strategy, schedule=schedule, chunks=chunks)
+    scenario = load_scenario(problem) if isinstance(problem, str | Path) else problem
+    instance = scenario if isinstance(scenario, Instance) else scenario.load()
+    if plan is None:
+        plan = _best(instance, **({} if isinstance(scenario, Instance) else _choice(scenario)))
+    return simulate_plan(instance, plan, name=scenario.name, schedule=schedule, chunks=chunks)
+
+
+def _choice(scenario: Scenario) -> dict[str, Any]:
+    """Return the solver and its limits that a scenario asks for."""
+    return {"solver": scenario.solver.name, "limits": scenario.solver.limits()}

@@ -22,15 +22,15 @@ def read_limited(path: Path, limit: int) -> str:
         raise ValueError(f"not UTF-8 text at byte {error.start}") from error
 
 
-def atomic_write(path: Path, text: str) -> None:
-    """Write a text so that readers see the old file or the new one, never a part: write beside it, then rename.
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write so that readers see the old file or the new one, never a part: write beside it, then rename.
 
     Raises OSError; then the old file, if there was one, is untouched and nothing is left beside it.
     """
     part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
     try:
-        with part.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with part.open("xb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

@@ -11,19 +11,20 @@ from dataclasses import asdict
 from typing import Any
 
 from formulation import times
+from formulation.goals import UNITS
 from formulation.groups import group_kind
-from formulation.options import Combine
 from formulation.outcome import Outcome
 from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
 from report.accounting import spent_of
+from report.claims import meaning_of
 from report.measures import measures_of
-from report.simulation import Simulation
+from report.simulation import Simulation, peak_formula_bytes
 from report.window import EVENT_COLUMNS, events_of, shown_by_default, window_of
 
-VERSION = 1
+VERSION = 2
 SAMPLES, LEAST_SAMPLES, MOST_SAMPLES = 3000, 40, 240
-"""Parts of the run in which the curves of memory are drawn by the least and the most that is held: of all stages
+"""Parts of the run in which the curves of memory are drawn by the least and the most that is held: of all ranks
 together, and of one."""
 
 Content = dict[str, Any]
@@ -41,29 +42,43 @@ def content_of(
 
     ``comparison`` is what ``pipecut compare --json`` writes; ``shown`` how many micro-batches are drawn.
     """
-    instance, training = simulation.instance, simulation.instance.training
+    instance = simulation.instance
+    numbers = summary_of(simulation)
+    ranks = numbers.pop("ranks")
+    measures = numbers.pop("measures")
     return {
         "format": "pipecut simulation",
         "version": VERSION,
         "scenario": scenario,
         "model": instance.name,
-        "schedule": str(training.schedule),
-        "micro_batches": training.micro_batches,
-        "micro_batch_samples": training.micro_batch,
-        "steps": simulation.steps,
-        "micro_batches_run": simulation.micro_batches,
-        "makespan_ns": simulation.timeline.makespan_ns,
+        **numbers,
         "claim": _claim(simulation, outcome, comparison),
-        "measures": [asdict(one) for one in measures_of(simulation)],
+        "measures": measures,
         "servers": [
             {"name": one.name, "device_class": one.device_class.name, "devices": one.devices}
             for one in instance.servers
         ],
         "stages": _stages(simulation),
+        "ranks": [rank | {"memory": _memory(simulation, at)} for at, rank in enumerate(ranks)],
         "boundaries": _boundaries(simulation),
         "layers": _layers(simulation),
         "timeline": _timeline(simulation, shown),
         "comparison": None if comparison is None else dict(comparison),
+    }
+
+
+def summary_of(simulation: Simulation) -> Content:
+    """Return the run in numbers, without what is only drawn: ``measures``, and ``ranks`` without their curves."""
+    training = simulation.instance.training
+    return {
+        "schedule": simulation.schedule,
+        "micro_batches": training.micro_batches,
+        "micro_batch_samples": training.micro_batch,
+        "steps": simulation.steps,
+        "micro_batches_run": simulation.micro_batches,
+        "makespan_ns": simulation.timeline.makespan_ns,
+        "measures": [asdict(one) for one in measures_of(simulation)],
+        "ranks": _ranks(simulation),
     }
 
 
@@ -75,56 +90,95 @@ def _claim(
     objective = evaluation.objective
     bound = outcome.bound if outcome else (comparison or {}).get("bound")
     gap = None
-    if evaluation.feasible and objective is not None and bound is not None:
+    comparable = simulation.priced or outcome is not None  # no bound speaks of a plan that shares its devices
+    if comparable and evaluation.feasible and objective is not None and bound is not None:
         gap = (objective - bound) / objective if objective else 0.0
-    largest = simulation.instance.cost.combine is Combine.MAX
+    goal, *further = simulation.instance.goals
     return {
         "solver": outcome.solver if outcome else None,
         "proof": str(outcome.proof) if outcome else None,
         "objective": objective,
-        "meaning": f"{'the slowest' if largest else 'the sum'} of all stages and boundaries, per micro-batch",
+        "goal": str(goal),
+        "unit": UNITS[goal],
+        "meaning": meaning_of(simulation.instance),
+        "further": [
+            {"goal": str(one), "unit": UNITS[one], "value": value}
+            for one, value in zip(further, evaluation.further, strict=True)
+        ],
         "bound": bound,
         "gap": gap,
         "seconds": outcome.seconds if outcome else None,
-        "notes": list(outcome.notes) if outcome else [],
+        "notes": [*(outcome.notes if outcome else ()), *_priced_otherwise(simulation)],
         "broken_rules": [f"{one.rule}: {one.message}" for one in evaluation.violations],
     }
 
 
+def _priced_otherwise(simulation: Simulation) -> list[str]:
+    """Say of a plan in another order that its objective is not that of this run."""
+    if simulation.priced:
+        return []
+    planned = simulation.instance.training.schedule
+    return [f"priced under {planned}, each stage on devices of its own; run as {simulation.schedule}"]
+
+
 def _stages(simulation: Simulation) -> list[dict[str, Any]]:
     instance, durations = simulation.instance, simulation.made.durations
-    spent, busy = spent_of(simulation), device_utilisation(simulation.timeline)
-    objective = simulation.evaluation.objective or 0
+    rank_of = {stage: rank for rank, stages in enumerate(simulation.ranks) for stage in stages}
+    return [
+        {
+            "rank": rank_of[index],
+            "first_layer": instance.layers[stage.span.first].name,
+            "last_layer": instance.layers[stage.span.stop - 1].name,
+            "layers": len(stage.span),
+            "devices": [[server, devices] for server, devices in stage.group.counts],
+            "replicas": stage.group.replicas,
+            "recompute": stage.group.recompute,
+            "forward_ns": durations.forward_ns[index],
+            "backward_ns": durations.backward_ns[index],
+            "recompute_ns": durations.recompute_ns[index],
+            "sync_ns": durations.sync_ns[index],
+            "price": asdict(cost),
+        }
+        for index, (stage, cost) in enumerate(
+            zip(simulation.plan.stages, simulation.evaluation.stages, strict=True)
+        )
+    ]
+
+
+def _ranks(simulation: Simulation) -> list[dict[str, Any]]:
+    costs, bottleneck = simulation.evaluation.stages, simulation.bottleneck_ns
+    spent, busy, peaks = (
+        spent_of(simulation),
+        device_utilisation(simulation.timeline),
+        peak_formula_bytes(simulation),
+    )
     rows: list[dict[str, Any]] = []
-    for index, (stage, cost) in enumerate(zip(simulation.plan.stages, simulation.evaluation.stages, strict=True)):
-        memory = memory_over_time(simulation.timeline, simulation.made.footprint, index)
-        largest = instance.cost.combine is Combine.MAX and objective > 0
+    for rank, stages in enumerate(simulation.ranks):
+        memory = memory_over_time(simulation.timeline, simulation.made.footprint, rank)
         rows.append(
             {
-                "first_layer": instance.layers[stage.span.first].name,
-                "last_layer": instance.layers[stage.span.stop - 1].name,
-                "layers": len(stage.span),
-                "devices": [[server, devices] for server, devices in stage.group.counts],
-                "forward_ns": durations.forward_ns[index],
-                "backward_ns": durations.backward_ns[index],
-                "sync_ns": durations.sync_ns[index],
-                "price": asdict(cost),
-                "utilisation": float(busy[index]),
-                "utilisation_formula": cost.total_ns / objective if largest else None,
+                "stages": list(stages),
+                "utilisation": float(busy[rank]),
+                "utilisation_formula": sum(costs[at].total_ns for at in stages) / bottleneck
+                if bottleneck
+                else None,
                 "peak_bytes": memory.peak_bytes,
                 "peak_ns": memory.peak_ns,
-                "peak_bytes_formula": cost.memory_bytes,
-                "capacity_bytes": cost.capacity_bytes,
-                "memory": _samples(memory, simulation),
-                "spent": asdict(spent[index]),
+                "peak_bytes_formula": peaks[rank],
+                "capacity_bytes": costs[stages[0]].capacity_bytes,
+                "spent": asdict(spent[rank]),
             }
         )
     return rows
 
 
+def _memory(simulation: Simulation, rank: int) -> list[list[int]]:
+    return _samples(memory_over_time(simulation.timeline, simulation.made.footprint, rank), simulation)
+
+
 def _samples(memory: DeviceMemory, simulation: Simulation) -> list[list[int]]:
     """Return the curve as (time, bytes from then on); of a long one, the extremes of equal parts of the run."""
-    limit = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES // len(simulation.plan)))
+    limit = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES // len(simulation.ranks)))
     makespan = max(1, simulation.timeline.makespan_ns)
     points = list(zip(memory.time_ns.tolist(), memory.held_bytes.tolist(), strict=True))
     kept: dict[int, int] = dict(points)  # of several at one moment, the last is what goes on being held

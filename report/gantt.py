@@ -1,4 +1,4 @@
-"""The timeline: a lane for each stage, and between two lanes the tensors on their way.
+"""The timeline: a lane for each rank, and below it the tensors on their way from its stages and back to them.
 
 Drawn whole here, so that it can be printed and saved; on a page ``assets/page.js`` moves the same pieces to zoom.
 Hidden time between beginning and end of a long run is pressed into a narrow gap: position is linear in time on
@@ -24,7 +24,7 @@ from report.svg import (
     stage_colour,
 )
 from report.window import ACTIVATION, GRADIENT
-from report.wording import round_duration
+from report.wording import rank_name, round_duration
 
 LEFT, RIGHT, TOP = 84.0, 10.0, 40.0
 LANES = 660.0
@@ -40,13 +40,15 @@ DIGIT = 7.5
 """Width of a digit; a pass shows the number of its micro-batch where it has room."""
 
 LEGEND = (
-    ("f0", "forward"),
-    ("b0", "backward"),
-    ("sync", "sync"),
-    ("link-a", "activation"),
-    ("link-g", "gradient"),
-    ("key k", "critical chain"),
+    (("f0", "forward"), "F"),
+    (("b0", "backward"), "B"),
+    (("b0", "input gradient"), "I"),
+    (("b0 later", "weight gradient"), "W"),
+    (("sync", "sync"), "SU"),
+    (("link-a", "activation"), ACTIVATION),
+    (("link-g", "gradient"), GRADIENT),
 )
+"""Entries, each with the kinds of events that it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,22 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Where lanes lie from top to bottom."""
+    """Where lanes lie from top to bottom: of rank after rank; ``rank_of`` says where the stages are."""
 
-    stages: int
+    ranks: int
+    rank_of: tuple[int, ...]
     height: float
 
     @classmethod
-    def of(cls, stages: int) -> Lanes:
-        """Return lanes as high as so many stages allow."""
-        return cls(stages, min(MOST_LANE, max(LEAST_LANE, LANES / stages - LINK_LANE)))
+    def of(cls, content: dict[str, Any]) -> Lanes:
+        """Return lanes as high as so many ranks allow."""
+        ranks = len(content["ranks"])
+        height = min(MOST_LANE, max(LEAST_LANE, LANES / ranks - LINK_LANE))
+        return cls(ranks, tuple(stage["rank"] for stage in content["stages"]), height)
 
     def top(self, kind: str, stage: int) -> float:
-        """Return the upper end of a stage's lane, or of what is sent behind it."""
-        lane = TOP + stage * (self.height + LINK_LANE)
+        """Return the upper end of the lane of a stage's rank, or of what is sent over the boundary behind it."""
+        lane = TOP + self.rank_of[stage] * (self.height + LINK_LANE)
         if kind == ACTIVATION:
             return lane + self.height + 2
         return lane + self.height + 8 if kind == GRADIENT else lane
@@ -105,20 +110,26 @@ class Lanes:
 
     @property
     def foot(self) -> float:
-        """Return the lower end of the last lane."""
-        return TOP + self.stages * (self.height + LINK_LANE) - LINK_LANE
+        """Return the lower end of the last lane, with what its rank sends to the first one's, if it does."""
+        ends = LINK_LANE if len(self.rank_of) == self.ranks else 0
+        return TOP + self.ranks * (self.height + LINK_LANE) - ends
 
 
 def gantt(content: dict[str, Any]) -> Picture:
     """Draw the timeline of a simulation's content."""
     shown, stages = content["timeline"], len(content["stages"])
     head, tail, makespan = shown["head_stop_ns"], shown["tail_start_ns"], content["makespan_ns"]
-    scale, lanes = Scale(head, tail, makespan), Lanes.of(stages)
-    pieces = [legend(LEFT, 18, LEGEND), *_names(lanes)]
+    scale, lanes = Scale(head, tail, makespan), Lanes.of(content)
+    kinds = {row[0] for row in shown["events"]}
+    entries = [entry for entry, drawn in LEGEND if kinds & set(drawn)]
+    if len(content["ranks"]) < stages:
+        entries.append(("f0 chunk", "odd chunk"))
+    pieces = [legend(LEFT, 18, [*entries, ("key k", "critical chain")]), *_names(content, lanes)]
     pieces.append(f'<g class="ticks">{"".join(_ticks(scale, lanes))}</g>')
     clip = rect((LEFT, 0, WIDTH - LEFT, lanes.foot + 26), "")
     pieces.append(f'<clipPath id="plot">{clip}</clipPath><g class="events" clip-path="url(#plot)">')
-    pieces += [_event(index, row, scale, lanes) for index, row in enumerate(shown["events"])]
+    odd = frozenset(stage for rank in content["ranks"] for stage in rank["stages"][1::2])
+    pieces += [_event(index, row, scale, lanes, odd) for index, row in enumerate(shown["events"])]
     pieces += [*_gap(scale, lanes), "</g>"]
     numbers = {"left": LEFT, "right": RIGHT, "head": head, "tail": tail, "gap": scale.gap, "makespan": makespan}
     numbers |= {"foot": lanes.foot, "top": TOP}
@@ -127,20 +138,24 @@ def gantt(content: dict[str, Any]) -> Picture:
     return Picture("timeline", title, lanes.foot + 26, "".join(pieces), more)
 
 
-def _names(lanes: Lanes) -> Iterator[str]:
-    for stage in range(lanes.stages):
+def _names(content: dict[str, Any], lanes: Lanes) -> Iterator[str]:
+    for rank in range(lanes.ranks):
+        stage = content["ranks"][rank]["stages"][0]
         top = lanes.top("", stage)
         yield rect((0, top + lanes.height / 2 - 5, 10, 10), stage_colour(stage))
-        yield label(16, top + lanes.height / 2 + 4, f"stage {stage}")
+        name, held = rank_name(content, rank)
+        yield label(16, top + lanes.height / 2 + 4, name, "", held)
         yield rect((LEFT, top, WIDTH - LEFT - RIGHT, lanes.height), "lane")
 
 
-def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes) -> str:
+def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes, odd: frozenset[int]) -> str:
     kind, stage, micro_batch, start, stop, critical = row
+    sent = kind in (ACTIVATION, GRADIENT)
     left, right = scale.x(start), scale.x(stop)
     box = (left, lanes.top(kind, stage), max(LEAST_WIDE, right - left), lanes.tall(kind))
-    drawn = rect(box, colour_of(kind, micro_batch) + (" thin" if right - left < THIN else ""))
-    if kind not in (ACTIVATION, GRADIENT):
+    marks = (" thin" if right - left < THIN else "") + (" chunk" if stage in odd and not sent else "")
+    drawn = rect(box, colour_of(kind, micro_batch) + marks)
+    if not sent:
         foot = box[1] + lanes.height / 2 + 4
         if right - left > DIGIT * len(str(micro_batch)) + 3:
             drawn += label((left + right) / 2, foot, str(micro_batch), "number middle")

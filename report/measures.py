@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.options import Combine, Schedule
+from formulation.goals import goal_value
+from formulation.options import Combine, Goal, Schedule
 from formulation.timeline import closed_forms
 from formulation.timeline.durations import Transfers
 from formulation.timeline.measures import bubble_of_total, period_ns
+from report.placement import INTERLEAVED, ZERO_BUBBLE
 from report.simulation import Simulation
 
 EXACT, LEAST, MOST, RELATED = "=", "≥", "≤", "~"
 """What the timeline should be, compared with the formula: equal, at least, at most, or near it."""
+
+BUBBLE = "bubble (idle share of device time)"
 
 Number = int | float
 
@@ -42,15 +47,31 @@ def number(value: Fraction | int | None) -> Number | None:
     return int(value) if value.denominator == 1 else float(value)
 
 
+Row = Callable[[str, int, str], Measure]
+
+
 def _makespan(simulation: Simulation) -> list[Measure]:
-    durations, total = simulation.made.durations, simulation.micro_batches
-    schedule = simulation.instance.training.schedule
+    total = simulation.micro_batches
     name = "makespan of one step" if simulation.made.schedule.flush else f"makespan of {total:,} micro-batches"
-    exact = LEAST if any(durations.sync_ns) else EXACT
 
     def row(relation: str, formula: int, source: str) -> Measure:
         return Measure("makespan", name, "ns", simulation.timeline.makespan_ns, relation, formula, source)
 
+    rows = _planned_makespan(simulation, row) if simulation.priced else _given_makespan(simulation, row)
+    if simulation.priced and simulation.made.schedule.flush and simulation.instance.cost.combine is Combine.MAX:
+        costs = simulation.evaluation.stages
+        estimate = goal_value(Goal.ITERATION_TIME, simulation.instance, simulation.plan, costs)
+        alone = simulation.instance.training.schedule is Schedule.NAIVE
+        source = "M times the latency" if alone else "latency, and M − 1 times the bottleneck"
+        rows.append(row(RELATED, estimate, f"iteration time of the evaluator: {source}"))
+    return rows
+
+
+def _planned_makespan(simulation: Simulation, row: Row) -> list[Measure]:
+    """Return the closed forms of the schedules that the planner knows."""
+    durations, total = simulation.made.durations, simulation.micro_batches
+    schedule = simulation.instance.training.schedule
+    exact = LEAST if any(durations.sync_ns) else EXACT
     if schedule is Schedule.NAIVE:
         formula = closed_forms.naive_iteration_ns(durations, total)
         return [row(exact, formula, "every pass and transfer, one after another")]
@@ -65,14 +86,37 @@ def _makespan(simulation: Simulation) -> list[Measure]:
     return rows
 
 
+def _given_makespan(simulation: Simulation, row: Row) -> list[Measure]:
+    """Return what holds in any order, and for uniform stages what the order is famous for."""
+    durations, total = simulation.made.durations, simulation.micro_batches
+    busiest = total * max(sum(_passes(simulation, stage) for stage in stages) for stages in simulation.ranks)
+    rows = [row(LEAST, busiest, "lower bound: all passes of the busiest rank")]
+    forward, whole = (
+        max(durations.forward_ns),
+        max(_passes(simulation, stage) for stage in range(_stages(simulation))),
+    )
+    if simulation.schedule == ZERO_BUBBLE:
+        weights = max(durations.weight_gradient_ns)
+        found = closed_forms.zero_bubble_h1_iteration_ns(
+            _stages(simulation), total, forward, whole - forward - weights, weights
+        )
+        rows.append(row(RELATED, found, "uniform stages: M (F + I + W) + (S − 1) (F + I − W), of the slowest"))
+    elif simulation.schedule == INTERLEAVED:
+        ranks, chunks = len(simulation.ranks), len(simulation.ranks[0])
+        found = closed_forms.uniform_iteration_ns(ranks, total, forward, whole - forward, chunks)
+        rows.append(row(RELATED, found, "uniform stages: (V M + P − 1) times the slowest stage"))
+    return rows
+
+
 def _period(simulation: Simulation) -> list[Measure]:
     found = number(period_ns(simulation.timeline))
     rows: list[Measure] = []
-    if simulation.instance.cost.combine is Combine.MAX:
-        objective = simulation.evaluation.objective
-        source = "the objective: slowest stage or boundary for one micro-batch"
-        rows.append(Measure("period", "period", "ns", found, RELATED, objective, source))
-    closed = _period_formula(simulation)
+    bottleneck = simulation.bottleneck_ns
+    if bottleneck is not None:
+        slowest = "stage" if simulation.priced else "rank"
+        source = f"the bottleneck: slowest {slowest} or boundary for one micro-batch"
+        rows.append(Measure("period", "period", "ns", found, RELATED, bottleneck, source))
+    closed = _period_formula(simulation) if simulation.priced else None
     if closed is not None:
         rows.append(Measure("period", "period", "ns", found, RELATED, number(closed[0]), closed[1]))
     return rows or [Measure("period", "period", "ns", found, "", None, "")]
@@ -86,21 +130,34 @@ def _period_formula(simulation: Simulation) -> tuple[Fraction | int, str] | None
     if not _overlapped(simulation) or (not simulation.made.schedule.flush and any(durations.sync_ns)):
         return None
     if schedule is Schedule.GPIPE:
-        slowest = max(durations.forward_ns) + max(durations.backward_ns)
-        return slowest, "slowest forward and slowest backward pass"
+        backward = (_passes(simulation, at) - durations.forward_ns[at] for at in range(_stages(simulation)))
+        return max(durations.forward_ns) + max(backward), "slowest forward and slowest backward pass"
     source = "1F1B, far from both ends: largest mean over runs of stages and the transfers between them"
     return closed_forms.one_f_one_b_period_ns(durations), source
 
 
 def _bubble(simulation: Simulation) -> Measure:
-    stages, total = len(simulation.plan), simulation.micro_batches
+    stages, total = _stages(simulation), simulation.micro_batches
     found = number(bubble_of_total(simulation.timeline))
-    if simulation.instance.training.schedule is Schedule.NAIVE:
+    formula, source = closed_forms.gpipe_bubble(stages, total), "uniform stages: (S − 1) / (M + S − 1)"
+    if simulation.priced and simulation.instance.training.schedule is Schedule.NAIVE:
         formula, source = Fraction(stages - 1, stages), "uniform stages: (S − 1) / S"
-    else:
-        formula, source = closed_forms.gpipe_bubble(stages, total), "uniform stages: (S − 1) / (M + S − 1)"
-    name = "bubble (idle share of device time)"
-    return Measure("bubble", name, "share", found, RELATED, number(formula), source)
+    elif simulation.schedule == INTERLEAVED:
+        formula = closed_forms.gpipe_bubble(len(simulation.ranks), total * len(simulation.ranks[0]))
+        source = "uniform stages: (P − 1) / (V M + P − 1)"
+    elif not simulation.priced:
+        return Measure("bubble", BUBBLE, "share", found, "", None, "")
+    return Measure("bubble", BUBBLE, "share", found, RELATED, number(formula), source)
+
+
+def _passes(simulation: Simulation, stage: int) -> int:
+    """Return the time of all passes of one micro-batch at a stage."""
+    durations = simulation.made.durations
+    return durations.forward_ns[stage] + durations.backward_ns[stage] + durations.recompute_ns[stage]
+
+
+def _stages(simulation: Simulation) -> int:
+    return len(simulation.plan)
 
 
 def _overlapped(simulation: Simulation) -> bool:

@@ -1,4 +1,4 @@
-"""Memory over time, a small chart for each stage, all on one scale, with the limit of the smallest device."""
+"""Memory over time, a small chart for each rank, all on one scale, with the limit of the smallest device."""
 
 from __future__ import annotations
 
@@ -6,34 +6,37 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from report.svg import WIDTH, Picture, label, line, path, rect, short, stage_colour
-from report.wording import amount, duration, percent
+from report.svg import WIDTH, Picture, label, line, path, rect, short, stage_colour, width_of
+from report.wording import amount, duration, percent, rank_name
 
-MOST_COLUMNS = 5
+FEW, MOST = 5, 8
+"""Charts beside one another, of up to MANY ranks and of more, then with fewer words."""
+MANY = 20
 BETWEEN = 28.0
 PLOT, HEAD, ROW = 84.0, 40.0, 150.0
 
 
 def memory_picture(content: dict[str, Any]) -> Picture:
     """Draw the memory of a simulation's content."""
-    stages = content["stages"]
-    columns = math.ceil(len(stages) / math.ceil(len(stages) / MOST_COLUMNS))
+    ranks = content["ranks"]
+    columns = math.ceil(len(ranks) / math.ceil(len(ranks) / (FEW if len(ranks) <= MANY else MOST)))
     width = (WIDTH - BETWEEN * (columns - 1)) / columns
-    largest = max(max(stage["capacity_bytes"], stage["peak_bytes"]) for stage in stages) or 1
+    largest = max(max(rank["capacity_bytes"], rank["peak_bytes"]) for rank in ranks) or 1
     pieces: list[str] = []
-    for index, stage in enumerate(stages):
+    for index in range(len(ranks)):
         row, column = divmod(index, columns)
         left, top = column * (width + BETWEEN), row * ROW
         shift = f"translate({short(left)} {short(top)})"
-        drawn = "".join(_panel(stage, index, width, (largest * 1.04, content["makespan_ns"])))
+        drawn = "".join(_panel(content, index, width, largest * 1.04))
         pieces.append(f'<g transform="{shift}">{drawn}</g>')
-    height = math.ceil(len(stages) / columns) * ROW - 4
-    return Picture("memory", "Memory over time against the limit, stage by stage", height, "".join(pieces))
+    height = math.ceil(len(ranks) / columns) * ROW - 4
+    return Picture("memory", "Memory over time against the limit", height, "".join(pieces))
 
 
-def _panel(stage: dict[str, Any], index: int, width: float, scales: tuple[float, int]) -> Iterator[str]:
-    largest, makespan = scales
-    peak, limit = stage["peak_bytes"], stage["capacity_bytes"]
+def _panel(content: dict[str, Any], index: int, width: float, largest: float) -> Iterator[str]:
+    makespan, rank = content["makespan_ns"], content["ranks"][index]
+    peak, limit = rank["peak_bytes"], rank["capacity_bytes"]
+    name, held = rank_name(content, index)
     over = peak > limit
 
     def y(held: float) -> float:
@@ -43,18 +46,23 @@ def _panel(stage: dict[str, Any], index: int, width: float, scales: tuple[float,
         return width * time / max(1, makespan)
 
     foot = HEAD + PLOT
-    yield rect((0, 4, 10, 10), stage_colour(index))
-    yield label(16, 13, f"stage {index}", "strong")
-    yield label(width, 13, f"{percent(peak / limit)} of the limit", "end over" if over else "end note")
-    yield label(0, 31, f"peak {amount(peak)} of {amount(limit)}", "small over" if over else "small note")
+    yield rect((0, 4, 10, 10), stage_colour(rank["stages"][0]))
+    yield label(16, 13, name, "strong", held)
+    share, most = percent(peak / limit), f"peak {amount(peak)} of {amount(limit)}"
+    if width_of(most) < width:
+        share = f"{share} of the limit"
+    else:
+        share, most = "", f"{amount(peak)}, {share}"
+    yield label(width, 13, share, "end over" if over else "end note")
+    yield label(0, 31, most, "small over" if over else "small note")
     yield rect((0, HEAD, width, PLOT), "lane")
-    points = stage["memory"]
+    points = rank["memory"]
     steps = [f"M0 {short(foot)}V{short(y(points[0][1]))}"]
     steps += [f"H{short(x(time))}V{short(y(held))}" for time, held in points]
     yield path(f"{''.join(steps)}H{short(width)}V{short(foot)}Z", "held")
     yield line(0, y(limit), width, y(limit), "limit")
-    tip = f"{peak:,} bytes at {stage['peak_ns']:,} ns"
-    centre = f'cx="{short(x(stage["peak_ns"]))}" cy="{short(y(peak))}"'
+    tip = f"{peak:,} bytes at {rank['peak_ns']:,} ns"
+    centre = f'cx="{short(x(rank["peak_ns"]))}" cy="{short(y(peak))}"'
     yield f'<circle {centre} r="3.5" class="peak"><title>{tip}</title></circle>'
     yield line(0, foot, width, foot, "axis")
     yield label(0, foot + 15, "0", "note small")

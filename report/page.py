@@ -12,13 +12,14 @@ import json
 from typing import Any
 
 from report import tables
+from report.claims import formats_of
 from report.gantt import gantt
 from report.memory_picture import memory_picture
 from report.plan_picture import plan_picture
 from report.svg import Picture, asset
 from report.tables import Numbers
 from report.time_picture import time_picture
-from report.wording import count, text
+from report.wording import count, rank_name, text
 
 PROOFS = {
     "optimal": ("proved", "optimal, proved"),
@@ -68,14 +69,15 @@ def embedded(content: dict[str, Any]) -> str:
 
 def _header(numbers: Numbers) -> str:
     content = numbers.content
-    used = sum(devices for stage in content["stages"] for _, devices in stage["devices"])
+    stages = content["stages"]
+    used = sum(devices for rank in content["ranks"] for _, devices in stages[rank["stages"][0]]["devices"])
     there = sum(server["devices"] for server in content["servers"])
     kind, words = PROOFS[content["claim"]["proof"]]
     if content["claim"]["broken_rules"]:
         kind, words = "broken", "breaks rules"
     facts = (
         f"{text(content['model'])}, {count(len(content['layers']), 'layer')}",
-        f"{count(len(content['stages']), 'stage')} on {used} of {count(there, 'device')}",
+        f"{count(len(stages), 'stage')} on {used} of {count(there, 'device')}",
         f"schedule <code>{text(content['schedule'])}</code>",
         f"{count(content['micro_batches_run'], 'micro-batch')} of "
         f"{count(content['micro_batch_samples'], 'sample')}",
@@ -92,18 +94,21 @@ def _cards(numbers: Numbers) -> str:
     measures = numbers.at("measures")
     first = {one["key"]: index for index, one in reversed(list(enumerate(measures)))}
     fullest = max(
-        range(len(numbers.at("stages"))),
-        key=lambda index: numbers.at(f"stages.{index}.peak_bytes") / numbers.at(f"stages.{index}.capacity_bytes"),
+        range(len(numbers.at("ranks"))),
+        key=lambda index: numbers.at(f"ranks.{index}.peak_bytes") / numbers.at(f"ranks.{index}.capacity_bytes"),
     )
-    limit = numbers.show(f"stages.{fullest}.capacity_bytes", "bytes")
+    limit = numbers.show(f"ranks.{fullest}.capacity_bytes", "bytes")
+    rounded, _ = formats_of(numbers.at("claim.unit"))
+    objective = numbers.show("claim.objective", rounded)
+    name, _ = rank_name(numbers.content, fullest)
     makespan = text(measures[first["makespan"]]["name"])
     gap = numbers.show("claim.gap", "share")
     cards = (
-        ("objective", numbers.show("claim.objective", "ns"), f"gap {gap}"),
+        ("objective", objective, f"gap {gap}"),
         ("makespan", numbers.show("makespan_ns", "ns"), makespan.removeprefix("makespan of ")),
         ("period", numbers.show(f"measures.{first['period']}.timeline", "ns"), "in the middle of the run"),
         ("bubble", numbers.show(f"measures.{first['bubble']}.timeline", "share"), "idle device time"),
-        ("peak memory", numbers.show(f"stages.{fullest}.peak_bytes", "bytes"), f"of {limit}, stage {fullest}"),
+        ("peak memory", numbers.show(f"ranks.{fullest}.peak_bytes", "bytes"), f"of {limit}, {name}"),
     )
     return "".join(
         (
@@ -124,7 +129,7 @@ def _sections(numbers: Numbers) -> list[str]:
             "The plan", "The model, cut into stages, on the servers.", _figure(plan) + tables.stage_table(numbers)
         ),
         _section("The timeline", _what_is_drawn(numbers.content), _zoomable(timeline)),
-        _section("Memory over time", "On the fullest device of each stage; dashed: its limit.", _figure(memory)),
+        _section("Memory over time", "On the fullest device of each rank; dashed: its limit.", _figure(memory)),
         _section("Where the time goes", "", _figure(time) + tables.time_table(numbers)),
         _section("Formula and timeline, side by side", "", tables.measure_table(numbers)),
     ]
@@ -178,15 +183,23 @@ def _claim(numbers: Numbers) -> str:
     solver = (
         "–" if claim["solver"] is None else f"{text(claim['solver'])}, {numbers.show('claim.seconds', 'seconds')}"
     )
+    _, exact = formats_of(claim["unit"])
     rows = [
         (
             "objective",
-            f"{numbers.show('claim.objective', 'exact')}<br><small>{text(claim['meaning'])}</small>",
+            f"{numbers.show('claim.objective', exact)}<br><small>{text(claim['meaning'])}</small>",
         ),
-        ("bound", numbers.show("claim.bound", "exact")),
+        ("bound", numbers.show("claim.bound", exact)),
         ("gap", numbers.show("claim.gap", "share")),
         ("proof", text(claim["proof"] or "the plan was given")),
         ("solver", solver),
+    ]
+    rows += [
+        (
+            text(one["goal"]).replace("_", " "),
+            numbers.show(f"claim.further.{at}.value", formats_of(one["unit"])[1]),
+        )
+        for at, one in enumerate(claim["further"])
     ]
     rows += [("note", text(note)) for note in claim["notes"]]
     rows += [("breaks", f'<span class="alarm">{text(rule)}</span>') for rule in claim["broken_rules"]]

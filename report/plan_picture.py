@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from report.svg import WIDTH, Picture, first_that_fits, label, line, path, rect, short, stage_colour, width_of
-from report.wording import NOTHING, amount, count, duration
+from report.wording import NOTHING, amount, count, duration, rank_name
 
 CHAIN_TOP, STRIP, LAYERS = 44.0, 24.0, 30.0
 RIBBON_TOP = CHAIN_TOP + STRIP + LAYERS
@@ -48,7 +48,7 @@ def plan_picture(content: dict[str, Any]) -> Picture:
     for index, strip in enumerate(strips):
         pieces += _ribbons(stages[index], strip, runs[index], index)
     for index, strip in enumerate(strips):
-        pieces += [*_stage(stages[index], strip, index), *_layers(content, strip, index)]
+        pieces += [*_stage(stages[index], strip, index, len(stages) - 1), *_layers(content, strip, index)]
     title = f"{count(len(content['layers']), 'layer')} of {content['model']} in {count(len(stages), 'stage')}"
     return Picture("plan", title, HEIGHT, "".join(pieces) + cells)
 
@@ -67,17 +67,13 @@ def _strips(weights: list[int]) -> list[Strip]:
     return strips
 
 
-def _stage(stage: dict[str, Any], strip: Strip, index: int) -> Iterator[str]:
+def _stage(stage: dict[str, Any], strip: Strip, index: int, most: int) -> Iterator[str]:
     compute = duration(stage["price"]["compute_ns"])
     many = count(stage["layers"], "layer")
     tip = f"stage {index}: {stage['first_layer']} … {stage['last_layer']}, {many}, {compute}"
     yield rect((strip.left, CHAIN_TOP, strip.width, STRIP), stage_colour(index), tip)
-    named = first_that_fits(
-        (f"stage {index} · {many} · {compute}", f"stage {index}", str(index)),
-        strip.width - 4,
-        12,
-    )
-    yield _on_colour(strip, CHAIN_TOP + 16, named, index)
+    names = (f"stage {index} · {many} · {compute}", f"stage {index}", str(index))
+    yield _on_colour(strip, CHAIN_TOP + 16, names, most)
 
 
 def _layers(content: dict[str, Any], strip: Strip, index: int) -> Iterator[str]:
@@ -123,9 +119,9 @@ def _cluster(content: dict[str, Any]) -> tuple[list[list[Strip]], str]:
     """Return where the devices of each stage lie, server by server, and the drawing of the cluster."""
     servers, stages = content["servers"], content["stages"]
     owners: list[list[int | None]] = [[] for _ in servers]
-    for index, stage in enumerate(stages):
-        for server, devices in stage["devices"]:
-            owners[server] += [index] * devices
+    for rank, held in enumerate(content["ranks"]):
+        for server, devices in stages[held["stages"][0]]["devices"]:
+            owners[server] += [rank] * devices
     for server, row in zip(servers, owners, strict=True):
         row += [None] * (server["devices"] - len(row))
     gap = min(28.0, 300 / len(servers))
@@ -140,10 +136,12 @@ def _cluster(content: dict[str, Any]) -> tuple[list[list[Strip]], str]:
         pieces.append(rect(box, "server", f"{server['name']}: {len(row)} x {server['device_class']}"))
         pieces.append(_server_name(server, Strip(left, left + gap + cell * len(row))))
         for at, owner in enumerate(row):
-            pieces.append(_device(owner, Strip(inner + cell * at, inner + cell * (at + 1))))
+            pieces.append(_device(content, owner, Strip(inner + cell * at, inner + cell * (at + 1))))
         for index in dict.fromkeys(owner for owner in row if owner is not None):
             first = row.index(index)
-            runs[index].append(Strip(inner + cell * first, inner + cell * (first + row.count(index))))
+            taken = Strip(inner + cell * first, inner + cell * (first + row.count(index)))
+            for stage in content["ranks"][index]["stages"]:
+                runs[stage].append(taken)
         left += gap + cell * len(row)
     return runs, "".join(pieces)
 
@@ -157,21 +155,23 @@ def _server_name(server: dict[str, Any], place: Strip) -> str:
     return drawn + (label(place.middle, foot + 16, classed, "note small middle") if classed else "")
 
 
-def _device(owner: int | None, place: Strip) -> str:
+def _device(content: dict[str, Any], owner: int | None, place: Strip) -> str:
     inset = min(2.0, place.width / 10)
     box = (place.left + inset, CELL_TOP, place.width - 2 * inset, CELL)
     if owner is None:
         return rect(box, "unused", "not used") + label(place.middle, CELL_TOP + 21, NOTHING, "note middle")
-    named = first_that_fits((f"stage {owner}", str(owner)), place.width - 4, 12)
-    return rect(box, stage_colour(owner), f"stage {owner}") + _on_colour(place, CELL_TOP + 21, named, owner)
+    name, held = rank_name(content, owner)
+    most = len(content["ranks"]) - 1
+    colour = stage_colour(content["ranks"][owner]["stages"][0])
+    return rect(box, colour, held or name) + _on_colour(place, CELL_TOP + 21, (name, str(owner)), most)
 
 
-def _on_colour(place: Strip, foot: float, named: str, stage: int) -> str:
-    """Write a name on a stage's colour, or in small digits its number; nothing where even that has no room."""
-    if named:
-        return label(place.middle, foot, named, "on middle strong")
-    number = first_that_fits((str(stage),), place.width - 1, 10)
-    return label(place.middle, foot, number, "on middle small") if number else ""
+def _on_colour(place: Strip, foot: float, names: Sequence[str], most: int) -> str:
+    """Write the first name that has room on a stage's colour; where not even the number ``most`` has, in small."""
+    if width_of(str(most), 12) <= place.width - 4:
+        return label(place.middle, foot, first_that_fits(names, place.width - 4, 12), "on middle strong")
+    fits = width_of(str(most), 9) <= place.width + 1
+    return label(place.middle, foot, names[-1], "on middle tiny") if fits else ""
 
 
 def _ribbons(stage: dict[str, Any], strip: Strip, runs: list[Strip], index: int) -> Iterator[str]:

@@ -1,16 +1,25 @@
-"""A plan on the timeline of its scenario: one optimiser step, or enough of a run that never flushes."""
+"""A plan on the timeline: one optimiser step, or enough of a run that never flushes.
+
+Under the schedule of its training a plan's stages work on ranks of their own. Under any other order of actions
+(``report.placement``) a rank may hold several of them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from formulation.evaluate import Evaluation, evaluate
+from formulation.goals import goal_value
 from formulation.instance import Instance
-from formulation.options import Schedule
+from formulation.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.plan import Plan
+from formulation.schedules.table import PipelineSchedule
+from formulation.timeline.closed_forms import zero_bubble_h1_in_flight
+from formulation.timeline.footprint import peak_in_flight
 from formulation.timeline.from_plan import PlanRun, from_plan
 from formulation.timeline.timeline import Timeline, run
 from formulation.units import ceil_div
+from report.placement import ZERO_BUBBLE, check_placement, rank_stages, violations_on_ranks
 
 LEAST_MICRO_BATCHES = 16
 """Of a run without a flush; so many that a short pipeline shows its steady state."""
@@ -20,7 +29,11 @@ MICRO_BATCHES_A_STAGE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulation:
-    """A plan, its price by the formulas, and its execution. Stage ``s`` works as rank ``s`` of the timeline."""
+    """A plan, its price by the formulas, and its execution.
+
+    ``ranks[r]`` are the stages that rank ``r`` holds; ``priced`` tells whether the schedule is the one that the
+    evaluator prices, that is, of the training (then rank ``s`` holds stage ``s``).
+    """
 
     instance: Instance
     plan: Plan
@@ -28,28 +41,85 @@ class Simulation:
     steps: int
     made: PlanRun
     timeline: Timeline
+    ranks: tuple[tuple[int, ...], ...]
+    priced: bool
 
     @property
     def micro_batches(self) -> int:
         """Micro-batches that were run, of all steps together."""
         return self.timeline.schedule.micro_batches
 
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule."""
+        return str(self.instance.training.schedule) if self.priced else self.made.schedule.name
 
-def simulate(instance: Instance, plan: Plan) -> Simulation:
-    """Run a plan under the schedule of its training. Raises ValueError for a plan that has no price."""
+    @property
+    def bottleneck_ns(self) -> int | None:
+        """The evaluator's time of the slowest rank or boundary for one micro-batch; None if times are added up."""
+        if self.instance.cost.combine is not Combine.MAX:
+            return None
+        costs = self.evaluation.stages
+        if self.priced:
+            return goal_value(Goal.BOTTLENECK, self.instance, self.plan, costs)
+        terms = [sum(costs[stage].total_ns for stage in stages) for stages in self.ranks]
+        if self.instance.cost.boundary_charge is BoundaryCharge.LINK and len(self.ranks) > 1:
+            terms += [cost.boundary_ns for cost in costs]
+        return max(terms)
+
+
+def simulate(instance: Instance, plan: Plan, schedule: PipelineSchedule | None = None) -> Simulation:
+    """Run a plan under the schedule of its training, or one step in the order of any other schedule.
+
+    A schedule that is given decides which stages share a rank; what a plan must keep is then held to what the
+    ranks do (``report.placement``). Raises ValueError for a plan that has no price, or that a given schedule does
+    not fit. Cost: linear in layers, edges and actions.
+    """
     evaluation = evaluate(instance, plan)
     if evaluation.objective is None:
         raise ValueError("; ".join(violation.message for violation in evaluation.violations))
-    steps = steps_of(instance, plan)
-    made = from_plan(instance, plan, steps=steps)
+    steps = 1 if schedule else steps_of(instance, plan)
+    made = _in_order(instance, plan, schedule) if schedule else from_plan(instance, plan, steps=steps)
     timeline = run(made.schedule, made.durations, made.execution)
-    return Simulation(instance, plan, evaluation, steps, made, timeline)
+    if schedule:
+        found = violations_on_ranks(instance, plan, evaluation.violations, timeline, made.footprint)
+        evaluation = replace(evaluation, violations=found)
+    ranks = rank_stages(made.schedule)
+    return Simulation(instance, plan, evaluation, steps, made, timeline, ranks, schedule is None)
+
+
+def _in_order(instance: Instance, plan: Plan, schedule: PipelineSchedule) -> PlanRun:
+    """Return a plan made ready for a given schedule, which flushes: stages keep one version of their weights."""
+    check_placement(instance, plan, schedule)
+    flushing = replace(instance, training=replace(instance.training, schedule=Schedule.ONE_F_ONE_B))
+    return replace(from_plan(flushing, plan), schedule=schedule)
 
 
 def steps_of(instance: Instance, plan: Plan) -> int:
     """Return how many optimiser steps are run: one with a flush, else until the middle of the run is steady."""
     training = instance.training
-    if training.schedule is not Schedule.ASYNC_ONE_F_ONE_B:
+    if training.schedule.flushes:
         return 1
     wanted = max(LEAST_MICRO_BATCHES, MICRO_BATCHES_A_STAGE * len(plan))
     return ceil_div(wanted, training.micro_batches)
+
+
+def peak_formula_bytes(simulation: Simulation) -> list[int | None]:
+    """Return what a formula says of the peak of every rank; None where it holds several stages.
+
+    That of the evaluator, if it prices the schedule; else the most micro-batches in flight at the stage, which
+    follow from the order alone (of ZB-H1 by its closed form), times their stash.
+    """
+    if simulation.priced:
+        return [cost.memory_bytes for cost in simulation.evaluation.stages]
+    schedule, footprint = simulation.made.schedule, simulation.made.footprint
+    kept = peak_in_flight(schedule)
+    if schedule.name == ZERO_BUBBLE:
+        many = range(schedule.stages)
+        kept = [zero_bubble_h1_in_flight(len(many), at, schedule.micro_batches)[1] for at in many]
+    return [
+        footprint.static_bytes[stages[0]] + kept[stages[0]] * footprint.stash_bytes[stages[0]]
+        if len(stages) == 1
+        else None
+        for stages in simulation.ranks
+    ]

@@ -12,6 +12,8 @@ from report import wording
 
 WIDTH = 1120
 """Width of every picture, in units that are pixels where there is room."""
+MARGIN = 10.0
+"""Around a picture that is a file of its own."""
 STAGE_COLOURS = 8
 MICRO_BATCH_COLOURS = 6
 LETTER_WIDTH = 0.63
@@ -38,13 +40,16 @@ class Picture:
     def standalone(self) -> str:
         """Return the picture as a file of its own, in light colours, for any program that reads SVG."""
         style = f"<style>{plain_style()}</style>"
-        ground = f'<rect width="{WIDTH}" height="{short(self.height)}" class="ground"/>'
+        wide, high = short(WIDTH + 2 * MARGIN), short(self.height + 2 * MARGIN)
+        corner = short(-MARGIN)
+        ground = f'<rect x="{corner}" y="{corner}" width="{wide}" height="{high}" class="ground"/>'
         body = f"<title>{wording.text(self.title)}</title>{style}{ground}{self.body}"
-        size = f'width="{WIDTH}" height="{short(self.height)}"'
-        return self._svg(f'xmlns="http://www.w3.org/2000/svg" {size}', body) + "\n"
+        size = f'width="{wide}" height="{high}"'
+        return self._svg(f'xmlns="http://www.w3.org/2000/svg" {size}', body, MARGIN) + "\n"
 
-    def _svg(self, attributes: str, body: str) -> str:
-        box = f'viewBox="0 0 {WIDTH} {short(self.height)}"'
+    def _svg(self, attributes: str, body: str, margin: float = 0.0) -> str:
+        ends = (-margin, -margin, WIDTH + 2 * margin, self.height + 2 * margin)
+        box = f'viewBox="{" ".join(short(end) for end in ends)}"'
         return f'<svg class="picture" {box} {attributes} {self.attributes}>{body}</svg>'
 
 

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from report.claims import formats_of
 from report.svg import stage_colour
 from report.wording import FORMATS, NOTHING, text
 
 Cell = str
 """HTML, already escaped."""
+MOST_ROWS = 20
+"""A longer table scrolls in a box of its own; on paper it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +49,28 @@ def table(kind: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], foot:
     body = "".join(f"<tr>{_cells(row, columns)}</tr>" for row in rows)
     caption = f'<p class="foot">{foot}</p>' if foot else ""
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table class="{kind}">{inner}</table></div>{caption}'
+    boxed = 'scroll long" tabindex="0' if len(rows) > MOST_ROWS else "scroll"
+    return f'<div class="{boxed}"><table class="{kind}">{inner}</table></div>{caption}'
 
 
 def _cells(row: Sequence[Cell], columns: Sequence[str]) -> str:
     return "".join(f'<td class="{column}">{cell}</td>' for cell, column in zip(row, columns, strict=True))
 
 
-def chip(stage: int) -> Cell:
-    """Return the name of a stage behind a square of its colour."""
+def chip(stage: int, name: int | None = None) -> Cell:
+    """Return the name of a stage (or another one) behind a square of its colour."""
     square = f'<rect width="10" height="10" class="{stage_colour(stage)}"/>'
     box = f'<svg class="chip" viewBox="0 0 10 10" aria-hidden="true">{square}</svg>'
-    return f'<span class="stage">{box}{stage}</span>'
+    return f'<span class="stage">{box}{stage if name is None else name}</span>'
+
+
+def rank_chip(content: dict[str, Any], rank: int) -> Cell:
+    """Return the name of a rank behind a square of the colour of its first stage."""
+    stages = content["ranks"][rank]["stages"]
+    if len(content["ranks"]) == len(content["stages"]):
+        return chip(stages[0])
+    listed = ", ".join(map(str, stages))
+    return f'{chip(stages[0], rank)} <span class="muted">stages {listed}</span>'
 
 
 def stage_table(numbers: Numbers) -> str:
@@ -107,11 +120,11 @@ def measure_table(numbers: Numbers) -> str:
         )
     whole = table("measures", ("", "#timeline", "", "#formula", "what the formula is"), rows)
     each = []
-    for index, _ in enumerate(numbers.at("stages")):
-        here = f"stages.{index}"
+    for index, _ in enumerate(numbers.at("ranks")):
+        here = f"ranks.{index}"
         each.append(
             [
-                chip(index),
+                rank_chip(numbers.content, index),
                 numbers.show(f"{here}.utilisation", "share"),
                 numbers.show(f"{here}.utilisation_formula", "share"),
                 numbers.show(f"{here}.peak_bytes", "bytes"),
@@ -119,22 +132,37 @@ def measure_table(numbers: Numbers) -> str:
                 numbers.show(f"{here}.capacity_bytes", "bytes"),
             ]
         )
-    heads = ("stage", "#busy, timeline", "#busy, formula", "#peak, timeline", "#peak, formula", "#limit")
+    heads = (
+        _of_ranks(numbers),
+        "#busy, timeline",
+        "#busy, formula",
+        "#peak, timeline",
+        "#peak, formula",
+        "#limit",
+    )
     foot = (
-        "Busy: on the timeline, share of the makespan in passes; by the formula, its time over the objective, "
+        "Busy: on the timeline, share of the makespan in passes; by the formula, its time over the bottleneck, "
         "that is, far from both ends. Peak: bytes on the fullest device."
     )
     return whole + table("devices", heads, each, foot)
+
+
+def _of_ranks(numbers: Numbers) -> str:
+    """Return the head of a column of ranks."""
+    return "stage" if len(numbers.at("ranks")) == len(numbers.at("stages")) else "rank"
 
 
 def time_table(numbers: Numbers) -> str:
     """Return where the time of every stage goes, in numbers."""
     parts = ("compute", "inside", "between", "boundary", "idle")
     rows = [
-        [chip(index), *(numbers.show(f"stages.{index}.spent.{part}_ns", "ns") for part in parts)]
-        for index, _ in enumerate(numbers.at("stages"))
+        [
+            rank_chip(numbers.content, index),
+            *(numbers.show(f"ranks.{index}.spent.{part}_ns", "ns") for part in parts),
+        ]
+        for index, _ in enumerate(numbers.at("ranks"))
     ]
-    heads = ("stage", "#compute", "#inside layers", "#between layers", "#boundary", "#idle")
+    heads = (_of_ranks(numbers), "#compute", "#inside layers", "#between layers", "#boundary", "#idle")
     foot = (
         "Boundary: standing still while a needed tensor travels. Inside layers: their communication, with the "
         "synchronisation of weight gradients. The five parts add up to the makespan."
@@ -146,6 +174,7 @@ def solver_table(numbers: Numbers) -> str:
     """Return what became of each solver, as in ``pipecut compare``."""
     rows: list[list[Cell]] = []
     remarks: list[str] = []
+    rounded, _ = formats_of(numbers.at("claim.unit"))
     for index, row in enumerate(numbers.at("comparison.solvers")):
         here = f"comparison.solvers.{index}"
         keeps = NOTHING if row["feasible"] is None else "yes"
@@ -155,7 +184,7 @@ def solver_table(numbers: Numbers) -> str:
                 text(row["solver"]),
                 text(row["proof"] or reason),
                 text("breaks " + ", ".join(row["violations"])) if row["violations"] else keeps,
-                numbers.show(f"{here}.objective", "ns"),
+                numbers.show(f"{here}.objective", rounded),
                 numbers.show(f"{here}.gap", "share"),
                 text(NOTHING if row["stages"] is None else row["stages"]),
                 numbers.show(f"{here}.seconds", "seconds"),

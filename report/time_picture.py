@@ -1,4 +1,4 @@
-"""Where the time goes: for each stage a bar as long as the run, divided into what its devices do."""
+"""Where the time goes: for each rank a bar as long as the run, divided into what its devices do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from report.svg import WIDTH, Picture, label, legend, rect, stage_colour, width_of
-from report.wording import exact, percent
+from report.wording import exact, percent, rank_name
 
 LEFT, TOP = 84.0, 40.0
 BAR, BETWEEN = 24.0, 8.0
@@ -21,17 +21,18 @@ PARTS = (
 
 def time_picture(content: dict[str, Any]) -> Picture:
     """Draw where the time of a simulation's content goes."""
-    stages, makespan = content["stages"], max(1, content["makespan_ns"])
+    ranks, makespan = content["ranks"], max(1, content["makespan_ns"])
     pieces = [legend(LEFT, 18, [(kind, name) for _, kind, name in PARTS])]
-    for index, stage in enumerate(stages):
+    for index, rank in enumerate(ranks):
         top = TOP + index * (BAR + BETWEEN)
+        name, held = rank_name(content, index)
         pieces += [
-            rect((0, top + BAR / 2 - 5, 10, 10), stage_colour(index)),
-            label(16, top + 16, f"stage {index}"),
+            rect((0, top + BAR / 2 - 5, 10, 10), stage_colour(rank["stages"][0])),
+            label(16, top + 16, name, "", held),
         ]
-        pieces += _bar(stage["spent"], top, makespan)
-    height = TOP + len(stages) * (BAR + BETWEEN)
-    return Picture("time", "Where the time of every stage goes", height, "".join(pieces))
+        pieces += _bar(rank["spent"], top, makespan)
+    height = TOP + len(ranks) * (BAR + BETWEEN)
+    return Picture("time", "Where the time of all devices goes", height, "".join(pieces))
 
 
 def _bar(spent: dict[str, int], top: float, makespan: int) -> Iterator[str]:

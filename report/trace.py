@@ -41,9 +41,11 @@ def microseconds(time_ns: int) -> str:
 def _names(simulation: Simulation) -> Iterator[str]:
     servers = simulation.instance.servers
     yield _name("process_name", DEVICES, 0, "devices")
-    for index, stage in enumerate(simulation.plan.stages):
-        group = " + ".join(f"{count} x {servers[server].name}" for server, count in stage.group.counts)
-        yield _name("thread_name", DEVICES, index, f"stage {index}: {group}")
+    for rank, stages in enumerate(simulation.ranks):
+        counts = simulation.plan.stages[stages[0]].group.counts
+        group = " + ".join(f"{count} x {servers[server].name}" for server, count in counts)
+        held = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
+        yield _name("thread_name", DEVICES, rank, f"{held}: {group}")
     if len(simulation.plan) > 1:
         yield _name("process_name", LINKS, 0, "links")
     for boundary in range(len(simulation.plan) - 1):
@@ -57,10 +59,11 @@ def _name(kind: str, process: int, thread: int, name: str) -> str:
 
 def _entries(simulation: Simulation) -> Iterator[str]:
     program, moments = simulation.timeline.program, simulation.timeline.times
+    rank_of = _rank_of(simulation)
     for at in (program.kind != JOIN).nonzero()[0].tolist():
         category = CATEGORIES[LETTERS[int(program.kind[at])]]
         yield _slice(
-            (DEVICES, int(program.stage[at])),
+            (DEVICES, rank_of[int(program.stage[at])]),
             program.label(at),
             category,
             int(moments.start_ns[at]),
@@ -70,6 +73,7 @@ def _entries(simulation: Simulation) -> Iterator[str]:
 
 def _messages(simulation: Simulation) -> Iterator[str]:
     program, moments = simulation.timeline.program, simulation.timeline.times
+    rank_of = _rank_of(simulation)
     taker = {source: at for at, source in enumerate(program.needs.tolist()) if source != NONE}
     for at in (program.link != NONE).nonzero()[0].tolist():
         forward, stage = int(program.kind[at]) == FORWARD, int(program.stage[at])
@@ -80,7 +84,12 @@ def _messages(simulation: Simulation) -> Iterator[str]:
         if at in taker:
             target = taker[at]
             yield _arrow("s", at, place, depart)
-            yield _arrow("f", at, (DEVICES, int(program.stage[target])), int(moments.start_ns[target]))
+            yield _arrow("f", at, (DEVICES, rank_of[int(program.stage[target])]), int(moments.start_ns[target]))
+
+
+def _rank_of(simulation: Simulation) -> dict[int, int]:
+    """Return the rank that holds each stage."""
+    return {stage: rank for rank, stages in enumerate(simulation.ranks) for stage in stages}
 
 
 def _slice(place: tuple[int, int], name: str, category: str, start: int, stop: int) -> str:

@@ -1,7 +1,8 @@
 """Numbers and names as words of a page: rounded for the eye, escaped for HTML and SVG.
 
 Names come from users' files. What is no printable character (control characters, halves of surrogate pairs,
-marks that turn the direction of text) is shown as a question mark, as in the terminal.
+marks that turn the direction of text) is shown as a question mark. What the terminal says the same way
+(``scenarios.human``) is written here once.
 """
 
 from __future__ import annotations
@@ -9,31 +10,42 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
-_TIMES = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9))
-_AMOUNTS = (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40))
+TIMES = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9))
+AMOUNTS = (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40))
+"""Units by size, the smallest first."""
 NOTHING = "–"
+DIGITS = 4
+"""Significant digits of a number that is rounded for the eye."""
+
+Units = tuple[tuple[str, int], ...]
+
+
+def printable(name: object) -> str:
+    """Return a name with a question mark for what is no printable character."""
+    return "".join(one if one.isprintable() else "?" for one in str(name))
 
 
 def text(name: object) -> str:
     """Return a name, escaped for the text and the attributes of HTML and SVG."""
-    return html.escape("".join(one if one.isprintable() else "?" for one in str(name)), quote=True)
+    return html.escape(printable(name), quote=True)
 
 
 def duration(time_ns: float) -> str:
     """Return a time with four significant digits: ``12.34 ms``."""
-    return _scaled(time_ns, _TIMES, 1000)
+    return _grouped(scaled_duration(time_ns, TIMES))
 
 
 def round_duration(time_ns: int) -> str:
     """Return a round time with the digits that it needs: ``1.5 ms``."""
-    unit, size = next((one for one in reversed(_TIMES) if time_ns >= one[1]), _TIMES[0])
+    unit, size = next((one for one in reversed(TIMES) if time_ns >= one[1]), TIMES[0])
     return f"{time_ns / size:,.10g} {unit}"
 
 
 def amount(size_bytes: float) -> str:
-    """Return an amount of data with four significant digits and a binary prefix: ``1.500 GiB``."""
-    return _scaled(size_bytes, _AMOUNTS, 1024)
+    """Return an amount of data with a binary prefix: ``11 GiB`` if that is exact, else ``1.500 GiB``."""
+    return _grouped(scaled_amount(size_bytes))
 
 
 def exact(time_ns: float) -> str:
@@ -53,18 +65,70 @@ def percent(share: float) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 layer``, ``3 layers``, ``2 micro-batches``."""
-    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{number:,} {noun}{ending}"
+    return f"{number:,} {plural(number, noun)}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a noun as it stands behind a number."""
+    return noun + ("" if number == 1 else "es" if noun.endswith("ch") else "s")
+
+
+def rank_name(content: Mapping[str, Any], rank: int) -> tuple[str, str]:
+    """Return what a rank is called, and which stages it holds: nothing more to say where it is a stage alone."""
+    stages = content["ranks"][rank]["stages"]
+    if len(content["ranks"]) == len(content["stages"]):
+        return f"stage {stages[0]}", ""
+    return f"rank {rank}", f"stages {', '.join(map(str, stages))}"
 
 
 FORMATS: Mapping[str, Callable[[float], str]] = MappingProxyType(
-    {"ns": duration, "exact": exact, "bytes": amount, "share": percent, "seconds": lambda value: f"{value:.2f} s"}
+    {
+        "ns": duration,
+        "exact": exact,
+        "bytes": amount,
+        "exact_bytes": lambda value: f"{value:,} bytes",
+        "whole": lambda value: f"{value:,}",
+        "price": lambda value: f"{value / 10**6:,.6g} per hour",
+        "share": percent,
+        "seconds": lambda value: f"{value:.2f} s",
+    }
 )
 """How a number of each unit is written."""
 
 
-def _scaled(value: float, units: tuple[tuple[str, int], ...], step: int) -> str:
-    unit, size = next((one for one in units if abs(value) < step * one[1] * 0.99995), units[-1])
-    scaled = float(f"{value / size:.4g}")
-    whole = value % size == 0 or abs(scaled) >= 1000
-    return f"{scaled:,.0f} {unit}" if whole else f"{scaled:#.4g} {unit}"
+def scaled_duration(time_ns: float, units: Units) -> str:
+    """Return a time in the unit that fits, with four significant digits; below a thousand of the smallest, all."""
+    return _scaled(time_ns, units, 1000)
+
+
+def scaled_amount(size_bytes: float) -> str:
+    """Return an amount of data in the unit that fits: all digits if they are whole, else four significant ones."""
+    for unit, size in AMOUNTS:
+        if size <= size_bytes < 1024 * size and size_bytes % size == 0:
+            return f"{size_bytes // size:.0f} {unit}"
+    return _scaled(size_bytes, AMOUNTS, 1024)
+
+
+def significant(value: float, digits: int) -> str:
+    """Return a number with so many significant digits, never as a power of ten."""
+    if abs(value) < 10**digits:
+        value = float(f"{value:.{digits}g}")  # first, as rounding may add a digit before the point
+    before = len(str(int(abs(value))))
+    return f"{value:.{max(0, digits - before)}f}"
+
+
+def _scaled(value: float, units: Units, step: int) -> str:
+    if value < step and value == int(value):
+        return f"{value:.0f} {units[0][0]}"
+    for unit, size in units:
+        rounded = significant(value / size, DIGITS)
+        if float(rounded) < step:
+            return f"{rounded} {unit}"
+    unit, size = units[-1]
+    return f"{value / size:.0f} {unit}"
+
+
+def _grouped(shown: str) -> str:
+    """Put commas between the thousands of a number with its unit."""
+    number, _, unit = shown.partition(" ")
+    return f"{int(number):,} {unit}" if number.isdigit() else shown

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scenarios import exit_codes
+from scenarios.compare_arguments import add_all
 from scenarios.run_arguments import add_order, add_outputs, whole
 from scenarios.studies.catalogue import STUDIES, study_names
 from solvers.catalogue import SOLVERS, solver_names
@@ -29,6 +30,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.run is None:
         parser.print_help()
         parser.exit(0)
+    if "check" in arguments:
+        arguments.check(arguments)
     return arguments
 
 
@@ -119,8 +122,10 @@ def _command(commands: Any, name: str, summary: str, epilog: str = "") -> argpar
     return command
 
 
-def _add_scenario(command: argparse.ArgumentParser) -> None:
-    command.add_argument("scenario", metavar="SCENARIO", help="a scenario file (YAML)")
+def _add_scenario(command: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    command.add_argument(
+        "scenario", metavar="SCENARIO", nargs="?" if optional else None, help="a scenario file (YAML)"
+    )
     command.add_argument(
         "--set",
         dest="overrides",
@@ -156,12 +161,18 @@ def _add_plan(commands: Any) -> None:  # noqa: ANN401
         action="store_false",
         help="do not compare a proof of cpsat with the dynamic programme over the line",
     )
+    command.add_argument(
+        "--double-check",
+        action="store_true",
+        help="ask about a proof again by every other route; a disagreement is an error (exit code 4)",
+    )
     command.add_argument("--certificate", metavar="FILE", help="write a proof that pipecut verify can check")
 
 
 def _add_compare(commands: Any) -> None:  # noqa: ANN401
     command = _command(commands, "compare", "run several solvers on one scenario, side by side", _solver_list())
-    _add_scenario(command)
+    _add_scenario(command, optional=True)
+    add_all(command)
     command.add_argument(
         "--solvers", metavar="A,B,...", type=_solvers, default=solver_names(), help="default: all of them"
     )

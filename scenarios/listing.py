@@ -5,11 +5,11 @@
     model = pipecut.load_model("ingest.models.vgg:vgg16")
     op_costs, op_configs = pipecut.profile_model(inputs, model)
     strategy = pipecut.trial_run(model, op_costs, op_configs)
+    pipecut.simulate(inputs, model, strategy)
 
 The paper leaves open what travels between these calls. Here ``inputs`` are a scenario (cluster, training, cost
 model), the model is its layer graph, ``op_costs`` the numeric problem with a view on the
 cost of each layer, and ``op_configs`` the parallel forms that each layer may take, which a program may restrict.
-``simulate``, the listing's last call, is not there yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from scenarios.running import MAIN_SOLVER, solve_and_cross_check
 if TYPE_CHECKING:
     import networkx as nx
 
+    from formulation.schedules.table import PipelineSchedule
     from ingest.scenario import Scenario
+    from scenarios.simulated import Simulated
 
 Pair = tuple[Any, Any]
 """A torch module and a tuple (or mapping) of example inputs."""
@@ -172,6 +174,25 @@ def trial_run(
         raise ValueError(f"op_configs: no layer {', '.join(unknown)} in the model")
     instance = op_costs.inputs.instance(_restricted(model, op_configs))
     return Strategy(instance, solve_and_cross_check(instance, solver, limits or Limits()))
+
+
+def simulate(
+    inputs: Scenario,
+    model: nx.DiGraph,
+    strategy: Strategy,
+    *,
+    schedule: str | Path | PipelineSchedule | None = None,
+    chunks: int | None = None,
+) -> Simulated:
+    """Run the strategy of a model step by step and return what came of it (as ``pipecut.simulate`` does).
+
+    Raises ValueError for a strategy of another model, and for one that found no plan.
+    """
+    from scenarios.simulated import simulate_plan
+
+    if [layer.name for layer in layers_of(model)] != [layer.name for layer in strategy.instance.layers]:
+        raise ValueError("the strategy is that of another model; run trial_run for this one")
+    return simulate_plan(strategy.instance, strategy.outcome, name=inputs.name, schedule=schedule, chunks=chunks)
 
 
 def _restricted(model: nx.DiGraph, configs: Forms) -> nx.DiGraph:

@@ -30,7 +30,7 @@
   const byNode = new Map(events.map((event) => [event.node, event]));
   const lanes = new Map();
   for (const event of events) {
-    const lane = "ag".includes(event.kind) ? event.stage + 0.5 : event.stage;
+    const lane = content.stages[event.stage].rank + ("ag".includes(event.kind) ? 0.5 : 0);
     event.lane = lane;
     if (!lanes.has(lane)) lanes.set(lane, []);
     lanes.get(lane).push(event);

@@ -10,6 +10,8 @@ from formulation.options import Goal
 from formulation.outcome import Outcome, Proof
 from formulation.plan import Plan
 from ingest.plan_file import plan_to_dict, read_plan
+from report.content import summary_of
+from report.simulation import simulate
 from scenarios import human, output
 from scenarios.commands.compare import gap_to
 from scenarios.exit_codes import ExitCode
@@ -30,11 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     evaluation = evaluate(task.instance, plan)
     best = _optimum(task, plan, evaluation) if arguments.optimum else None
     gap = gap_of(evaluation, best)
+    ran = None if evaluation.objective is None else summary_of(simulate(task.instance, plan))
     if arguments.json:
         content = plan_to_dict(task.instance, plan, evaluation) | _to_dict(task, evaluation, best, gap)
-        output.write_json(content | {"plan": arguments.plan})
+        output.write_json(content | {"plan": arguments.plan, "timeline": ran})
     else:
-        _show(task, plan, evaluation, best)
+        _show(task, plan, evaluation, best, ran)
     return _exit_code(evaluation, best)
 
 
@@ -67,11 +70,16 @@ def _exit_code(evaluation: Evaluation, best: Outcome | None) -> ExitCode:
     return ExitCode.DONE
 
 
-def _show(task: Task, plan: Plan, evaluation: Evaluation, best: Outcome | None) -> None:
+def _show(
+    task: Task, plan: Plan, evaluation: Evaluation, best: Outcome | None, ran: dict[str, Any] | None
+) -> None:
     from scenarios.display import plan_table
+    from scenarios.run_tables import measure_table, rank_table, run_name
 
-    table = plan_table(task.instance, plan, evaluation)
-    output.write(output.render(table, "", _lines(task, evaluation, best)))
+    parts = [plan_table(task.instance, plan, evaluation), "", _lines(task, evaluation, best)]
+    if ran is not None:
+        parts += ["", f"formula and timeline: {run_name(ran)}", "", measure_table(ran), "", rank_table(ran)]
+    output.write(output.render(*parts))
 
 
 def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:

@@ -3,56 +3,42 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
 from formulation.plan import Plan
-from ingest.files import atomic_write
+from formulation.schedules.table import ScheduleError
 from ingest.plan_file import read_plan
 from report.content import content_of
 from report.simulation import simulate
-from scenarios import human, output
+from scenarios import output
 from scenarios.commands import compare
+from scenarios.drawing import Targets, targets_of, write_files
 from scenarios.exit_codes import ExitCode
-from scenarios.failures import InputError, output_path, reading
+from scenarios.failures import InputError, reading
+from scenarios.orders import Order, order_of
 from scenarios.running import MAIN_SOLVER, contradiction
 from scenarios.task import EXIT_CODES, Task, open_task
 from solvers.catalogue import solver_names
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from report.simulation import Simulation
-
-NOTHING = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Where to write what was asked for."""
-
-    page: Path | None
-    trace: Path | None
-    pictures: Path | None
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Find or read the plan, run it, write and show what was asked for; return the exit code."""
-    targets = Targets(output_path(arguments.out), output_path(arguments.trace), _folder(arguments.svg))
+    targets = targets_of(arguments.out, arguments.trace, arguments.svg, arguments.png)
+    order = order_of(arguments)
     task = open_task(arguments)
     plan, outcome = _given(task, arguments.plan) if arguments.plan else _solved(task, arguments)
     evaluation = None if plan is None else evaluate(task.instance, plan)
     if plan is None or evaluation is None or evaluation.objective is None:
         return _show_nothing(task, outcome, evaluation, targets, as_json=arguments.json)
-    simulation = simulate(task.instance, plan)
+    simulation = _simulated(task, plan, order)
     compared, failure = None, None
     if arguments.compare and (targets.page or arguments.json):
-        compared, failure = _comparison(task, simulation, outcome)
+        compared, failure = _comparison(task, plan, evaluation, outcome)
     content = content_of(
         simulation,
         scenario=task.scenario.name,
@@ -67,24 +53,15 @@ def run(arguments: argparse.Namespace) -> int:
         _show(task, simulation, content, outcome)
     if unwritten is not None:
         raise unwritten
-    return failure or _exit_code(outcome, evaluation)
+    return failure or _exit_code(outcome, simulation)
 
 
-def _folder(text: str | None) -> Path | None:
-    """Return the folder to write pictures to, which may have to be made. Raises InputError before any work."""
-    if text is None:
-        return None
-    path = Path(text)
+def _simulated(task: Task, plan: Plan, order: Order | None) -> Simulation:
+    """Run the plan, in a given order if there is one. Raises InputError where plan and order do not fit."""
     try:
-        if not path.is_dir():
-            if path.exists():
-                raise InputError(f"{text}: is not a directory, expected a folder for pictures")
-            return output_path(text)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{text!r}: {error}") from error
-    if not os.access(path, os.W_OK):
-        raise InputError(f"{text}: no permission to write to it")
-    return path.resolve()
+        return simulate(task.instance, plan, order.schedule(task.instance, plan) if order else None)
+    except ScheduleError as error:
+        raise InputError(f"{task.scenario.path}: {error}") from error
 
 
 def _given(task: Task, path: str) -> tuple[Plan, None]:
@@ -101,7 +78,7 @@ def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Plan | None, Out
 
 
 def _comparison(
-    task: Task, simulation: Simulation, outcome: Outcome | None
+    task: Task, plan: Plan, evaluation: Evaluation, outcome: Outcome | None
 ) -> tuple[dict[str, Any], ExitCode | None]:
     """Return what ``pipecut compare --json`` would write, and how it failed; the outcome at hand is not redone.
 
@@ -115,8 +92,8 @@ def _comparison(
     ]
     rows = compare.held_to_the_best(task, rows)
     best = compare.strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
-    if outcome is None and best is not None and simulation.evaluation.feasible:
-        given = Outcome("the plan file", Proof.FEASIBLE, simulation.plan, simulation.evaluation.objective)
+    if outcome is None and best is not None and evaluation.feasible:
+        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective)
         problem = contradiction(best, given)
         if problem:
             raise task.claim_failed(best.solver, problem)
@@ -124,39 +101,20 @@ def _comparison(
     return compare.comparison_to_dict(task, rows, best), min(failures, default=None)
 
 
-def _exit_code(outcome: Outcome | None, evaluation: Evaluation) -> ExitCode:
-    if outcome is not None:
-        return EXIT_CODES[outcome.proof]
-    return ExitCode.DONE if evaluation.feasible else ExitCode.NO_PLAN
+def _exit_code(outcome: Outcome | None, simulation: Simulation) -> ExitCode:
+    """Return the code of the proof; where it says nothing (a plan or an order is given), that of the rules."""
+    if (outcome is None or not simulation.priced) and not simulation.evaluation.feasible:
+        return ExitCode.NO_PLAN
+    return EXIT_CODES[outcome.proof] if outcome is not None else ExitCode.DONE
 
 
 def _write(simulation: Simulation, content: dict[str, Any], targets: Targets) -> InputError | None:
-    """Write files, each whole or not at all; return what went wrong, so that the numbers are still shown."""
+    """Write files; return what went wrong, so that the numbers are still shown."""
     try:
-        for path, text in _files(simulation, content, targets):
-            path.parent.mkdir(exist_ok=True)
-            atomic_write(path, text())
+        write_files(simulation, content, targets)
     except OSError as error:
         return InputError(f"{error.filename}: not written: {error.strerror}")
     return None
-
-
-def _files(
-    simulation: Simulation, content: dict[str, Any], targets: Targets
-) -> list[tuple[Path, Callable[[], str]]]:
-    """Return the files to write, and what makes each of them."""
-    from report.page import page_of, pictures
-    from report.trace import trace_of
-
-    files: list[tuple[Path, Callable[[], str]]] = []
-    if targets.page is not None:
-        files.append((targets.page, lambda: page_of(content)))
-    if targets.trace is not None:
-        files.append((targets.trace, lambda: trace_of(simulation)))
-    if targets.pictures is not None:
-        folder = targets.pictures
-        files += [(folder / f"{picture.name}.svg", picture.standalone) for picture in pictures(content)]
-    return files
 
 
 def _show_nothing(
@@ -165,9 +123,8 @@ def _show_nothing(
     """Say why there is nothing to run: no plan was found, or the given one has no price."""
     from scenarios.display import claim_lines, key_lines, violation_rows
 
-    for path in (targets.page, targets.trace, targets.pictures):
-        if path is not None:
-            output.remark(f"{path}: not written, as there is no plan to run")
+    for path in targets.paths:
+        output.remark(f"{path}: not written, as there is no plan to run")
     if as_json:
         broken = [f"{one.rule}: {one.message}" for one in evaluation.violations] if evaluation else []
         claim = {
@@ -187,49 +144,13 @@ def _show_nothing(
 
 
 def _show(task: Task, simulation: Simulation, content: dict[str, Any], outcome: Outcome | None) -> None:
-    from scenarios.display import claim_lines, key_lines, violation_rows
+    from scenarios.display import claim_lines, key_lines, objective_text, violation_rows
+    from scenarios.run_tables import measure_table, rank_table, run_name
 
-    many, stages = content["micro_batches_run"], human.count(len(content["stages"]), "stage")
-    head = f"{content['schedule']}, {many} {'micro-batch' if many == 1 else 'micro-batches'}, {stages}"
     if outcome is not None:
         lines = claim_lines(task.instance, outcome, simulation.evaluation)
     else:
-        objective = human.exact_duration(simulation.evaluation.objective or 0)
+        objective = objective_text(task.instance, simulation.evaluation.objective or 0)
         rules = violation_rows(simulation.evaluation) or [("rules", "the plan keeps every rule")]
         lines = key_lines([("objective", objective), *rules])
-    output.write(output.render(head, "", _measure_table(content), "", _stage_table(content), "", lines))
-
-
-def _measure_table(content: dict[str, Any]) -> Table:
-    table = _table(("", "left"), ("timeline", "right"), ("", "left"), ("formula", "right"), ("which is", "left"))
-    for row in content["measures"]:
-        cells = (_number(row[key], row["unit"]) for key in ("timeline", "formula"))
-        timeline, formula = cells
-        table.add_row(row["name"], timeline, row["relation"], formula, row["source"])
-    return table
-
-
-def _stage_table(content: dict[str, Any]) -> Table:
-    titles = ("stage", "busy, timeline", "busy, formula", "peak, timeline", "peak, formula", "limit")
-    table = _table(*((title, "right") for title in titles))
-    shares, sizes = ("utilisation", "utilisation_formula"), ("peak_bytes", "peak_bytes_formula", "capacity_bytes")
-    for index, stage in enumerate(content["stages"]):
-        busy = (_number(stage[key], "share") for key in shares)
-        table.add_row(str(index), *busy, *(human.amount(stage[key]) for key in sizes))
-    return table
-
-
-def _table(*columns: tuple[str, str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title, side in columns:
-        table.add_column(title, justify="right" if side == "right" else "left", overflow="fold")
-    return table
-
-
-def _number(value: float | None, unit: str) -> str:
-    if value is None:
-        return NOTHING
-    return f"{100 * value:.1f} %" if unit == "share" else human.duration(round(value))
+    output.write(output.render(run_name(content), "", measure_table(content), "", rank_table(content), "", lines))

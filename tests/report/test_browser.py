@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from formulation.schedules.interleaved import interleaved
+from report.content import content_of
 from report.page import page_of
+from report.simulation import simulate
 from report.tables import Numbers
 from report.wording import FORMATS
 from tests.report.runs import COMPARISON, EVIL, content
+from tests.report.test_orders import dealt
 from tests.report.test_page import Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -95,3 +99,24 @@ def test_zoom_tooltip_and_keyboard(tmp_path: Path) -> None:
     assert found["said"].startswith("activation sent, micro-batch 0, stage 0 to 1, from 3,000 ns to ")
     assert found["wider"] > 1.5 and found["again"] == pytest.approx(1, rel=0.01)
     assert 1 <= found["ticks"] <= 12
+
+
+@pytest.mark.slow
+def test_a_large_page_stays_usable(tmp_path: Path) -> None:
+    found = content(64, 10_000, devices=2)
+    html = page_of(found)
+    assert len(html.encode()) < 2_000_000
+    rendered, console = dom(html, tmp_path)
+    assert console == [] and f'data-ready="{len(found["timeline"]["events"])}"' in rendered
+
+
+def test_lanes_of_shared_ranks_are_stepped_through(tmp_path: Path) -> None:
+    instance, plan = dealt(2, 2, 4)
+    found = content_of(simulate(instance, plan, interleaved(2, 2, 4)), scenario="shared")
+    html = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page_of(found))
+    rendered, console = dom(html.replace("</head>", ACT), tmp_path)
+    result = re.search(r'<pre id="found">(.*?)</pre>', rendered, re.DOTALL)
+    assert result and console == []
+    acted: dict[str, Any] = json.loads(result[1])
+    assert acted["errors"] == [] and acted["mates"] == 4 * 2 + 3 * 2
+    assert acted["said"].startswith("activation sent, micro-batch 0, stage 0 to 1")

@@ -19,6 +19,7 @@ from report.measures import EXACT, LEAST, MOST, measures_of
 from report.simulation import LEAST_MICRO_BATCHES, simulate, steps_of
 from report.trace import microseconds, trace_of
 from report.window import Window, events_of, shown_by_default, window_of
+from scenarios import human
 from tests.formulation.test_timeline_of_plan import line_plans
 from tests.generators import instances
 from tests.report.runs import case, content, ran
@@ -99,7 +100,7 @@ def test_the_critical_chain_is_marked_without_a_gap() -> None:
 
 def test_memory_is_that_of_the_formula_and_long_curves_are_thinned() -> None:
     found = content(3, 900)
-    for stage in found["stages"]:
+    for stage in found["ranks"]:
         assert stage["peak_bytes"] == stage["peak_bytes_formula"]
         assert max(held for _, held in stage["memory"]) == stage["peak_bytes"]
         assert len(stage["memory"]) <= 2 * 241
@@ -162,3 +163,12 @@ def test_microseconds_are_exact(time_ns: int, shown: str) -> None:
 )
 def test_wording(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+@given(st.integers(0, 10**18))
+def test_page_and_terminal_say_the_same(number: int) -> None:
+    def plain(shown: str) -> str:
+        return shown.replace(",", "").replace("µ", "u")
+
+    assert plain(wording.duration(number)) == human.duration(number)
+    assert plain(wording.amount(number)) == human.amount(number)

@@ -70,15 +70,21 @@ def test_the_output_is_real(
 
 
 @pytest.mark.slow
-def test_the_python_examples_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_examples_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(ROOT)
-    first, second = PYTHON.findall(README)
+    first, second, third = PYTHON.findall(README)
     exec(first, {})  # noqa: S102 (our own README)
     assert capsys.readouterr().out.startswith("optimal 4868")
     names: dict[str, object] = {}
     exec(second, names)  # noqa: S102
     assert names["time_ns"] == 266_979_046
+    assert isinstance(names["makespan_ns"], int) and names["makespan_ns"] > 266_979_046
+    exec(third.replace('"page.html"', repr(str(tmp_path / "page.html"))), {})  # noqa: S102
+    assert capsys.readouterr().out.startswith("makespan of one step ")
+    assert "zero_bubble_h1" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_the_changelog_keeps_its_form() -> None:

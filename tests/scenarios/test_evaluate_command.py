@@ -34,6 +34,23 @@ def test_the_plan_that_plan_wrote_is_optimal(pipecut: Command, scenario: Path) -
     assert found["stages"][0]["compute_ns"] == 612_000
 
 
+def test_formula_and_timeline_stand_side_by_side(pipecut: Command, scenario: Path) -> None:
+    plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node0": 1}))
+    more = ("--no-optimum", "--set", "training.micro_batches=4")
+    found = evaluated(pipecut, plan, scenario, 0, *more)
+    ran = found["timeline"]
+    simulated = pipecut("simulate", scenario, "--plan", plan, "--json", "--no-compare", *more[1:]).json
+    assert ran["measures"] == simulated["measures"] and ran["makespan_ns"] == simulated["makespan_ns"]
+    assert [rank["peak_bytes"] for rank in ran["ranks"]] == [row["memory_bytes"] for row in found["stages"]]
+    rows = {(row["key"], row["relation"]): row for row in ran["measures"]}
+    assert rows["makespan", "≥"]["formula"] <= ran["makespan_ns"] <= rows["makespan", "≤"]["formula"]
+    assert found["objective"] in [row["formula"] for row in ran["measures"] if row["key"] == "period"]
+    text = pipecut("evaluate", plan, scenario, *more).out
+    assert "formula and timeline: one_f_one_b, 4 micro-batches, 2 stages" in text
+    for words in ("lower bound", "upper bound", "1F1B, far from both ends", "bubble", "peak, timeline"):
+        assert words in text, words
+
+
 def test_a_worse_plan_shows_its_gap(pipecut: Command, scenario: Path) -> None:
     plan = write_plan((LAYERS, {"node0": 1}))
     found = evaluated(pipecut, plan, scenario, 0)
@@ -54,6 +71,7 @@ def test_broken_rules_are_said_in_words(pipecut: Command, scenario: Path) -> Non
 def test_what_is_no_plan_has_no_price(pipecut: Command, scenario: Path) -> None:
     plan = write_plan((LAYERS[:3], {"node0": 1}))
     found = evaluated(pipecut, plan, scenario, 1, "--no-optimum")
+    assert found["timeline"] is None
     assert found["objective"] is None and found["optimum"] is None and len(found["stages"]) == 1
     text = pipecut("evaluate", plan, scenario, "--no-optimum").out
     assert "conv1 … conv2 (3)" in text and "breaks     cover: the last stage ends before layer 3" in text

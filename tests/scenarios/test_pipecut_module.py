@@ -16,8 +16,8 @@ from tests.scenarios.fakes import entries
 def test_every_name_is_there_and_no_other() -> None:
     assert all(getattr(pipecut, name) is not None for name in pipecut.__all__)
     assert dir(pipecut) == sorted(pipecut.__all__)
-    with pytest.raises(AttributeError, match="module 'pipecut' has no attribute 'simulate'"):
-        _ = pipecut.simulate  # pyright: ignore
+    with pytest.raises(AttributeError, match="module 'pipecut' has no attribute 'train'"):
+        _ = pipecut.train  # pyright: ignore
 
 
 def test_plan_takes_a_path_a_scenario_or_an_instance(scenario: Path) -> None:

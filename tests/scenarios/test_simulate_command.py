@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from scenarios.cli import main
 from solvers import catalogue
 from tests.report.test_page import Page
 from tests.scenarios.conftest import Command
-from tests.scenarios.fakes import ROOT, empty_handed, instead_of, wrong_proof
+from tests.scenarios.fakes import ROOT, broken, empty_handed, instead_of, wrong_proof
 from tests.scenarios.test_evaluate_command import LAYERS, write_plan
 
 DOCUMENT = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
@@ -70,13 +71,13 @@ def test_a_given_plan(pipecut: Command, scenario: Path) -> None:
     assert "the plan keeps every rule" in text
 
 
-@pytest.mark.parametrize("schedule", ["naive", "gpipe", "one_f_one_b", "async_one_f_one_b"])
+@pytest.mark.parametrize("schedule", ["naive", "gpipe", "one_f_one_b", "async_one_f_one_b", "double_buffered"])
 def test_every_schedule(pipecut: Command, scenario: Path, schedule: str) -> None:
     plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node1": 1}))
     more = ("--set", "training.micro_batches=4", "--schedule", schedule, "--json", "--no-compare")
     found = pipecut("simulate", scenario, "--plan", plan, *more).json
     assert found["schedule"] == schedule
-    assert found["micro_batches_run"] == (16 if schedule.startswith("async") else 4)
+    assert found["micro_batches_run"] == (16 if schedule in ("async_one_f_one_b", "double_buffered") else 4)
 
 
 def test_a_plan_that_breaks_a_rule_is_drawn_and_said(pipecut: Command, scenario: Path) -> None:
@@ -118,11 +119,80 @@ def test_a_plan_that_beats_a_proof_refutes_it(
         (("--plan", "none.json"), "none.json: No such file"),
         (("--schedule", "slow"), "no schedule 'slow'; expected one of naive, gpipe"),
         (("--micro-batches-shown", "1"), "expected a whole number from 2"),
+        (("--png", "tiny.yaml"), "not a directory"),
+        (("--chunks", "2"), "--chunks: only with --schedule interleaved"),
+        (("--chunks", "0", "--schedule", "interleaved"), "expected a whole number from 1"),
+        (("--schedule", "interleaved"), "--schedule interleaved: needs --chunks V"),
+        (("--schedule", "zero_bubble_h1", "--chunks", "2"), "schedule zero_bubble_h1 has no chunks"),
+        (("--schedule", "interleaved", "--chunks", "2"), "needs --plan FILE with stages that share devices"),
+        (("--schedule-file", "none.csv"), "none.csv: No such file"),
+        (("--schedule-file", "tiny.yaml"), "is no action"),
+        (("--schedule-file", "x.csv", "--schedule", "interleaved"), "cannot be together"),
     ],
 )
 def test_bad_input(pipecut: Command, scenario: Path, arguments: tuple[str, ...], message: str) -> None:
     ran = pipecut("simulate", scenario, *arguments)
     assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err and ran.out == ""
+
+
+def test_other_orders(pipecut: Command, scenario: Path) -> None:
+    plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node1": 1}))
+    given = ("--plan", plan, "--json", "--no-compare", "--set", "training.micro_batches=4")
+    found = pipecut("simulate", scenario, *given, "--schedule", "zero_bubble_h1").json
+    assert found["schedule"] == "zero_bubble_h1" and {row[0] for row in found["timeline"]["events"]} >= {
+        "F",
+        "I",
+        "W",
+    }
+    assert found["ranks"][1]["peak_bytes"] == found["ranks"][1]["peak_bytes_formula"]
+    Path("mine.csv").write_text("0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n", "utf-8")
+    found = pipecut("simulate", scenario, *given, "--schedule-file", "mine.csv").json
+    assert found["schedule"] == "mine.csv" and found["makespan_ns"] > 0
+    ran = pipecut("simulate", scenario, *given, "--schedule", "interleaved", "--chunks", "2")
+    assert ran.code == 2 and "stages 0 and 1 share rank 0, but run on 1 x node0 and 1 x node1" in ran.err
+    ran = pipecut("simulate", scenario, *given, "--schedule", "interleaved", "--chunks", "3")
+    assert ran.code == 2 and "the plan has 2 stages, no multiple of its 3 chunks" in ran.err
+
+
+def test_interleaved_on_shared_devices(pipecut: Command, scenario: Path) -> None:
+    parts = (LAYERS[:1], LAYERS[1:2], LAYERS[2:4], LAYERS[4:])
+    plan = write_plan(*((layers, {f"node{at % 2}": 2}) for at, layers in enumerate(parts)))
+    more = ("--plan", plan, "--schedule", "interleaved", "--chunks", "2", "--set", "training.micro_batches=4")
+    ran = pipecut("simulate", scenario, *more, "--no-compare", "--out", "page.html")
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.out.startswith("interleaved, 4 micro-batches, 4 stages on 2 ranks\n") and "0, 2" in ran.out
+    found = Page(Path("page.html").read_text(encoding="utf-8")).json
+    assert [rank["stages"] for rank in found["ranks"]] == [[0, 2], [1, 3]]
+    more = (*more[:-1], "training.micro_batches=1")
+    ran = pipecut("simulate", scenario, *more)
+    assert ran.code == 2 and "needs a multiple of 2 micro-batches, got 1" in ran.err
+
+
+def test_png(pipecut: Command, scenario: Path) -> None:
+    pytest.importorskip("resvg_py")
+    ran = pipecut("simulate", scenario, "--png", "pictures", "--no-compare")
+    assert ran.code == 0, ran.err
+    for name in ("plan", "timeline", "memory", "time"):
+        image = Path("pictures", f"{name}.png").read_bytes()
+        assert image.startswith(b"\x89PNG\r\n\x1a\n") and int.from_bytes(image[16:20]) == 2 * 1140
+    assert not list(Path("pictures").glob(".*.part"))
+
+
+def test_png_without_its_package_is_refused_before_the_search(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", broken))
+    ran = pipecut("simulate", scenario, "--png", "pictures")
+    assert ran.code == 2 and ran.err.strip() == "writing PNG needs resvg: pip install 'pipecut[png]'"
+    assert not Path("pictures").exists()
+
+
+def test_png_without_a_font_is_refused(pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("resvg_py")
+    monkeypatch.setattr("scenarios.png.FAMILIES", ("No Such Font",))
+    ran = pipecut("simulate", scenario, "--png", "pictures")
+    assert ran.code == 2 and "needs a font for the labels, none of No Such Font is installed" in ran.err
 
 
 def test_a_page_that_cannot_be_written_is_said_after_the_numbers(
@@ -131,7 +201,7 @@ def test_a_page_that_cannot_be_written_is_said_after_the_numbers(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("scenarios.commands.simulate.atomic_write", full)
+    monkeypatch.setattr("scenarios.drawing.atomic_write", full)
     ran = pipecut("simulate", scenario, "--out", "page.html", "--no-compare")
     assert ran.code == 2 and "page.html: not written: No space left on device" in ran.err
     assert "makespan" in ran.out
@@ -146,5 +216,6 @@ def test_the_document_names_every_option_and_key(
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     assert {option for option in options if option not in DOCUMENT} == set()
     found = pipecut("simulate", scenario, "--json", "--no-compare").json
-    keys = {*found, *found["claim"], *found["measures"][0], *found["stages"][0], *found["timeline"]}
+    keys = {*found, *found["claim"], *found["measures"][0], *found["stages"][0], *found["ranks"][0]}
+    keys |= {*found["timeline"]}
     assert {key for key in keys if f"`{key}`" not in DOCUMENT} == set()
