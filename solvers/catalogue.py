@@ -89,6 +89,30 @@ def _naive_model_parallel() -> Solve:
     return solve
 
 
+def _one_weird_trick() -> Solve:
+    from solvers.one_weird_trick import solve
+
+    return solve
+
+
+def _hypar() -> Solve:
+    from solvers.hypar import solve
+
+    return solve
+
+
+def _accpar() -> Solve:
+    from solvers.accpar import solve
+
+    return solve
+
+
+def _hetpipe() -> Solve:
+    from solvers.hetpipe import solve
+
+    return solve
+
+
 def _brute_force() -> Solve:
     from solvers.brute_force import solve
 
@@ -111,6 +135,12 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry("gpipe", "GPipe's partitioner, cells of least variance; proves nothing", _gpipe),
     SolverEntry("naive_model_parallel", "equally many layers on every device; a baseline", _naive_model_parallel),
     SolverEntry("data_parallel", "the whole model on every device; the usual baseline", _data_parallel),
+    SolverEntry(
+        "one_weird_trick", "convolutions in form 0, fully connected layers split; one stage", _one_weird_trick
+    ),
+    SolverEntry("hypar", "HyPar: data or model parallelism a layer, least communication; one stage", _hypar),
+    SolverEntry("accpar", "AccPar: a form for each layer by its own cost model; one stage", _accpar),
+    SolverEntry("hetpipe", "HetPipe: one device a stage, in the best order of unlike devices", _hetpipe),
     SolverEntry("brute_force", "every plan there is, for small instances", _brute_force),
 )
 
