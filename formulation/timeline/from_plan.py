@@ -112,10 +112,11 @@ class StagePasses:
 
 
 def _stage_passes(instance: Instance, stage: Stage) -> StagePasses:
+    again = stage.group.recompute
     kind = replace(group_kind(instance, stage.group), recompute=False)
     forward = backward = forward_sent = backward_sent = sync = 0
     for layer in stage.span.layers:
-        computed = _compute(instance, layer, kind)
+        computed = _compute(instance, layer, kind, forwards=1 + again)
         forward, backward = forward + computed[0], backward + computed[1]
         sent = _inside(instance, stage, layer, kind)
         forward_sent, backward_sent, sync = forward_sent + sent[0], backward_sent + sent[1], sync + sent[2]
@@ -128,7 +129,7 @@ def _stage_passes(instance: Instance, stage: Stage) -> StagePasses:
     return StagePasses(forward + forward_sent, backward + backward_sent, sync)
 
 
-def _compute(instance: Instance, layer: int, kind: GroupKind) -> tuple[int, int]:
+def _compute(instance: Instance, layer: int, kind: GroupKind, *, forwards: int) -> tuple[int, int]:
     """Return forward and backward time on the class that sets the pace of ``times.compute_ns``."""
     shares = [
         (
@@ -137,7 +138,7 @@ def _compute(instance: Instance, layer: int, kind: GroupKind) -> tuple[int, int]
         )
         for one, share in zip(kind.classes, kind.shares.by_class, strict=True)
     ]
-    return max(shares, key=sum)
+    return max(shares, key=lambda share: forwards * share[0] + share[1])
 
 
 def _inside(instance: Instance, stage: Stage, layer: int, kind: GroupKind) -> tuple[int, int, int]:

@@ -60,9 +60,25 @@ def post_memory(v: Variables) -> Posted:
 def _capacity(v: Variables, held: MemoryTables) -> list[int] | None:
     """Return what a device of each kind may hold; None if there is no limit at all."""
     most = v.thresholds.get(Goal.MEMORY)
+    if most is None and (not v.tables.instance.constraints.memory or _never_binds(held, v.slots)):
+        return None
     if not v.tables.instance.constraints.memory:
-        return None if most is None else [most] * len(held.capacity)
+        return [most or 0] * len(held.capacity)
     return list(held.capacity) if most is None else [min(most, size) for size in held.capacity]
+
+
+def _never_binds(held: MemoryTables, slots: int) -> bool:
+    """Tell whether the whole model fits into one device of any kind in any slot, in its dearest forms."""
+    parts = (held.optimizer, held.weights, held.stash)
+    fixed, weights, stash = (part.max(axis=2).sum(axis=1) for part in parts)
+    rest, received = held.working.max(axis=(1, 2)), held.received.max(axis=1)
+    return all(
+        int(fixed[c] + held.copies(k) * weights[c] + held.stashed(k, c) * stash[c] + held.kept(k) * received[c])
+        + int(rest[c])
+        <= size
+        for c, size in enumerate(held.capacity)
+        for k in range(slots)
+    )
 
 
 def _limits(v: Variables, held: MemoryTables, sizes: list[int], readings: list[list[cp_model.IntVar]]) -> Posted:
