@@ -95,16 +95,20 @@ def possible_groups(instance: Instance) -> tuple[Group, ...]:
         )
     if not groups:
         degrees = ", ".join(map(str, constraints.tensor_parallel_degrees))
-        raise ValueError(f"{instance.devices} devices cannot hold a replica of tensor-parallel degree {degrees}")
+        raise ValueError(f"no stage of these sizes can hold a replica of tensor-parallel degree {degrees}")
     return groups
 
 
 def modes(instance: Instance, devices: int) -> tuple[tuple[int, bool], ...]:
     """Return the ways in which so many devices may work together: pairs (replicas, recompute).
 
+    None where a stage may not have so many devices, or no allowed degree divides them.
     ``Recompute.ALLOWED`` offers both; where memory does not count recomputing only costs time.
     """
-    constraints = instance.constraints
+    constraints, allowed = instance.constraints, instance.demands.devices_per_stage
+    # Sizes that no group can have leave all of them: that there is no plan is then for the solvers to prove.
+    if devices not in allowed and any(size <= instance.devices for size in allowed):
+        return ()
     degrees = constraints.tensor_parallel_degrees or (devices,)
     replicas = sorted({devices // degree for degree in degrees if devices % degree == 0})
     choices = {Recompute.NEVER: (False,), Recompute.ALLOWED: (False, True), Recompute.ALWAYS: (True,)}

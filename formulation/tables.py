@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from formulation.groups import Group, GroupKind, group_kind, line_group, link_between
 from formulation.instance import Instance
-from formulation.layers import Split
+from formulation.layers import Layer, Split
 from formulation.options import AllReduce, Boundary, Synchronisation
 from formulation.times import cut_bytes
 from formulation.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
@@ -117,35 +117,41 @@ def _compute(instance: Instance, kind: GroupKind) -> list[int]:
     runs, rows = 2 if kind.recompute else 1, []
     for one, share in zip(kind.classes, kind.shares.by_class, strict=True):
         part, whole = share.numerator, share.denominator
-        rows.append(
-            [
-                runs * -(-forward * part // whole) - (-backward * part // whole)
-                for forward, backward in zip(instance.forward_ns[one], instance.backward_ns[one], strict=True)
-            ]
-        )
+        pairs = list(zip(instance.forward_ns[one], instance.backward_ns[one], strict=True))
+        times = {pair: runs * -(-pair[0] * part // whole) - (-pair[1] * part // whole) for pair in set(pairs)}
+        rows.append([times[pair] for pair in pairs])
     return [max(column) for column in zip(*rows, strict=True)]
 
 
 def _inside(instance: Instance, kind: GroupKind) -> list[list[int]]:
-    t, d, runs = kind.tensor_parallel_degree, kind.replicas, 2 if kind.recompute else 1
-    shard, replica, full = kind.shares.shard, kind.shares.replica, Fraction(1)
+    """Price layers that are alike once: deep networks repeat themselves."""
+    known: dict[tuple[Split, tuple[int, ...], int, int, int], list[int]] = {}
     rows: list[list[int]] = []
     for at, layer in enumerate(instance.layers):
-        matrix = layer.split is Split.MATRIX
-        weights = instance.parameter_bytes[at]
-        row = [_sync(instance, kind, weights, t * d, full)]
-        if t == 1:
-            rows.append([*row, FORBIDDEN, FORBIDDEN])
-            continue
-        row.append(_sync(instance, kind, weights, d, shard if matrix else full))
-        row.append(_sync(instance, kind, weights, d, shard))
-        if matrix:
-            row[1] += runs * _summed(instance, kind.inner, instance.output_bytes[at], t, replica)
-            row[2] += _summed(instance, kind.inner, instance.input_bytes[at], t, replica)
-        if layer.split is not Split.FOLLOW:
-            row = [time if form in layer.allowed_forms else FORBIDDEN for form, time in enumerate(row)]
-        rows.append(row)
+        sizes = (instance.parameter_bytes[at], instance.output_bytes[at], instance.input_bytes[at])
+        key = (layer.split, layer.allowed_forms, *sizes)
+        if key not in known:
+            known[key] = _inside_row(instance, kind, layer, sizes)
+        rows.append(known[key])
     return rows
+
+
+def _inside_row(instance: Instance, kind: GroupKind, layer: Layer, sizes: tuple[int, int, int]) -> list[int]:
+    t, d, runs = kind.tensor_parallel_degree, kind.replicas, 2 if kind.recompute else 1
+    shard, replica, full = kind.shares.shard, kind.shares.replica, Fraction(1)
+    weights, made, taken = sizes
+    row = [_sync(instance, kind, weights, t * d, full)]
+    if t == 1:
+        return [*row, FORBIDDEN, FORBIDDEN]
+    matrix = layer.split is Split.MATRIX
+    row.append(_sync(instance, kind, weights, d, shard if matrix else full))
+    row.append(_sync(instance, kind, weights, d, shard))
+    if matrix:
+        row[1] += runs * _summed(instance, kind.inner, made, t, replica)
+        row[2] += _summed(instance, kind.inner, taken, t, replica)
+    if layer.split is Split.FOLLOW:
+        return row
+    return [time if form in layer.allowed_forms else FORBIDDEN for form, time in enumerate(row)]
 
 
 def _summed(instance: Instance, link: Link | None, size: int, devices: int, part: Fraction) -> int:
@@ -166,23 +172,31 @@ def _sync(instance: Instance, kind: GroupKind, weights: int, devices: int, part:
 
 
 def _between(instance: Instance, kind: GroupKind) -> list[list[list[int]]]:
-    t, runs, link = kind.tensor_parallel_degree, 2 if kind.recompute else 1, kind.inner
-    gather, turn = kind.shares.gather, kind.shares.turn
-    if link is None:
+    if kind.inner is None:
         return [[[0] * 3] * 3] * len(instance.form_edges)
+    known: dict[tuple[bool, int], list[list[int]]] = {}
     rows: list[list[list[int]]] = []
     for edge in instance.form_edges:
-        matrix = instance.layers[edge.consumer].split is Split.MATRIX
-        forward, backward = (MATRIX_FORWARD, MATRIX_BACKWARD) if matrix else (JOIN_FORWARD, JOIN_BACKWARD)
-        times = [[0] * 3 for _ in range(3)]
-        for source in range(3):
-            for form in range(3):
-                (a, b), (c, e) = forward[source][form], backward[source][form]
-                part = (runs * a + c) * gather + (runs * b + e) * turn
-                messages = (runs * (a + b) + c + e) * (t - 1)
-                times[source][form] = _transfer(edge.size_bytes * part.numerator, part.denominator, messages, link)
-        rows.append(times)
+        key = (instance.layers[edge.consumer].split is Split.MATRIX, edge.size_bytes)
+        if key not in known:
+            known[key] = _changes(kind, kind.inner, *key)
+        rows.append(known[key])
     return rows
+
+
+def _changes(kind: GroupKind, link: Link, matrix: bool, size: int) -> list[list[int]]:
+    """Return the times to change the layout of a tensor, by form of producer and consumer."""
+    t, runs = kind.tensor_parallel_degree, 2 if kind.recompute else 1
+    gather, turn = kind.shares.gather, kind.shares.turn
+    forward, backward = (MATRIX_FORWARD, MATRIX_BACKWARD) if matrix else (JOIN_FORWARD, JOIN_BACKWARD)
+    times = [[0] * 3 for _ in range(3)]
+    for source in range(3):
+        for form in range(3):
+            (a, b), (c, e) = forward[source][form], backward[source][form]
+            part = (runs * a + c) * gather + (runs * b + e) * turn
+            messages = (runs * (a + b) + c + e) * (t - 1)
+            times[source][form] = _transfer(size * part.numerator, part.denominator, messages, link)
+    return times
 
 
 def _crossing(instance: Instance, links: tuple[Link, ...], *, charged: bool) -> Times:

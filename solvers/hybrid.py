@@ -17,10 +17,13 @@ covers graphs with skip connections, for which the paper says nothing.
 A stage that starts behind a layer ``q`` pays nothing for layouts that come from ``q`` (a boundary delivers the
 layout that is asked for): its row stays level along the axis of ``q``, because everything that depends on
 ``q`` is added to the rows ``i <= q`` only.
+
+Where stages may only be cut at some places, only the spans between these are tabled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +44,7 @@ class StageTimes:
     """Least times in ns of one micro-batch of every stage, without its boundaries, by kind ``k`` and span.
 
     ``time[k, i, j]`` and ``communication[k, i, j]`` for layers ``i <= l < j``; FORBIDDEN where ``j <= i``.
-    ``compute_sum[k, j]`` is the computation of the layers before ``j``.
+    ``compute_sum[k, j]`` is the computation of the layers before ``j``. With ``cuts`` given, i and j count these.
     ``time`` honours StageTime: the sum or the larger of computation and communication. All three are int64.
     """
 
@@ -56,26 +59,28 @@ class StageTimes:
         return row[None, :] - row[:-1, None]
 
 
-def stage_times(tables: Tables, max_live: int = MAX_LIVE) -> StageTimes:
-    """Return the stage times of all spans and kinds.
+def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = ()) -> StageTimes:
+    """Return the stage times of all spans and kinds; of spans between ``cuts`` (from 0 to N) only, if given.
 
     Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once, or where
     times are too large for exact 64-bit sums. Cost: O(kinds x layers**2 x 3**live) in numpy, 16 bytes of
     memory for each kind and span.
     """
     _check_magnitude(tables)
-    kinds, total = len(tables.kinds), len(tables.instance.layers)
-    compute_sum = np.zeros((kinds, total + 1), dtype=np.int64)
-    np.cumsum(tables.compute, axis=1, out=compute_sum[:, 1:])
+    places = list(cuts) or list(range(len(tables.instance.layers) + 1))
+    kinds, total = len(tables.kinds), len(places) - 1
+    sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)
+    np.cumsum(tables.compute, axis=1, out=sums[:, 1:])
+    compute_sum = sums[:, places]
     communication = np.full((kinds, total, total + 1), FORBIDDEN, dtype=np.int64)
     upper = np.triu_indices(total, 1, total + 1)
     whole = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree == 1]
     several = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree > 1]
     for index in whole:  # nothing is split, so gradients are summed and that is all
-        sums = np.concatenate([[0], np.cumsum(tables.inside[index, :, 0])])
-        communication[index][upper] = (sums[None, :] - sums[:-1, None])[upper]
+        moved = np.concatenate([[0], np.cumsum(tables.inside[index, :, 0])])[places]
+        communication[index][upper] = (moved[None, :] - moved[:-1, None])[upper]
     if several:
-        communication[several] = _least_communication(tables, several, max_live)
+        communication[several] = _least_communication(tables, several, max_live, places)
     compute = compute_sum[:, None, :] - compute_sum[:, :-1, None]
     overlap = tables.instance.cost.stage_time is StageTime.OVERLAP
     time = np.maximum(compute, communication) if overlap else compute + communication
@@ -94,14 +99,15 @@ def _check_magnitude(tables: Tables) -> None:
         raise ValueError(f"the times of the instance add up to {longest:.3g} ns, more than 64-bit sums can hold")
 
 
-def _least_communication(tables: Tables, kinds: list[int], max_live: int) -> Times:
+def _least_communication(tables: Tables, kinds: list[int], max_live: int, places: list[int]) -> Times:
     """Return ``[k, i, j]`` over the given kinds (all of split replicas), FORBIDDEN where ``j <= i``."""
     instance, last = tables.instance, last_uses(tables)
     incoming = edges_into(instance)
-    total = len(instance.layers)
+    total = len(places) - 1
     least = np.full((len(kinds), total, total + 1), FORBIDDEN, dtype=np.int64)
-    frontier = _Frontier(tables, kinds)
-    for layer in range(total):
+    frontier = _Frontier(tables, kinds, places[:-1])
+    stops = {place: at for at, place in enumerate(places)}
+    for layer in range(len(instance.layers)):
         if instance.layers[layer].split is Split.FOLLOW:
             frontier.follow(layer)
         else:
@@ -110,18 +116,20 @@ def _least_communication(tables: Tables, kinds: list[int], max_live: int) -> Tim
             for index, edge in incoming.get(layer, []):
                 frontier.change(index, edge.source, layer)
         frontier.retire([one for one in frontier.live if last[one] <= layer])
-        least[:, : layer + 1, layer + 1] = frontier.least()[:, : layer + 1]
+        if layer + 1 in stops:
+            reached = frontier.reached(layer)
+            least[:, :reached, stops[layer + 1]] = frontier.least()[:, :reached]
     return least
 
 
 class _Frontier:
     """Least communication so far, by the form of every live layer, for every kind and start at once.
 
-    ``state`` has the shape (kinds, allowed forms of each live layer in turn, N starts). Starts are the last
+    ``state`` has the shape (kinds, allowed forms of each live layer in turn, starts). Starts are the last
     axis, so that all other axes are reduced over long contiguous rows. Rows of starts not yet reached are 0.
     """
 
-    def __init__(self, tables: Tables, kinds: list[int]) -> None:
+    def __init__(self, tables: Tables, kinds: list[int], starts: list[int]) -> None:
         instance = tables.instance
         self.instance = instance
         self.inside = tables.inside[kinds]
@@ -129,7 +137,12 @@ class _Frontier:
         self.weighted = [synchronises(tables, layer) for layer in range(len(instance.layers))]
         self.allowed = [sorted(layer.allowed_forms) for layer in instance.layers]
         self.live: list[int] = []
-        self.state: Times = np.zeros((len(kinds), len(instance.layers)), dtype=np.int64)
+        self.state: Times = np.zeros((len(kinds), len(starts)), dtype=np.int64)
+        self._reached = np.searchsorted(starts, np.arange(len(instance.layers)), side="right").tolist()
+
+    def reached(self, layer: int) -> int:
+        """Return how many starts lie at this layer or before it."""
+        return self._reached[layer]
 
     def check_width(self, layer: int, max_live: int) -> None:
         """Raise ValueError if this layer is one too many that is live and has a choice of forms."""
@@ -146,23 +159,23 @@ class _Frontier:
         forms = self.allowed[layer]
         self.state = np.repeat(self.state[..., None, :], len(forms), axis=-2)
         self.live.append(layer)
-        self.state[..., : layer + 1] += self._along({layer: 1}, self.inside[:, layer, forms])
+        self.state[..., : self.reached(layer)] += self._along({layer: 1}, self.inside[:, layer, forms])
 
     def change(self, index: int, source: int, consumer: int) -> None:
         """Add form edge ``index`` for the stages that hold its source, that is, start at it or before."""
         cells = self.between[:, index][:, self.allowed[source]][:, :, self.allowed[consumer]]
-        self.state[..., : source + 1] += self._along({source: 1, consumer: 2}, cells)
+        self.state[..., : self.reached(source)] += self._along({source: 1, consumer: 2}, cells)
 
     def follow(self, layer: int) -> None:
         """Add what a FOLLOW layer synchronises: in the layout of its source, from outside as in form 0."""
         if not self.weighted[layer]:
             return
         source = self.instance.sources[layer]
-        begun = 0 if source is None else source + 1
+        begun = 0 if source is None else self.reached(source)
         if source is not None:
             cells = self.inside[:, layer, self.allowed[source]]
             self.state[..., :begun] += self._along({source: 1}, cells)
-        self.state[..., begun : layer + 1] += self._along({}, self.inside[:, layer, 0])
+        self.state[..., begun : self.reached(layer)] += self._along({}, self.inside[:, layer, 0])
 
     def retire(self, layers: list[int]) -> None:
         """Take the least over the forms of layers that no later layer looks at."""

@@ -14,7 +14,7 @@ from ortools.sat.python import cp_model
 
 from formulation.demands import with_constraints
 from formulation.instance import Instance
-from formulation.options import Constraints, CostModel, Goal, GoalLimit, Own, Pin
+from formulation.options import Constraints, CostModel, Goal, GoalLimit, Own, Pin, Placement
 from formulation.plan import Plan
 from formulation.rules import RULES
 from formulation.tables import build_tables, line_groups
@@ -101,7 +101,9 @@ WITNESSES: dict[str, Instance] = {
     "together": demanding(together=(("b", "c"),)),
     "apart": with_constraints(instance_of(chain([DEAR, replace(DEAR, name="b")], [50]), mesh(1, 1)), APART),
     "no_cut": demanding(no_cut=("b",)),
-    "devices_per_stage": with_constraints(instance_of(WIDE, mesh(2)), Constraints(devices_per_stage=(1,))),
+    "devices_per_stage": with_constraints(
+        instance_of(WIDE, mesh(2)), Constraints(devices_per_stage=(1,), placement=Placement.FREE)
+    ),
     "at_most": demanding(at_most=(GoalLimit(Goal.DEVICES, 2),)),
     "own": demanding(own=(Own("cut_once", check_cut_once, post_cut_once),)),
 }

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from formulation import times
 from formulation.evaluate import evaluate
 from formulation.forms import forms_on
-from formulation.groups import line_group
+from formulation.groups import line_group, possible_groups
 from formulation.layers import FORMS, Split, layer_graph
 from formulation.options import AllReduce, CostModel, StageTime, Training
 from formulation.plan import Plan, Span, Stage
@@ -256,3 +257,16 @@ def test_vgg16_is_the_network_of_the_paper():
     matrices = [at for at, layer in enumerate(instance.layers) if layer.split is Split.MATRIX]
     assert matrices == [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28, FC1, FC2, FC3]
     assert all(layer.allowed_forms == FORMS for layer in instance.layers)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(layer_graphs(7)), st.data())
+def test_spans_between_chosen_cuts_are_those_of_the_whole_table(instance, data):
+    total = len(instance.layers)
+    inner = data.draw(st.sets(st.integers(1, total - 1))) if total > 1 else set()
+    cuts = [0, *sorted(inner), total]
+    tables = build_tables(instance, possible_groups(instance))
+    whole, some = stage_times(tables), stage_times(tables, cuts=cuts)
+    assert np.array_equal(some.time, whole.time[:, cuts[:-1]][:, :, cuts])
+    assert np.array_equal(some.communication, whole.communication[:, cuts[:-1]][:, :, cuts])
+    assert np.array_equal(some.compute_sum, whole.compute_sum[:, cuts])

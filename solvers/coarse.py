@@ -1,0 +1,127 @@
+"""Stages that may be cut at some places only: the same problem with runs of layers for layers, exactly.
+
+Where layers may not be separated (``no_cut``, ``together``) nothing is lost by taking each run between two
+possible cuts for one *layer* of a smaller problem: stages are runs of these, their least times are those of the
+layers (``solvers.hybrid``), sums of what single layers hold stay sums. :func:`coarsen` applies this,
+:meth:`Coarse.expanded` inverts it; forms belong to layers and are chosen after that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from formulation.instance import Instance
+from formulation.layers import Layer, Split
+from formulation.memory_tables import MemoryTables, memory_tables
+from formulation.plan import Plan, Span, Stage
+from formulation.tables import Tables, Times
+from solvers.hybrid import StageTimes, stage_times
+
+
+def possible_cuts(instance: Instance) -> tuple[int, ...]:
+    """Return 0, every layer at which a stage may start, and N: what ``no_cut`` and ``together`` leave."""
+    closed = set(instance.demands.no_cut)
+    for layers in instance.demands.together:
+        closed.update(range(layers[0] + 1, layers[-1] + 1))
+    total = len(instance.layers)
+    return (0, *(cut for cut in range(1, total) if cut not in closed), total)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coarse:
+    """The smaller problem: its tables, its stage times, and what its runs of layers hold at least.
+
+    ``fine`` are the tables of the layers; run ``a`` holds the layers from ``cuts[a]`` to ``cuts[a + 1]``. ``held``
+    has the same three forms for every run, each with the least of any form (None: memory is not limited).
+    """
+
+    cuts: tuple[int, ...]
+    fine: Tables
+    times: StageTimes
+    held: MemoryTables | None
+
+    def expanded(self, plan: Plan) -> Plan:
+        """Return the stages of the layers, in form 0."""
+        spans = [Span(self.cuts[stage.span.first], self.cuts[stage.span.stop]) for stage in plan.stages]
+        return Plan(
+            tuple(
+                Stage(span, stage.group, (0,) * len(span)) for span, stage in zip(spans, plan.stages, strict=True)
+            )
+        )
+
+    def run_of(self, cut: int) -> int:
+        """Return the run that starts at a cut."""
+        return self.cuts.index(cut)
+
+
+def coarsen(tables: Tables) -> Coarse:
+    """Build the smaller problem. Raises ValueError as ``solvers.hybrid.stage_times`` does."""
+    cuts = possible_cuts(tables.instance)
+    times = stage_times(tables, cuts=cuts)
+    small = _small_tables(tables, cuts)
+    held = _small_memory(memory_tables(tables), small, cuts) if tables.instance.constraints.memory else None
+    return Coarse(cuts, tables, replace(times, tables=small), held)
+
+
+def _small_tables(tables: Tables, cuts: tuple[int, ...]) -> Tables:
+    """Return the tables of the runs: sums of computation, of the least communication inside, and boundaries."""
+    starts = list(cuts[:-1])
+    least = np.add.reduceat(tables.inside.min(axis=2), starts, axis=1)
+    return replace(
+        tables,
+        instance=_small_instance(tables.instance, cuts),
+        compute=np.add.reduceat(tables.compute, starts, axis=1),
+        inside=np.repeat(least[:, :, None], 3, axis=2),
+        between=np.zeros((len(tables.kinds), 0, 3, 3), dtype=np.int64),
+        activation=tables.activation[:, list(cuts)],
+        gradient=tables.gradient[:, list(cuts)],
+    )
+
+
+def _small_instance(instance: Instance, cuts: tuple[int, ...]) -> Instance:
+    """Return an instance with one row for every run; only what tables do not hold is read from it."""
+    starts = list(cuts[:-1])
+
+    def sums(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sum(values[a:b]) for a, b in pairwise(cuts))
+
+    return replace(
+        instance,
+        layers=tuple(_run(instance, a, b) for a, b in pairwise(cuts)),
+        edges=(),
+        form_edges=(),
+        sources=tuple(range(len(starts))),
+        forward_ns=tuple(sums(row) for row in instance.forward_ns),
+        backward_ns=tuple(sums(row) for row in instance.backward_ns),
+        parameter_bytes=sums(instance.parameter_bytes),
+        input_bytes=sums(instance.input_bytes),
+        output_bytes=sums(instance.output_bytes),
+        stash_bytes=sums(instance.stash_bytes),
+    )
+
+
+def _run(instance: Instance, first: int, stop: int) -> Layer:
+    """Return a row that stands for a run of layers; its form is chosen later."""
+    if stop == first + 1:
+        return instance.layers[first]
+    return Layer(instance.layers[first].name, "run of layers", Split.JOIN, 0, 0, 0, 0, 0, allowed_forms=(0,))
+
+
+def _small_memory(held: MemoryTables, small: Tables, cuts: tuple[int, ...]) -> MemoryTables:
+    starts = list(cuts[:-1])
+
+    def same(least: Times) -> Times:
+        return np.repeat(least[:, :, None], 3, axis=2)
+
+    return replace(
+        held,
+        instance=small.instance,
+        weights=same(np.add.reduceat(held.weights.min(axis=2), starts, axis=1)),
+        optimizer=same(np.add.reduceat(held.optimizer.min(axis=2), starts, axis=1)),
+        stash=same(np.add.reduceat(held.stash.min(axis=2), starts, axis=1)),
+        working=same(np.maximum.reduceat(held.working.min(axis=2), starts, axis=1)),
+        received=held.received[:, list(cuts)],
+    )
