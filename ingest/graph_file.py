@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from formulation.layers import Layer, Measured, Split, layer_graph, layers_of
 from ingest.files import atomic_write
 from ingest.model_errors import GraphFileError
+from ingest.strict_json import parse_json
 
 FORMAT = "pipecut layer graph"
 VERSION = 1
@@ -84,7 +85,7 @@ def read_graph(path: Path) -> nx.DiGraph:
         raise GraphFileError(f"{path}: cannot be read ({error.strerror or error})") from error
     if len(content) > SIZE_LIMIT:
         raise GraphFileError(f"{path}: larger than {SIZE_LIMIT} bytes, the limit for a layer graph")
-    return graph_from_document(parse_json(content, str(path)), str(path))
+    return graph_from_document(parse_graph(content, str(path)), str(path))
 
 
 def write_graph(graph: nx.DiGraph, path: Path) -> None:
@@ -146,10 +147,10 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
     return graph
 
 
-def parse_json(content: bytes, source: str) -> object:
-    """Parse JSON, refusing repeated keys and numbers that JSON does not have. Raises GraphFileError."""
+def parse_graph(content: bytes, source: str) -> object:
+    """Parse the JSON of a graph file. Raises GraphFileError; ``source`` names it in messages."""
     try:
-        return json.loads(content, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        return parse_json(content)
     except RecursionError as error:
         raise GraphFileError(f"{source}: nested too deeply for a layer graph") from error
     except ValueError as error:
@@ -173,18 +174,6 @@ def _text(document: dict[str, Any]) -> str:
         else:
             parts.append(f'  "{key}": {json.dumps(value)}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} appears twice in one object")
-    return result
-
-
-def _no_constant(constant: str) -> object:
-    raise ValueError(f"{constant} is not a number")
 
 
 def _problems(error: ValidationError) -> str:

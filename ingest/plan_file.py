@@ -9,7 +9,7 @@ described in ``docs/formats/plan.md``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from formulation.instance import Instance
 from formulation.plan import Plan, Stage
 from ingest.files import atomic_write, read_limited
 from ingest.plan_reader import plan_of
-from ingest.scenario_errors import MOST_SHOWN, shown
+from ingest.scenario_errors import MOST_SHOWN
+from ingest.strict_json import parse_json
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest plan file that is read."""
@@ -82,7 +83,7 @@ def read_plan(path: str | Path, instance: Instance) -> Plan:
     source = Path(path)
     try:
         text = read_limited(source, LARGEST_FILE)
-        data = parse_strictly(text)
+        data = parse_json(text)
     except json.JSONDecodeError as error:
         raise PlanError([f"{source}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"]) from error
     except (OSError, ValueError, RecursionError) as error:
@@ -93,21 +94,3 @@ def read_plan(path: str | Path, instance: Instance) -> Plan:
     if plan is None or mistakes:
         raise PlanError(f"{source}: {mistake}" for mistake in mistakes)
     return plan
-
-
-def parse_strictly(text: str) -> object:
-    """Parse strict JSON. Raises ValueError for repeated keys, NaN and infinity, and overlong numbers."""
-    return json.loads(text, object_pairs_hook=_section, parse_constant=_no_constant)
-
-
-def _section(pairs: list[tuple[str, object]]) -> Mapping[str, object]:
-    section: dict[str, object] = {}
-    for key, value in pairs:
-        if key in section:
-            raise ValueError(f"the key {shown(key)} is repeated")
-        section[key] = value
-    return section
-
-
-def _no_constant(text: str) -> object:
-    raise ValueError(f"{text} is not a number of JSON")

@@ -24,7 +24,7 @@ from typing import Any
 import networkx as nx
 
 from ingest.files import atomic_write
-from ingest.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_json
+from ingest.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_graph
 
 _VERSION = 1
 _ROOT = Path(__file__).resolve().parent.parent
@@ -70,7 +70,7 @@ def load_trace(model: str, origin: Path) -> nx.DiGraph | None:
     """
     try:
         with _entry(model, origin).open("rb") as file:
-            document = parse_json(file.read(2 * SIZE_LIMIT), "cache")
+            document = parse_graph(file.read(2 * SIZE_LIMIT), "cache")
         if not isinstance(document, dict) or document.get("version") != _VERSION:
             return None
         stamp = document["made_from"]

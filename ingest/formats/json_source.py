@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from formulation.units import NS_PER_SECOND, ceil_fraction
 from ingest.files import read_limited
 from ingest.formats.errors import FormatError, quoted
+from ingest.strict_json import parse_json
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest file that is read; the largest published one has 10 MB."""
@@ -82,7 +83,7 @@ def ns_of_seconds(seconds: float) -> int:
 def _parsed(path: Path) -> object:
     try:
         text = read_limited(path, LARGEST_FILE)
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         place = f":{error.lineno}:{error.colno}"
         raise FormatError(path, [f"{place}: not JSON: {error.msg}"]) from None
@@ -90,19 +91,6 @@ def _parsed(path: Path) -> object:
         raise FormatError(path, [": nested too deeply"]) from None
     except ValueError as error:
         raise FormatError(path, [f": {error}"]) from None
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"key {quoted(key)} appears twice in one object")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"found {name}, expected a finite number")
 
 
 _EXPECTED: Mapping[str, str] = {

@@ -179,7 +179,7 @@ def test_mistakes_are_told_in_these_words(tmp_path: Path, data: object, messages
 NOT_JSON: tuple[tuple[str, str], ...] = (
     ('{"stages": [}', ":1:13: not valid JSON: Expecting value"),
     ('{"stages": [NaN]}', ": NaN is not a number of JSON"),
-    ('{"stages": [], "stages": []}', ": the key 'stages' is repeated"),
+    ('{"stages": [], "stages": []}', ": key 'stages' appears twice in one object"),
     ("[" * 100_000, ": nested too deeply for a plan"),
     ("\ud800", ": not UTF-8 text at byte 0"),
 )
