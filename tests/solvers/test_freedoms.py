@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from formulation.demands import with_constraints
 from formulation.evaluate import evaluate
 from formulation.goals import goal_value
-from formulation.groups import possible_groups
+from formulation.groups import line_group, possible_groups
 from formulation.instance import Instance
 from formulation.memory_tables import memory_tables
 from formulation.options import Combine, Constraints, Goal, GoalLimit, Placement, Recompute, Schedule, Training
 from formulation.outcome import Limits, Proof, checked
+from formulation.plan import Plan, Span, Stage
 from formulation.prices import stage_costs
 from formulation.tables import build_tables
 from solvers import brute_force, line_dp
@@ -213,3 +214,20 @@ def test_iteration_time_by_hand(schedule: Schedule, expected: int) -> None:
     instance = replace(instance_of(layers, mesh(1, 1), PLAIN, training), goals=(Goal.ITERATION_TIME,))
     two = next(plan for plan in brute_force.plans(instance) if len(plan) == 2)
     assert evaluate(instance, two).objective == expected
+
+
+def test_pipedreams_uneven_replicas_are_a_point_of_the_space() -> None:
+    """PipeDream's 9-5-1-1: four stages of one-device replicas on sixteen devices, priced and found feasible."""
+    layers = chain([matrix(name, 10) for name in "abcd"], [1, 1, 1])
+    training = Training(global_batch=45, micro_batches=1)
+    instance = instance_of(layers, mesh(16), PLAIN, training)
+    instance = with_constraints(instance, Constraints(tensor_parallel_degrees=(1,)))
+    stages: list[Stage] = []
+    for layer, count in enumerate((9, 5, 1, 1)):
+        place = sum(stage.group.devices for stage in stages)
+        group = line_group(instance, place, count, replicas=count)
+        stages.append(Stage(Span(layer, layer + 1), group, (0,)))
+    found = evaluate(instance, Plan(tuple(stages)))
+    assert found.feasible and found.objective == 45 * 30
+    assert [cost.compute_ns for cost in found.stages] == [45 * 30 // 9, 45 * 30 // 5, 45 * 30, 45 * 30]
+    assert {stage.group for stage in stages} <= set(possible_groups(instance))
