@@ -142,8 +142,9 @@ def simulate(
     ``problem`` is as in :func:`plan`. ``plan`` is a plan, a plan file, or an outcome; without it the best plan
     is searched for first. ``simulate(inputs, model, strategy)`` is the last call of the paper's Listing 1: it runs
     what ``trial_run`` found for a model. ``schedule`` (with ``chunks``) runs one step in another order of actions
-    than the training's: ``interleaved``, ``zero_bubble_h1``, a schedule file, or a table. Raises ValueError for
-    wrong input, for a plan without a price, and where there is no plan to run.
+    than the training's: ``interleaved``, ``zero_bubble_h1``, ``best`` (the shortest, searched for and proved), a
+    schedule file, or a table. Raises ValueError for wrong input, for a plan without a price, and where there is no
+    plan to run, or no order of it that fits into memory.
     """
     import networkx as nx
 
@@ -160,7 +161,8 @@ def simulate(
     instance = scenario if isinstance(scenario, Instance) else scenario.load()
     if plan is None:
         plan = _best(instance, **({} if isinstance(scenario, Instance) else _choice(scenario)))
-    return simulate_plan(instance, plan, name=scenario.name, schedule=schedule, chunks=chunks)
+    limits = None if isinstance(scenario, Instance) else scenario.solver.limits()
+    return simulate_plan(instance, plan, name=scenario.name, schedule=schedule, chunks=chunks, limits=limits)
 
 
 def _choice(scenario: Scenario) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Time to proof, one row per instance: ``python -m benchmarks.proofs [--json] [--only TEXT] [--limit SECONDS]``.
+"""Time to proof: ``python -m benchmarks.proofs [--json] [--only TEXT] [--limit SECONDS] [--certify]``.
 
 ResNet-152 at operator grain on a fast network (300 GB/s inside pairs, 12.5 GB/s between), with and without memory
-that binds (1F1B, no recomputation); HetPipe's cluster of four card types; the twelve paper cases. Each row:
-layers, devices, solver, proof, objective, bound, gap, seconds of loading and of the whole search. Rows that are
-not proved within the limit say so.
+that binds (1F1B, no recomputation), by CP-SAT over whole stages and by the dynamic programme over device states;
+HetPipe's cluster of four card types, by both; the twelve paper cases. Each row: layers, devices, solver, proof,
+objective, bound, gap, seconds of loading and of the whole search. Rows not proved within the limit say so.
+With ``--certify`` proved rows also have the number of labels of their certificate, the bytes of its file, and the
+seconds to make and to verify it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from formulation.certificate import certifiable, verify
+from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome, checked
+from ingest.certificate_file import write_certificate
 from ingest.scenario import load_scenario
 from solvers.catalogue import find_solver
+from solvers.labels import certify
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 FAST = ("cluster.servers[0].link.bandwidth=300 GB/s", "cluster.between_servers.bandwidth=12.5 GB/s")
@@ -50,22 +57,25 @@ def rows() -> Iterator[Row]:
             yield Row("resnet152, 8 devices, independent", "pipepar/resnet152.yaml", plain, "cpsat")
         yield Row(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "cpsat_stages")
         yield Row(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "cpsat_stages")
+        yield Row(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "state_dp")
+        yield Row(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "state_dp")
     for model in ("vgg19", "resnet152"):
         free = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
-        yield Row(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, "cpsat_stages")
+        for solver in ("cpsat_stages", "state_dp"):
+            yield Row(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, solver)
     for model in ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152"):
         for batch in (64, 128):
             override = (f"training.global_batch={batch}",)
             yield Row(f"paper {model}, batch {batch}", f"pipepar/{model}.yaml", override, "cpsat")
 
 
-def prove(row: Row, limit_s: float) -> dict[str, Any]:
-    """Load an instance and search it within the limit."""
+def prove(row: Row, limit_s: float, *, certified: bool) -> dict[str, Any]:
+    """Load an instance and search it within the limit; make and verify a certificate if asked to."""
     began = time.perf_counter()
     instance = load_scenario(SCENARIOS / row.scenario, row.overrides).load()
     loading = time.perf_counter() - began
     outcome: Outcome = checked(instance, find_solver(row.solver).load()(instance, Limits(time_limit_s=limit_s)))
-    return {
+    found = {
         "instance": row.name,
         "layers": len(instance.layers),
         "devices": instance.devices,
@@ -77,6 +87,29 @@ def prove(row: Row, limit_s: float) -> dict[str, Any]:
         "load_s": round(loading, 2),
         "search_s": round(outcome.seconds, 2),
     }
+    return found | _certificate(instance, outcome) if certified else found
+
+
+def _certificate(instance: Instance, outcome: Outcome) -> dict[str, Any]:
+    """Return what a certificate of the plan costs; nothing where there is none."""
+    if outcome.plan is None or outcome.objective is None or certifiable(instance) is not None:
+        return dict.fromkeys(("certified", "labels", "bytes", "certify_s", "verify_s"))
+    began = time.perf_counter()
+    certificate = certify(instance, outcome.plan, outcome.objective)
+    made = time.perf_counter()
+    verify(instance, certificate)
+    verified = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "certificate.json"
+        write_certificate(path, instance, certificate)
+        size = path.stat().st_size
+    return {
+        "certified": certificate.optimal,
+        "labels": len(certificate.labels),
+        "bytes": size,
+        "certify_s": round(made - began, 2),
+        "verify_s": round(verified - made, 2),
+    }
 
 
 def main() -> int:
@@ -84,12 +117,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
     parser.add_argument("--only", default="", help="only instances whose name contains this text")
+    parser.add_argument("--certify", action="store_true", help="make and verify certificates as well")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each search")
     arguments = parser.parse_args()
     table: list[dict[str, Any]] = []
     for row in rows():
         if arguments.only in row.name:
-            table.append(prove(row, arguments.limit))
+            table.append(prove(row, arguments.limit, certified=arguments.certify))
             if not arguments.json:
                 if len(table) == 1:
                     print(" | ".join(table[0]))

@@ -1,7 +1,7 @@
 """Certificate files: a plan, its objective, a bound, and the labels that prove it (``formulation.certificate``).
 
-The plan is written as in a plan file, by names; labels by places of the line of devices and layer numbers. Reading
-checks the shape only; what the file claims is for ``formulation.certificate.verify``. The format is described in
+The plan is written as in a plan file, by names; labels by numbers of devices, servers and layers. Reading checks
+the shape only; what the file claims is for ``formulation.certificate.verify``. The format is described in
 ``docs/formats/certificate.md``.
 """
 
@@ -11,16 +11,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from formulation.certificate import Certificate
+from formulation.certificate_labels import Key, Runs
+from formulation.certificate_stages import slots_matter
 from formulation.instance import Instance
 from ingest.files import atomic_write, read_limited
-from ingest.plan_file import parse_strictly, stage_to_dict
+from ingest.plan_file import stage_to_dict
 from ingest.plan_reader import plan_of
+from ingest.strict_json import parse_json
 
 FORMAT = "pipecut certificate"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LARGEST_FILE = 64 * 2**20
 """Bytes of the largest certificate that is read."""
 
@@ -30,12 +33,28 @@ class CertificateFileError(ValueError):
 
 
 class _Label(BaseModel):
-    """No stage on devices ``first`` to ``stop - 1`` of the line stops behind layer ``label``."""
+    """Suffixes from ``slot`` on in this state, with the first stage on ``servers``, start at ``starts``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    first: int = Field(ge=0)
-    stop: int = Field(ge=1)
-    label: int = Field(ge=0)
+    slot: int = Field(default=0, ge=0)
+    state: list[int]
+    servers: list[int]
+    starts: list[list[int]]
+
+    @field_validator("starts")
+    @classmethod
+    def _pairs(cls, starts: list[list[int]]) -> list[list[int]]:
+        if any(len(run) != 2 for run in starts):
+            raise ValueError("expected pairs of a first and a last layer")
+        return starts
+
+    @property
+    def key(self) -> Key:
+        return self.slot, tuple(self.state), tuple(self.servers)
+
+    @property
+    def runs(self) -> Runs:
+        return tuple((first, last) for first, last in self.starts)
 
 
 class _File(BaseModel):
@@ -52,26 +71,31 @@ class _File(BaseModel):
 def write_certificate(path: str | Path, instance: Instance, certificate: Certificate) -> None:
     """Write a certificate; an existing file is replaced whole or not at all. Raises OSError."""
     stages = [stage_to_dict(instance, stage) for stage in certificate.plan.stages]
-    content = {
+    head = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "fingerprint": certificate.fingerprint,
         "objective": certificate.objective,
         "bound": certificate.bound,
         "plan": {"stages": stages},
-        "labels": [
-            {"first": first, "stop": stop, "label": label}
-            for (first, stop), label in sorted(certificate.labels.items())
-        ],
     }
-    atomic_write(Path(path), json.dumps(content, indent=1) + "\n")
+    slotted = slots_matter(instance)
+    rows = (json.dumps(_row(key, runs, slotted=slotted)) for key, runs in sorted(certificate.labels.items()))
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    lines.append('"labels": [' + ",\n  ".join(("", *rows))[1:] + "\n ]")
+    atomic_write(Path(path), "{" + ",\n ".join(lines) + "}\n")
+
+
+def _row(key: Key, runs: Runs, *, slotted: bool) -> dict[str, Any]:
+    slot, state, servers = key
+    return ({"slot": slot} if slotted else {}) | {"state": state, "servers": servers, "starts": runs}
 
 
 def read_certificate(path: str | Path, instance: Instance) -> Certificate:
     """Read a certificate about an instance. Raises CertificateFileError with every mistake of the file."""
     source = Path(path)
     try:
-        found = _File.model_validate(parse_strictly(read_limited(source, LARGEST_FILE)))
+        found = _File.model_validate(parse_json(read_limited(source, LARGEST_FILE)))
     except ValidationError as error:
         rows = (f"{source}: {'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors()[:20])
         raise CertificateFileError("\n".join(rows)) from error
@@ -80,10 +104,10 @@ def read_certificate(path: str | Path, instance: Instance) -> Certificate:
     except (ValueError, RecursionError) as error:
         raise CertificateFileError(f"{source}: not a JSON certificate: {error}") from error
     plan, mistakes = plan_of(found.plan, instance)
-    places = [(row.first, row.stop) for row in found.labels]
-    if len(set(places)) < len(places):
-        mistakes = [*mistakes, "labels: a place is repeated"]
+    keys = [row.key for row in found.labels]
+    if len(set(keys)) < len(keys):
+        mistakes = [*mistakes, "labels: one is repeated"]
     if plan is None or mistakes:
         raise CertificateFileError("\n".join(f"{source}: {mistake}" for mistake in mistakes))
-    labels = {place: row.label for place, row in zip(places, found.labels, strict=True)}
+    labels = {key: row.runs for key, row in zip(keys, found.labels, strict=True)}
     return Certificate(found.fingerprint, plan, found.objective, found.bound, labels)

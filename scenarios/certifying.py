@@ -28,7 +28,10 @@ def save_certificate(task: Task, outcome: Outcome, path: Path | None) -> InputEr
     from ingest.certificate_file import write_certificate
     from solvers.labels import certify
 
-    certificate = certify(task.instance, outcome.plan, outcome.objective)
+    try:
+        certificate = certify(task.instance, outcome.plan, outcome.objective)
+    except ValueError as error:
+        return InputError(f"{path}: not written: {error}")
     try:
         write_certificate(path, task.instance, certificate)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Orders of actions beyond those that the planner prices: named schedules, and schedule files."""
+"""Orders of actions beyond those that the planner prices: named schedules, schedule files, and the best order."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from scenarios.failures import InputError, reading
 from scenarios.run_arguments import GIVEN_ORDERS
 
-INTERLEAVED, ZERO_BUBBLE = NAMES = GIVEN_ORDERS
+INTERLEAVED, ZERO_BUBBLE, BEST = NAMES = GIVEN_ORDERS
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A schedule that waits for its plan: a name, with the chunks of each rank, or the whole of a file."""
+    """A schedule that waits for its plan: a name, with the chunks of each rank, or the whole of a file.
+
+    That of the name ``best`` is searched for (``scenarios.best_order``).
+    """
 
     name: str
     chunks: int = 1
     table: PipelineSchedule | None = None
 
     def schedule(self, instance: Instance, plan: Plan) -> PipelineSchedule:
-        """Return the schedule of a plan. Raises ScheduleError where stages do not divide into chunks."""
+        """Return the schedule of a plan. Raises ScheduleError where stages do not divide into chunks.
+
+        Raises ValueError for an order that has to be searched for.
+        """
         many = instance.training.micro_batches
         if self.table is not None:
             return self.table
+        if self.searched:
+            raise ValueError(f"schedule {BEST} has to be searched for")
         if self.name == ZERO_BUBBLE:
             return zero_bubble_h1(len(plan), many)
         if len(plan) % self.chunks:
@@ -37,6 +45,11 @@ class Order:
                 f"schedule interleaved: the plan has {len(plan)} stages, no multiple of its {self.chunks} chunks"
             )
         return interleaved(len(plan) // self.chunks, self.chunks, many)
+
+    @property
+    def searched(self) -> bool:
+        """Tell whether the order has to be searched for."""
+        return self.name == BEST and self.table is None
 
     @property
     def shares_ranks(self) -> bool:

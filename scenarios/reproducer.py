@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,16 @@ PACKAGES = ("pipecut", "ortools", "networkx", "numpy", "pydantic", "torch")
 
 
 def write_reproducer(
-    scenario: str | Path, overrides: Sequence[str], solver: str, limits: Limits, message: str
+    scenario: str | Path,
+    overrides: Sequence[str],
+    solver: str,
+    limits: Limits,
+    message: str,
+    details: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the reproducer into the working directory and return its path. Raises OSError.
+
+    ``details`` is more that belongs to this failure, such as the route that disagrees and its counter-plan.
 
     The name follows from the content, so the same failure overwrites its own file and no other.
     """
@@ -36,6 +43,7 @@ def write_reproducer(
         "time_limit_s": limits.time_limit_s,
         "versions": versions(),
         "platform": platform.platform(),
+        **(details or {}),
     }
     text = json.dumps(content, indent=2) + "\n"
     path = Path(f"pipecut-false-claim-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json")

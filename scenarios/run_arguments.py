@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-GIVEN_ORDERS = ("interleaved", "zero_bubble_h1")
-"""Orders of actions that a plan can be run in, though no solver prices them."""
+GIVEN_ORDERS = ("interleaved", "zero_bubble_h1", "best")
+"""Orders of actions that a plan can be run in, though no solver prices them; the last one is searched for."""
 MOST_CHUNKS = 10_000
 MOST_SHOWN = 100_000
 
@@ -53,7 +53,7 @@ def add_order(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         dest="order",
         action=_Schedule,
-        help="short for --set training.schedule=NAME; or run a plan as interleaved or zero_bubble_h1",
+        help="short for --set training.schedule=NAME; or run a plan as interleaved, zero_bubble_h1, or best",
     )
     command.add_argument(
         "--chunks",

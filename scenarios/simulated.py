@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.outcome import Outcome
+from formulation.outcome import Limits, Outcome
 from formulation.plan import Plan
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.timeline import Timeline
@@ -16,21 +17,24 @@ from ingest.plan_file import read_plan
 from report.content import content_of
 from report.measures import Measure, measures_of
 from report.simulation import Simulation, simulate
+from scenarios.best_order import BestOrder, best_order_of, with_order, with_order_content
 from scenarios.drawing import targets_of, write_files
 from scenarios.failures import InputError
-from scenarios.orders import order, order_of_file
+from scenarios.orders import Order, order, order_of_file
 
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
     """A plan's run: its timeline, the measures beside their formulas, and all numbers as plain data.
 
-    ``outcome`` is the claim of the solver that found the plan, None for a plan that was given.
+    ``outcome`` is the claim of the solver that found the plan, None for a plan that was given. ``order`` is the
+    claim of the search for the best order of actions, None for any other order.
     """
 
     name: str
     simulation: Simulation
     outcome: Outcome | None = None
+    order: BestOrder | None = None
 
     @property
     def timeline(self) -> Timeline:
@@ -45,12 +49,13 @@ class Simulated:
     @cached_property
     def measures(self) -> list[Measure]:
         """Makespan, period and bubble of the timeline, each beside every formula that speaks of it."""
-        return measures_of(self.simulation)
+        return with_order(measures_of(self.simulation), self.order)
 
     @cached_property
     def content(self) -> dict[str, Any]:
         """What ``pipecut simulate --json`` writes (``docs/simulate.md``), without other solvers."""
-        return content_of(self.simulation, scenario=self.name, outcome=self.outcome)
+        content = content_of(self.simulation, scenario=self.name, outcome=self.outcome)
+        return with_order_content(content, self.order)
 
     def write(
         self,
@@ -80,12 +85,14 @@ def simulate_plan(
     name: str,
     schedule: str | Path | PipelineSchedule | None = None,
     chunks: int | None = None,
+    limits: Limits | None = None,
 ) -> Simulated:
     """Run a plan, a plan file or what a solver found: under its training's schedule, or in any other order.
 
-    ``schedule`` is ``interleaved`` (with ``chunks`` stages a rank), ``zero_bubble_h1``, a file as a Path or ending
-    in ``.csv``, or a table of actions; of these one step is run. Raises ValueError for a plan without a price, and
-    for one that does not fit the order.
+    ``schedule`` is ``interleaved`` (with ``chunks`` stages a rank), ``zero_bubble_h1``, ``best`` (searched for
+    within ``limits``), a file as a Path or ending in ``.csv``, or a table of actions; of these one step is run.
+    Raises ValueError for a plan without a price, for one that does not fit the order, and where no order fits
+    into memory.
     """
     outcome = plan if isinstance(plan, Outcome) else None
     if isinstance(plan, Outcome):
@@ -93,12 +100,25 @@ def simulate_plan(
             raise ValueError("; ".join((f"there is no plan to run: {plan.proof}", *plan.notes)))
         plan = plan.plan
     given = read_plan(plan, instance) if isinstance(plan, str | Path) else plan
-    return Simulated(name, simulate(instance, given, _schedule(instance, given, schedule, chunks)), outcome)
+    chosen = _schedule(schedule, chunks)
+    if isinstance(chosen, Order) and chosen.searched:
+        best = best_order_of(instance, _priced(instance, given), limits or Limits())
+        return Simulated(name, simulate(instance, given, best.schedule), outcome, best)
+    table = chosen.schedule(instance, given) if isinstance(chosen, Order) else chosen
+    return Simulated(name, simulate(instance, given, table), outcome)
+
+
+def _priced(instance: Instance, plan: Plan) -> Plan:
+    """Return a plan that has a price, so that it can be run. Raises ValueError for any other."""
+    evaluation = evaluate(instance, plan)
+    if evaluation.objective is None:
+        raise ValueError("; ".join(violation.message for violation in evaluation.violations))
+    return plan
 
 
 def _schedule(
-    instance: Instance, plan: Plan, schedule: str | Path | PipelineSchedule | None, chunks: int | None
-) -> PipelineSchedule | None:
+    schedule: str | Path | PipelineSchedule | None, chunks: int | None
+) -> Order | PipelineSchedule | None:
     if schedule is None or isinstance(schedule, PipelineSchedule):
         if chunks is not None:
             raise ValueError("chunks is only for the schedule interleaved")
@@ -107,4 +127,4 @@ def _schedule(
     found = order_of_file(schedule) if is_file else order(str(schedule), chunks)
     if is_file and chunks is not None:
         raise ValueError("chunks is only for the schedule interleaved")
-    return found.schedule(instance, plan)
+    return found

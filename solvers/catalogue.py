@@ -41,6 +41,18 @@ def _line_dp() -> Solve:
     return solve
 
 
+def _state_dp() -> Solve:
+    from solvers.states.solver import solve
+
+    return solve
+
+
+def _paced_dp() -> Solve:
+    from solvers.paced.solver import solve
+
+    return solve
+
+
 def _pipepar() -> Solve:
     from solvers.pipepar import solve
 
@@ -49,6 +61,12 @@ def _pipepar() -> Solve:
 
 def _pipepar_listed() -> Solve:
     from solvers.pipepar_listed import solve
+
+    return solve
+
+
+def _megatron() -> Solve:
+    from solvers.megatron import solve
 
     return solve
 
@@ -123,6 +141,8 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry("cpsat", "the declarative model, searched and proved by OR-Tools CP-SAT", _cpsat),
     SolverEntry("cpsat_stages", "CP-SAT over whole stages, with tables of the dynamic programme", _cpsat_stages),
     SolverEntry("line_dp", "exact dynamic programme for devices in a line", _line_dp),
+    SolverEntry("state_dp", "exact dynamic programme over device states: memory, free placement", _state_dp),
+    SolverEntry("paced_dp", "exact branch and bound for the time of a step: latency, bottleneck", _paced_dp),
     SolverEntry("pipepar", "PipePar's planner as a true dynamic programme; proves nothing", _pipepar),
     SolverEntry(
         "pipepar_listed", "PipePar's planner as its Algorithm 2 is printed; proves nothing", _pipepar_listed
@@ -134,6 +154,7 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry("alpa", "Alpa's dynamic programme for the time of a step; proves nothing", _alpa),
     SolverEntry("gpipe", "GPipe's partitioner, cells of least variance; proves nothing", _gpipe),
     SolverEntry("naive_model_parallel", "equally many layers on every device; a baseline", _naive_model_parallel),
+    SolverEntry("megatron", "Megatron-LM's uniform (t, p, d), all of them tried; proves nothing", _megatron),
     SolverEntry("data_parallel", "the whole model on every device; the usual baseline", _data_parallel),
     SolverEntry(
         "one_weird_trick", "convolutions in form 0, fully connected layers split; one stage", _one_weird_trick

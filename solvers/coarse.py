@@ -2,8 +2,8 @@
 
 Where layers may not be separated (``no_cut``, ``together``) nothing is lost by taking each run between two
 possible cuts for one *layer* of a smaller problem: stages are runs of these, their least times are those of the
-layers (``solvers.hybrid``), sums of what single layers hold stay sums. :func:`coarsen` applies this,
-:meth:`Coarse.expanded` inverts it; forms belong to layers and are chosen after that.
+layers (``solvers.hybrid``), sums of what single layers hold stay sums. :func:`coarsen` applies this; stages are
+expanded to their layers, and get their forms, in ``solvers.states.coarse_table``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from formulation.instance import Instance
 from formulation.layers import Layer, Split
 from formulation.memory_tables import MemoryTables, memory_tables
-from formulation.plan import Plan, Span, Stage
 from formulation.tables import Tables, Times
 from solvers.hybrid import StageTimes, stage_times
 
@@ -42,19 +41,6 @@ class Coarse:
     fine: Tables
     times: StageTimes
     held: MemoryTables | None
-
-    def expanded(self, plan: Plan) -> Plan:
-        """Return the stages of the layers, in form 0."""
-        spans = [Span(self.cuts[stage.span.first], self.cuts[stage.span.stop]) for stage in plan.stages]
-        return Plan(
-            tuple(
-                Stage(span, stage.group, (0,) * len(span)) for span, stage in zip(spans, plan.stages, strict=True)
-            )
-        )
-
-    def run_of(self, cut: int) -> int:
-        """Return the run that starts at a cut."""
-        return self.cuts.index(cut)
 
 
 def coarsen(tables: Tables) -> Coarse:

@@ -20,16 +20,11 @@ from dataclasses import dataclass, replace
 from formulation.instance import Instance
 from formulation.outcome import Limits
 from formulation.plan import Plan
+from solvers import limit_words
 from solvers.loosening import Limit, limits_of, without
 from solvers.possible import Possible, StoppedError
 from solvers.slacks import Slack, memory_slack
 
-BY_WORD = {
-    "placement": "set constraints.placement to free",
-    "recompute": "set constraints.recompute to allowed: let stages compute activations again",
-    "tensor_parallel_degrees": "allow other tensor-parallel degrees",
-}
-"""By kind of limit: the change that leaves it out, where that is another word in the scenario."""
 QUESTION_PARTS = 4
 """One question of a bisection gets the time that is left divided by this."""
 
@@ -164,12 +159,25 @@ def _way_out(instance: Instance, limits: Sequence[Limit], plan: Plan, possible: 
     paths = tuple(limit.path for limit in limits)
     slack = limits[0].slack if len(limits) == 1 else memory_slack([str(limit.entry) for limit in limits])
     if slack is None:
-        return WayOut(paths, BY_WORD.get(limits[0].kind, f"leave out {paths[0]}"))
+        return WayOut(paths, _left_out(instance, limits[0], plan))
     low, high = _least(instance, slack, plan, possible)
     words = slack.say(high)
     if low < high:
         words += f" is enough; the least that is lies between {low:,} and {high:,} {slack.unit}"
     return WayOut(paths, words, high, low, slack.unit)
+
+
+def _left_out(instance: Instance, limit: Limit, plan: Plan) -> str:
+    """Say how a limit without a number is left out, by another word in the scenario where that does it."""
+    constraints = instance.constraints
+    if limit.kind == "placement":
+        return "set constraints.placement to free"
+    if limit.kind == "recompute":
+        return limit_words.allow_recompute(constraints.recompute)
+    if limit.kind == "tensor_parallel_degrees":
+        used = (stage.group.tensor_parallel_degree for stage in plan.stages)
+        return limit_words.more_degrees(constraints.tensor_parallel_degrees, used)
+    return f"leave out {limit.path}"
 
 
 def _least(instance: Instance, slack: Slack, plan: Plan, possible: Possible) -> tuple[int, int]:

@@ -1,80 +1,84 @@
-"""Make certificates: labels that prove a bound for the line of devices (``formulation.certificate``).
+"""Make certificates: labels that prove a bound (``formulation.certificate``).
 
-The label of a group is the furthest layer at which a stage on it can stop within the threshold, if the groups
-before it may stop anywhere up to their own labels. Labels come from the tables of the dynamic programme; what
-they prove does not depend on them, as the checker reads no table.
+The labels come from the tables of the dynamic programme over device states (``solvers.states``); what they prove
+does not depend on them, as the checker reads no table. Where it is enough, a label takes every layer behind the
+first possible one for possible; where it is not, the labels list exactly the layers that are reached.
 """
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 
 from formulation.certificate import Certificate, certifiable, fingerprint
-from formulation.groups import line_places, possible_groups
+from formulation.certificate_labels import Labels, Runs
+from formulation.certificate_stages import slots_matter
+from formulation.demands import Demands
+from formulation.groups import possible_groups
 from formulation.instance import Instance
+from formulation.outcome import Limits
 from formulation.plan import Plan
-from formulation.tables import Tables, build_tables
-from solvers.hybrid import StageTimes, stage_times
-
-Place = tuple[int, int]
+from formulation.tables import build_tables
+from solvers.hybrid import stage_times
+from solvers.states.reach import StateReach
+from solvers.states.solver import Search, sizes_are_narrowed
+from solvers.states.stage_table import StageTable
+from solvers.states.states import state_space
 
 
 def certify(instance: Instance, plan: Plan, objective: int) -> Certificate:
-    """Return the strongest certificate that labels give for a plan of this objective.
+    """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.
 
-    The bound is the largest for which the labels stay before the end of the model, at most the objective: found
-    by bisection. Raises ValueError, with the reason, where labels prove nothing about the instance.
-    Cost: some 40 passes over groups and layers.
+    That is the least time of any plan, whatever demands and limits on goals the instance has: the objective itself
+    where it has none and the plan is optimal. Raises ValueError, with the reason, where labels prove nothing about
+    the instance, and as ``solvers.states.states.state_space`` does.
+    Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal.
     """
+    search = search_of(instance)
+    bound = objective
+    if search.ask(objective - 1) is not False:
+        search.run()
+        bound = search.upper
+    return Certificate(fingerprint(instance), plan, objective, bound, labels_below(search, bound - 1))
+
+
+def search_of(instance: Instance) -> Search:
+    """Return a search that sees times and memory only. Raises ValueError as :func:`certify`."""
     reason = certifiable(instance)
     if reason is not None:
         raise ValueError(reason)
-    times = stage_times(build_tables(instance, possible_groups(instance)))
-    places = line_places(instance)
-    total = len(instance.layers)
-    low, high = 0, objective
-    best = labels_at(times, places, -1)
-    while low < high:
-        bound = high if low == 0 and high == objective else (low + high + 1) // 2
-        labels = labels_at(times, places, bound - 1)
-        if max(labels.values()) < total:
-            low, best = bound, labels
-        else:
-            high = bound - 1
-    return Certificate(fingerprint(instance), plan, objective, low, best)
+    constraints = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
+    kept = (
+        Demands(devices_per_stage=instance.demands.devices_per_stage)
+        if sizes_are_narrowed(instance)
+        else Demands()
+    )
+    instance = replace(instance, constraints=constraints, demands=kept)
+    tables = build_tables(instance, possible_groups(instance))
+    return Search(state_space(tables), StageTable(stage_times(tables)), Limits(), time.monotonic())
 
 
-def labels_at(times: StageTimes, places: list[Place], threshold_ns: int) -> dict[Place, int]:
-    """Return the label of every place. Cost: O(places x (layers + places before))."""
-    tables = times.tables
-    total = len(tables.instance.layers)
-    first_layer = np.arange(total)
-    # Of stages that start at i, those of up to ends[k, i] layers fit; a stop at i itself means that none does.
-    ends = [first_layer + (kind <= threshold_ns).sum(axis=1) for kind in times.time]
-    ending: dict[int, list[int]] = {}
-    for index, place in enumerate(places):
-        ending.setdefault(place[1], []).append(index)
-    labels: dict[Place, int] = {}
-    for index, place in enumerate(places):
-        starts = _starts(tables, places, labels, ending.get(place[0], []), index, threshold_ns)
-        stops = ends[tables.kind_of[index]][starts]
-        # A place where nothing fits keeps label 0: then no stage stops there at all. Of several ways in which its
-        # devices may work together the furthest counts.
-        label = int(np.where(stops > np.flatnonzero(starts), stops, 0).max(initial=0))
-        labels[place] = max(label, labels.get(place, 0))
-    return labels
+def labels_below(search: Search, threshold_ns: int, *, closed: bool = True) -> Labels:
+    """Return the labels for a threshold that the search has answered with no."""
+    reach = search.reach(threshold_ns, thorough=True, closed=closed)
+    if reach is None:
+        raise ValueError("stopped while labels were made")
+    if closed and reach.depth is not None:
+        return labels_below(search, threshold_ns, closed=False)
+    slots = range(len(reach.reached))
+    if slots_matter(search.tables.instance):
+        return {key: runs for slot in slots for key, runs in _labels(reach, slot, reach.bits(slot)).items()}
+    return _labels(reach, 0, np.logical_or.reduce([reach.bits(slot) for slot in slots]))
 
 
-def _starts(
-    tables: Tables, places: list[Place], labels: dict[Place, int], before: list[int], index: int, threshold_ns: int
-) -> np.ndarray:
-    """Tell for every layer whether a stage on this place may start at it."""
-    starts = np.zeros(len(tables.instance.layers), dtype=bool)
-    if places[index][0] == 0:
-        starts[0] = True
-    for other in before:
-        link = tables.link_index(other, index)
-        crossing = (tables.activation[link] + tables.gradient[link])[: len(starts)] <= threshold_ns
-        reached = labels[places[other]]
-        starts[1 : reached + 1] |= crossing[1 : reached + 1]
-    return starts
+def _labels(reach: StateReach, slot: int, bits: NDArray[np.bool_]) -> Labels:
+    nodes = np.flatnonzero(bits.any(axis=1))
+    return {(slot, *reach.space.key(int(node))): _runs(bits[node]) for node in nodes}
+
+
+def _runs(row: NDArray[np.bool_]) -> Runs:
+    change = np.flatnonzero(np.diff(row, prepend=False, append=False))
+    return tuple((int(first), int(stop) - 1) for first, stop in zip(change[::2], change[1::2], strict=True))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 
+from formulation.goals import UNITS
 from formulation.instance import Instance
-from formulation.options import Recompute, Reserve
+from formulation.options import Combine, Goal, GoalLimit, Recompute, Reserve
+from formulation.units import ceil_div
 
 
 def count(number: int, noun: str) -> str:
@@ -15,15 +18,85 @@ def count(number: int, noun: str) -> str:
 
 def size_text(size: int) -> str:
     """Write an amount of memory: rounded up to 1/1000 GiB for the eye, and exact in bytes."""
-    thousandths = -(-size * 1000 // (1 << 30))
     exact = f"{size:,} bytes"
-    return exact if thousandths < 10 else f"{thousandths // 1000}.{thousandths % 1000:03d} GiB ({exact})"
+    return exact if size * 100 <= 1 << 30 else f"{_rounded(size, 1 << 30)} GiB ({exact})"
+
+
+def time_text(time_ns: int) -> str:
+    """Write a time: rounded up to 1/1000 of the unit that fits for the eye, and exact in ns."""
+    exact = f"{time_ns:,} ns"
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if time_ns >= size:
+            return f"{_rounded(time_ns, size)} {unit} ({exact})"
+    return exact
+
+
+def _rounded(value: int, unit: int) -> str:
+    """Write a value in a unit, rounded up to 1/1000 of it, without zeros at the end."""
+    thousandths = ceil_div(value * 1000, unit)
+    return f"{thousandths // 1000}.{thousandths % 1000:03d}".rstrip("0").rstrip(".")
+
+
+def one_of(numbers: Iterable[int], noun: str) -> str:
+    """Return numbers that are allowed, with their noun: ``1 device``, ``1 or 2 devices``."""
+    *others, last = sorted(numbers)
+    return " or ".join([*map(str, others), count(last, noun)])
+
+
+def goal_amount(goal: Goal, value: int) -> str:
+    """Write a value of a goal with its unit."""
+    if UNITS[goal] == "ns":
+        return time_text(value)
+    if UNITS[goal] == "bytes":
+        return size_text(value)
+    if goal is Goal.COST:
+        return f"{_price(value)} per hour"
+    return count(value, "device" if goal is Goal.DEVICES else "stage")
+
+
+def _price(millionths: int) -> str:
+    return f"{(Decimal(millionths) / 10**6).normalize():,f}"
+
+
+def goal_limit(instance: Instance, limit: GoalLimit) -> str:
+    """Say what a limit on a goal asks for."""
+    most = goal_amount(limit.goal, limit.at_most)
+    slowest = "the slowest stage or boundary takes"
+    if instance.cost.combine is not Combine.MAX:
+        slowest = "all stages and boundaries together take"
+    return {
+        Goal.BOTTLENECK: f"{slowest} at most {most} for one micro-batch",
+        Goal.ITERATION_TIME: f"one optimiser step takes at most {most}",
+        Goal.COST: f"all devices that stages take cost at most {most} ({_prices(instance)})",
+        Goal.MEMORY: f"no device holds more than {most}",
+        Goal.DEVICES: f"stages take at most {most} (the cluster has {instance.devices})",
+        Goal.STAGES: f"at most {most}",
+    }[limit.goal]
+
+
+def _prices(instance: Instance) -> str:
+    """Say what the cheapest device costs, and all devices together."""
+    prices = [(server.device_class.price_per_hour, server.devices) for server in instance.servers]
+    least, whole = min(prices)[0], sum(price * devices for price, devices in prices)
+    return f"the cheapest device {_price(least)}, all {instance.devices} together {_price(whole)}"
 
 
 def recompute(choice: Recompute) -> str:
     """Say what stages do with their activations."""
     never = choice is Recompute.NEVER
     return "stages keep all activations for the backward pass" if never else "stages recompute all activations"
+
+
+def allow_recompute(choice: Recompute) -> str:
+    """Say what changes where stages may choose."""
+    gained = "drop activations and compute them again" if choice is Recompute.NEVER else "keep their activations"
+    return f"set constraints.recompute to allowed: stages may then {gained}"
+
+
+def more_degrees(allowed: Iterable[int], used: Iterable[int]) -> str:
+    """Say which tensor-parallel degrees are missing."""
+    missing = " and ".join(map(str, sorted(set(used) - set(allowed))))
+    return f"add {missing} to constraints.tensor_parallel_degrees"
 
 
 def reserve(row: Reserve) -> str:

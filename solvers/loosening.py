@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from formulation.demands import with_constraints
-from formulation.goals import UNITS
 from formulation.groups import possible_groups
 from formulation.instance import Instance
-from formulation.options import Placement, Recompute
+from formulation.options import Goal, Placement, Recompute
 from formulation.plan import Plan
 from solvers import limit_words
 from solvers.limit_words import count, size_text
@@ -83,18 +82,26 @@ def _placement(instance: Instance) -> Iterator[Limit]:
 def _sharing(instance: Instance) -> Iterator[Limit]:
     """Yield how stages may work, where that takes something away."""
     constraints = instance.constraints
-    if constraints.recompute is not Recompute.ALLOWED and constraints.memory:
+    if _recompute_binds(instance):
         yield Limit("constraints.recompute", limit_words.recompute(constraints.recompute), "recompute")
     if constraints.tensor_parallel_degrees:
-        words = f"a replica of a stage has {' or '.join(map(str, constraints.tensor_parallel_degrees))} devices"
+        words = f"a replica of a stage has {limit_words.one_of(constraints.tensor_parallel_degrees, 'device')}"
         yield Limit("constraints.tensor_parallel_degrees", words, "tensor_parallel_degrees")
+
+
+def _recompute_binds(instance: Instance) -> bool:
+    """Tell whether another choice could help: recomputing takes less memory, keeping activations less time."""
+    constraints = instance.constraints
+    judged = {limit.goal for limit in constraints.at_most}
+    if constraints.recompute is Recompute.NEVER:
+        return constraints.memory or Goal.MEMORY in judged
+    return constraints.recompute is Recompute.ALWAYS and bool(judged & {Goal.BOTTLENECK, Goal.ITERATION_TIME})
 
 
 def _judged(instance: Instance) -> Iterator[Limit]:
     for limit in instance.constraints.at_most:
-        goal, unit = limit.goal, UNITS[limit.goal]
-        words = f"{goal} is at most {limit.at_most:,} {unit}"
-        yield Limit(f"constraints.at_most.{goal}", words, "at_most", goal, goal_slack(goal))
+        words = limit_words.goal_limit(instance, limit)
+        yield Limit(f"constraints.at_most.{limit.goal}", words, "at_most", limit.goal, goal_slack(limit))
 
 
 def _servers(plan: Plan) -> int:
@@ -126,8 +133,7 @@ def _numbers(instance: Instance) -> Iterator[Limit]:
     constraints = instance.constraints
     have = f"the model has {count(len(instance.layers), 'layer')}, the cluster {count(instance.devices, 'device')}"
     if constraints.devices_per_stage:
-        allowed = " or ".join(map(str, instance.demands.devices_per_stage))
-        words = f"a stage has {allowed} devices ({have})"
+        words = f"a stage has {limit_words.one_of(instance.demands.devices_per_stage, 'device')} ({have})"
         yield Limit("constraints.devices_per_stage", words, "devices_per_stage")
     if constraints.stages_at_most is not None:
         words = f"at most {count(constraints.stages_at_most, 'stage')} ({have})"

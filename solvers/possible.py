@@ -102,10 +102,11 @@ class Possible:
         return self.limits.stopped() or (left is not None and left <= 0)
 
     def _tables_of(self, instance: Instance) -> Tables:
-        """Return tables for an instance. Times depend on neither demands nor amounts of memory."""
+        """Return tables for an instance, the same for all with these groups: times depend on no other demand."""
         constraints = instance.constraints
         classes = tuple(instance.class_index(server) for server in range(len(instance.servers)))
-        modes = (constraints.tensor_parallel_degrees, constraints.recompute)
+        sizes = instance.demands.devices_per_stage
+        modes = (sizes, constraints.tensor_parallel_degrees, constraints.recompute)
         key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers)
         if key not in self._tables:
             self._tables[key] = build_tables(instance, possible_groups(instance))

@@ -11,11 +11,11 @@ from formulation.evaluate import evaluate
 from formulation.goals import UNITS, goal_value
 from formulation.instance import Instance
 from formulation.memory import optimizer_bytes
-from formulation.options import Goal
+from formulation.options import GoalLimit
 from formulation.plan import Plan
 from formulation.prices import stage_costs
 from formulation.times import cut_bytes
-from solvers.limit_words import count, size_text
+from solvers.limit_words import count, goal_amount, size_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,9 @@ def reserve_slack(server: str) -> Slack:
     )
 
 
-def goal_slack(goal: Goal) -> Slack:
+def goal_slack(limit: GoalLimit) -> Slack:
     """Return how the limit on a goal is loosened."""
+    goal = limit.goal
 
     def by(at: Instance, more: int) -> Instance:
         rows = (replace(row, at_most=row.at_most + more * (row.goal is goal)) for row in at.constraints.at_most)
@@ -110,9 +111,11 @@ def goal_slack(goal: Goal) -> Slack:
         value = goal_value(goal, at, plan, stage_costs(at, plan))
         return max(0, value - sum(row.at_most for row in at.constraints.at_most if row.goal is goal))
 
-    return Slack(
-        by=by, used=used, say=lambda more: f"allow {more:,} {UNITS[goal]} more of {goal}", unit=UNITS[goal]
-    )
+    def say(more: int) -> str:
+        raised = goal_amount(goal, limit.at_most + more)
+        return f"raise constraints.at_most.{goal} by {goal_amount(goal, more)}, to {raised}"
+
+    return Slack(by=by, used=used, say=say, unit=UNITS[goal])
 
 
 def _over(at: Instance, plan: Plan, counts: Callable[[int], bool]) -> int:

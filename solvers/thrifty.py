@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from formulation.forms import forms_on
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables
 from formulation.options import StageTime
 from formulation.plan import Span
-from formulation.tables import Tables
+from formulation.tables import Tables, Times
 from solvers.viterbi import edges_into
 
 
@@ -42,6 +44,7 @@ class Thrift:
 
     def __init__(self, tables: Tables, held: MemoryTables) -> None:
         self._tables, self._held = tables, held
+        self._behind: dict[tuple[int, int, int], tuple[Times, Times]] = {}
         self._into = edges_into(tables.instance)
         self._last = list(range(len(tables.instance.layers)))
         for edge in tables.instance.form_edges:
@@ -53,7 +56,8 @@ class Thrift:
     def forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
         """Return the fastest forms within the threshold and the capacity; None if there are none.
 
-        Cost: O(layers x 3**live x labels**2) steps in Python; few labels survive in practice.
+        Cost: O(layers x 3**live x labels**2) steps in Python; few labels survive in practice, as those go that
+        cannot end within both limits even if every later layer took its least of each.
         """
         compute = int(self._tables.compute[kind, span.first : span.stop].sum())
         overlap = self._tables.instance.cost.stage_time is StageTime.OVERLAP
@@ -63,16 +67,31 @@ class Thrift:
         room = self._held.capacity[kind] - self._held.kept(slot) * int(self._held.received[kind, span.first])
         states: _States = {(): [_Label(0, 0, 0, 0, None)]}
         live: list[int] = []
+        more_time, more_held = self._least_behind(slot, kind)
         for layer in span.layers:
+            later_time = int(more_time[layer + 1] - more_time[span.stop])
+            later_held = int(more_held[layer + 1] - more_held[span.stop])
             kept = [*live, layer] if self._tables.instance.layers[layer].split is not Split.FOLLOW else live
             still = [at for at, one in enumerate(kept) if self._last[one] > layer]
             grown: _States = {}
             for key, label in self._grown(slot, kind, span, layer, live, states):
-                if label.time <= time_left and label.held + label.working <= room:
+                late = label.time + later_time > time_left
+                if not late and label.held + later_held + label.working <= room:
                     _keep(grown.setdefault(tuple(key[at] for at in still), []), label)
             states, live = grown, [kept[at] for at in still]
         found = [label for labels in states.values() for label in labels]
         return _forms_of(min(found, key=lambda label: label.time)) if found else None
+
+    def _least_behind(self, slot: int, kind: int) -> tuple[Times, Times]:
+        """Return by layer what it and all layers behind it communicate and hold at least, to the model's end."""
+        held = self._held
+        rule = (kind, held.copies(slot), held.stashed(slot, kind))
+        if rule not in self._behind:
+            own = self._tables.inside[kind].min(axis=1)
+            bytes_held = held.optimizer[kind] + rule[1] * held.weights[kind] + rule[2] * held.stash[kind]
+            rows = (np.append(part[::-1].cumsum()[::-1], 0) for part in (own, bytes_held.min(axis=1)))
+            self._behind[rule] = (next(rows), next(rows))
+        return self._behind[rule]
 
     def _grown(
         self, slot: int, kind: int, span: Span, layer: int, live: list[int], states: _States

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from formulation.certificate import verify
+from formulation.demands import with_constraints
+from formulation.options import Recompute
 from formulation.outcome import Limits, Proof, checked
 from ingest.scenario import load_scenario
 from solvers import line_dp
 from solvers.cpsat import layered, staged
+from solvers.in_order import solve_in_order
 from solvers.labels import certify
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
+GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"
 MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")
 
 
@@ -38,6 +43,24 @@ def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
     found = checked(instance, layered.solve(instance, Limits()))
     assert found.proof is Proof.OPTIMAL
     assert found.objective == line_dp.solve(instance).objective
+
+
+@pytest.mark.slow
+def test_gpt2_on_small_cards_needs_recomputation_or_splitting() -> None:
+    scenario = load_scenario(GPT2)
+    instance = scenario.load()
+    outcome = checked(instance, solve_in_order(instance, staged.solve, Limits()))
+    assert outcome.proof is Proof.OPTIMAL and outcome.objective == outcome.bound == scenario.expected
+    assert outcome.plan is not None and outcome.objective is not None
+    (fewest,) = outcome.further
+    assert fewest.value == fewest.bound == sum(stage.group.devices for stage in outcome.plan.stages)
+    blind = line_dp.solve(instance).bound
+    assert blind is not None and blind < outcome.objective, "without a limit on memory there is a faster plan"
+    without = replace(scenario.constraints, recompute=Recompute.NEVER, tensor_parallel_degrees=(1,))
+    slower = with_constraints(replace(instance, goals=instance.goals[:1]), without)
+    found = checked(slower, staged.solve(slower, Limits()))
+    assert found.proof is Proof.OPTIMAL and found.objective == 79_935_731
+    assert outcome.objective < 79_935_731, "so the freedoms are worth something here"
 
 
 def test_the_line_is_provably_worse_on_its_witness() -> None:

@@ -1,4 +1,4 @@
-"""``pipecut compare``: several solvers on one instance, side by side."""
+"""``pipecut compare``: several solvers on one instance, side by side; with ``--all`` the gap table."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ class Row:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the solvers one after another, show a row for each, and return the exit code."""
+    if arguments.everything:
+        from scenarios.gap_command import run_all  # built from what is here
+
+        return run_all(arguments)
     task = open_task(arguments)
     rows = held_to_the_best(task, [compared_row(task, solver) for solver in arguments.solvers])
     best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome
 from ingest.plan_file import plan_to_dict, write_plan
 from scenarios import output
 from scenarios.certifying import refuse_uncertifiable, save_certificate
+from scenarios.double_checking import checks_to_list, double_checked, notes
 from scenarios.explaining import explanation_of, explanation_rows, explanation_to_dict
 from scenarios.failures import InputError, output_path
 from scenarios.running import MAIN_SOLVER
 from scenarios.task import EXIT_CODES, Task, open_task
+
+if TYPE_CHECKING:
+    from solvers.double_check.routes import Check
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,16 +28,19 @@ def run(arguments: argparse.Namespace) -> int:
     out, proof = output_path(arguments.out), output_path(arguments.certificate)
     task = open_task(arguments)
     refuse_uncertifiable(task, proof)
+    began = time.monotonic()
     try:
         outcome = task.search(task.solver, cross_check=arguments.cross_check and task.solver == MAIN_SOLVER)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
+    outcome, checks = _double_checked(task, outcome, began, wanted=arguments.double_check)
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
     failure = _save(task, outcome, evaluation, out) or save_certificate(task, outcome, proof)
     explanation = explanation_of(task, outcome)
     if arguments.json:
         why = {} if explanation is None else {"explanation": explanation_to_dict(explanation)}
-        output.write_json(outcome_to_dict(task, outcome, evaluation) | why)
+        again = {} if checks is None else {"double_check": checks_to_list(checks)}
+        output.write_json(outcome_to_dict(task, outcome, evaluation) | again | why)
     else:
         _show(task, outcome, evaluation, [] if explanation is None else explanation_rows(explanation))
     if failure is not None:
@@ -54,6 +63,16 @@ def outcome_to_dict(task: Task, outcome: Outcome, evaluation: Evaluation | None)
         "seconds": outcome.seconds,
         "notes": list(outcome.notes),
     }
+
+
+def _double_checked(
+    task: Task, outcome: Outcome, began: float, *, wanted: bool
+) -> tuple[Outcome, list[Check] | None]:
+    """Ask the other routes if that was asked for, and note their answers. Raises ClaimFailedError."""
+    if not wanted:
+        return outcome, None
+    checks = double_checked(task, outcome, time.monotonic() - began)
+    return replace(outcome, notes=(*outcome.notes, *notes(checks))), checks
 
 
 def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path | None) -> InputError | None:

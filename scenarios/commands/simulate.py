@@ -13,6 +13,7 @@ from ingest.plan_file import read_plan
 from report.content import content_of
 from report.simulation import simulate
 from scenarios import output
+from scenarios.best_order import BestOrder, order_rows, order_to_dict, search_order, with_order_content
 from scenarios.commands import compare
 from scenarios.drawing import Targets, targets_of, write_files
 from scenarios.exit_codes import ExitCode
@@ -23,6 +24,8 @@ from scenarios.task import EXIT_CODES, Task, open_task
 from solvers.catalogue import solver_names
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from report.simulation import Simulation
 
 
@@ -35,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     evaluation = None if plan is None else evaluate(task.instance, plan)
     if plan is None or evaluation is None or evaluation.objective is None:
         return _show_nothing(task, outcome, evaluation, targets, as_json=arguments.json)
-    simulation = _simulated(task, plan, order)
+    best = search_order(task, plan) if order is not None and order.searched else None
+    if best is not None and best.outcome.schedule is None:
+        return _show_nothing(task, outcome, evaluation, targets, as_json=arguments.json, best=best)
+    simulation = _simulated(task, plan, order, best)
     compared, failure = None, None
     if arguments.compare and (targets.page or arguments.json):
         compared, failure = _comparison(task, plan, evaluation, outcome)
@@ -46,19 +52,22 @@ def run(arguments: argparse.Namespace) -> int:
         comparison=compared,
         shown=arguments.micro_batches_shown,
     )
+    content = with_order_content(content, best)
     unwritten = _write(simulation, content, targets)
     if arguments.json:
         output.write_json(content)
     else:
-        _show(task, simulation, content, outcome)
+        _show(task, simulation, content, outcome, best)
     if unwritten is not None:
         raise unwritten
-    return failure or _exit_code(outcome, simulation)
+    return failure or _exit_code(outcome, simulation, best)
 
 
-def _simulated(task: Task, plan: Plan, order: Order | None) -> Simulation:
+def _simulated(task: Task, plan: Plan, order: Order | None, best: BestOrder | None) -> Simulation:
     """Run the plan, in a given order if there is one. Raises InputError where plan and order do not fit."""
     try:
+        if best is not None:
+            return simulate(task.instance, plan, best.schedule)
         return simulate(task.instance, plan, order.schedule(task.instance, plan) if order else None)
     except ScheduleError as error:
         raise InputError(f"{task.scenario.path}: {error}") from error
@@ -101,11 +110,15 @@ def _comparison(
     return compare.comparison_to_dict(task, rows, best), min(failures, default=None)
 
 
-def _exit_code(outcome: Outcome | None, simulation: Simulation) -> ExitCode:
-    """Return the code of the proof; where it says nothing (a plan or an order is given), that of the rules."""
+def _exit_code(outcome: Outcome | None, simulation: Simulation, best: BestOrder | None) -> ExitCode:
+    """Return the code of the proof; where it says nothing (a plan or an order is given), that of the rules.
+
+    The best order has a proof of its own: without it the code is never "done".
+    """
     if (outcome is None or not simulation.priced) and not simulation.evaluation.feasible:
         return ExitCode.NO_PLAN
-    return EXIT_CODES[outcome.proof] if outcome is not None else ExitCode.DONE
+    codes = [EXIT_CODES[one.proof] for one in (outcome, None if best is None else best.outcome) if one is not None]
+    return max(codes, default=ExitCode.DONE)
 
 
 def _write(simulation: Simulation, content: dict[str, Any], targets: Targets) -> InputError | None:
@@ -118,9 +131,15 @@ def _write(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
 
 
 def _show_nothing(
-    task: Task, outcome: Outcome | None, evaluation: Evaluation | None, targets: Targets, *, as_json: bool
+    task: Task,
+    outcome: Outcome | None,
+    evaluation: Evaluation | None,
+    targets: Targets,
+    *,
+    as_json: bool,
+    best: BestOrder | None = None,
 ) -> ExitCode:
-    """Say why there is nothing to run: no plan was found, or the given one has no price."""
+    """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
     from scenarios.display import claim_lines, key_lines, violation_rows
 
     for path in targets.paths:
@@ -135,15 +154,30 @@ def _show_nothing(
             "notes": list(outcome.notes) if outcome else [],
             "broken_rules": broken,
         }
-        output.write_json({"format": "pipecut simulation", "scenario": task.scenario.name, "claim": claim})
+        searched = {} if best is None else {"order": order_to_dict(best)}
+        head = {"format": "pipecut simulation", "scenario": task.scenario.name}
+        output.write_json(head | {"claim": claim} | searched)
     elif outcome is not None:
-        output.write(output.render(claim_lines(task.instance, outcome, evaluation)))
+        output.write(output.render(claim_lines(task.instance, outcome, evaluation), *order_lines(best)))
     else:
-        output.write(output.render(key_lines(violation_rows(evaluation))))
-    return EXIT_CODES[outcome.proof] if outcome is not None else ExitCode.NO_PLAN
+        output.write(output.render(key_lines(violation_rows(evaluation)), *order_lines(best)))
+    return EXIT_CODES[outcome.proof] if outcome is not None and best is None else ExitCode.NO_PLAN
 
 
-def _show(task: Task, simulation: Simulation, content: dict[str, Any], outcome: Outcome | None) -> None:
+def order_lines(best: BestOrder | None) -> list[Text]:
+    """Return what the search for the best order claims, as lines for people; none for any other order."""
+    from scenarios.display import key_lines
+
+    return [] if best is None else [key_lines(order_rows(best))]
+
+
+def _show(
+    task: Task,
+    simulation: Simulation,
+    content: dict[str, Any],
+    outcome: Outcome | None,
+    best: BestOrder | None,
+) -> None:
     from scenarios.display import claim_lines, key_lines, objective_text, violation_rows
     from scenarios.run_tables import measure_table, rank_table, run_name
 
@@ -153,4 +187,5 @@ def _show(task: Task, simulation: Simulation, content: dict[str, Any], outcome: 
         objective = objective_text(task.instance, simulation.evaluation.objective or 0)
         rules = violation_rows(simulation.evaluation) or [("rules", "the plan keeps every rule")]
         lines = key_lines([("objective", objective), *rules])
-    output.write(output.render(run_name(content), "", measure_table(content), "", rank_table(content), "", lines))
+    shown = (run_name(content), "", measure_table(content), "", rank_table(content), "", lines)
+    output.write(output.render(*shown, *order_lines(best)))

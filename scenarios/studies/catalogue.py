@@ -56,6 +56,12 @@ def _pipedream() -> Run:
     return run
 
 
+def _pipepar() -> Run:
+    from scenarios.studies.pipepar import run
+
+    return run
+
+
 def _sailor() -> Run:
     from scenarios.studies.sailor import run
 
@@ -69,6 +75,7 @@ STUDIES: tuple[StudyEntry, ...] = (
     StudyEntry("ordering", "fixed schedules against the best order", "docs/studies/ordering.md", _ordering),
     StudyEntry("hetpipe", "HetPipe's allocations on unlike GPUs", "docs/studies/hetpipe.md", _hetpipe),
     StudyEntry("pipedream", "PipeDream's program and paper", "docs/studies/pipedream.md", _pipedream),
+    StudyEntry("pipepar", "PipePar's Tables I and II and its Fig. 4", "docs/studies/pipepar.md", _pipepar),
     StudyEntry("sailor", "real runs of Sailor on GH200: time and memory", "docs/studies/sailor.md", _sailor),
 )
 

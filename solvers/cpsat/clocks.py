@@ -101,9 +101,7 @@ def _set_back(
     yield v.model.add(reading[c][i - 1] + clock.tail[i] <= v.threshold_ns)
 
 
-def _summed(
-    v: Variables, clocks: list[Clock], reading: Readings, c: int, i: int
-) -> Iterator[cp_model.Constraint]:
+def _summed(v: Variables, clocks: list[Clock], reading: Readings, c: int, i: int) -> Iterator[cp_model.Constraint]:
     clock, link = clocks[c], _crossing_time(v, i, activation=True, gradient=True) if _links_pay(v) else 0
     for other, before in enumerate(clocks):
         arrival = reading[other][i - 1] + before.tail[i] + link + clock.head[i] + clock.own[i]

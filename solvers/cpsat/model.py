@@ -13,9 +13,7 @@ from solvers.cpsat.judged import JUDGED_FAMILIES
 from solvers.cpsat.memory import MEMORY_FAMILIES
 from solvers.cpsat.variables import Variables, make_variables
 
-FAMILIES: tuple[Family, ...] = (
-    PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES + DEMAND_FAMILIES + JUDGED_FAMILIES
-)
+FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES + DEMAND_FAMILIES + JUDGED_FAMILIES
 """The families that define a plan and its objective; redundant ones are in ``solvers.cpsat.valid``."""
 
 

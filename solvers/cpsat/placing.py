@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from formulation.groups import line_places
+from formulation.certificate_states import alike_servers as interchangeable
+from formulation.groups import line_places, possible_groups
 from formulation.instance import Instance
 from formulation.options import Combine, Placement
 from formulation.tables import Tables, Times
@@ -81,28 +82,19 @@ def alike_servers(instance: Instance) -> list[list[int]]:
 
     A pin can tell servers apart, and a user's own constraint may: with one, no two count as alike.
     """
+    if instance.constraints.own:
+        return [[server] for server in range(len(instance.servers))]
     classes: list[list[int]] = []
-    for server in range(len(instance.servers)):
-        for known in classes:
-            if _same(instance, known[0], server):
+    for alike in interchangeable(instance, possible_groups(instance)):
+        parts: list[list[int]] = []
+        for server in alike:
+            known = next((row for row in parts if not instance.demands.tell_apart(row[0], server)), None)
+            if known is None:
+                parts.append([server])
+            else:
                 known.append(server)
-                break
-        else:
-            classes.append([server])
+        classes += parts
     return classes
-
-
-def _same(instance: Instance, one: int, other: int) -> bool:
-    a, b = instance.servers[one], instance.servers[other]
-    others = [server for server in range(len(instance.servers)) if server not in (one, other)]
-    links = instance.links
-    return (
-        not instance.constraints.own
-        and not instance.demands.tell_apart(one, other)
-        and (a.device_class, a.devices, links[one][one]) == (b.device_class, b.devices, links[other][other])
-        and links[one][other] == links[other][one]
-        and all(links[one][s] == links[other][s] and links[s][one] == links[s][other] for s in others)
-    )
 
 
 def post_alike(v: Variables) -> Posted:

@@ -8,6 +8,8 @@ limit is exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,14 +21,19 @@ Bits = NDArray[np.bool_]
 
 
 class StageLimits:
-    """Which spans a stage may hold, by slot, kind and threshold. ``held`` is None where memory is not limited."""
+    """Which spans a stage may hold, by slot, kind and threshold. ``held`` is None where memory is not limited.
+
+    By time and by memory alike, a stage that fits never stops fitting when its last layer is taken away. So both
+    are kept as the furthest end for every first layer, and the nearer of the two counts.
+    """
 
     def __init__(self, times: StageTimes) -> None:
         self.times = times
         self.total = len(times.tables.instance.layers)
         limited = times.tables.instance.constraints.memory
         self.held: MemoryTables | None = memory_tables(times.tables) if limited else None
-        self._roomy: dict[tuple[int, int, int], Bits] = {}
+        self._roomy: dict[tuple[int, int, int], Times] = {}
+        self._timely: tuple[int, Times] | None = None
 
     def slots(self, slots: int) -> list[int]:
         """Return, for each slot, the first slot with the same memory rule: they share their tables."""
@@ -36,19 +43,17 @@ class StageLimits:
         return [rules.index(rule) for rule in rules]
 
     def ends(self, slot: int, kind: int, threshold_ns: int) -> Times:
-        """Return for i = 0..N the furthest layer index at which a stage from i on may stop; i itself if none fits.
+        """Return for i = 0..N the furthest layer index where a stage from i on may stop; i itself if none fits."""
+        timely = self._in_time(threshold_ns)[kind]
+        return timely.copy() if self.held is None else np.minimum(timely, self._in_memory(self.held, slot, kind))
 
-        Stages that fit never stop fitting when their last layer is taken away, so counting finds the end.
-        """
-        later = self._fits(slot, kind, threshold_ns).sum(axis=1)
-        return np.append(np.arange(self.total) + later, self.total)
+    def _in_time(self, threshold_ns: int) -> Times:
+        """Return ends by time for all kinds; of the last threshold they are remembered."""
+        if self._timely is None or self._timely[0] != threshold_ns:
+            self._timely = (threshold_ns, _ends((row <= threshold_ns for row in self.times.time), self.total))
+        return self._timely[1]
 
-    def _fits(self, slot: int, kind: int, threshold_ns: int) -> Bits:
-        """Return by (first layer i, layer j after the last): whether such a stage may exist; never for j <= i."""
-        fits = self.times.time[kind] <= threshold_ns
-        return fits if self.held is None else fits & self._room(self.held, slot, kind)
-
-    def _room(self, held: MemoryTables, slot: int, kind: int) -> Bits:
+    def _in_memory(self, held: MemoryTables, slot: int, kind: int) -> Times:
         copies, kept, stashed = held.copies(slot), held.kept(slot), held.stashed(slot, kind)
         key = (kind, copies, kept)
         if key not in self._roomy:
@@ -57,8 +62,14 @@ class StageLimits:
             summed = fixed + copies * weights + stashed * stash
             needed = summed[None, :] - summed[:-1, None] + kept * held.received[kind, :-1, None]
             needed[:, 1:] += _largest_so_far(held.working[kind].min(axis=1))
-            self._roomy[key] = needed <= held.capacity[kind]
+            self._roomy[key] = _ends([np.triu(needed <= held.capacity[kind], 1)], self.total)[0]
         return self._roomy[key]
+
+
+def _ends(fitting: Iterable[Bits], total: int) -> Times:
+    """Return the furthest ends by first layer 0..N, from tables [i, j] of what fits: counting finds them."""
+    later = np.stack([fits.sum(axis=1) for fits in fitting])
+    return np.concatenate([np.arange(total) + later, np.full((len(later), 1), total)], axis=1)
 
 
 def _prefix(values: Times) -> Times:

@@ -17,7 +17,7 @@ from solvers.cpsat.search import Question, Search
 from solvers.cpsat.stage_plans import Stages
 from solvers.cpsat.stages import applies, stage_families
 from solvers.cpsat.valid import floors
-from solvers.cpsat.warm_start import best_start, start_of_a_neighbour
+from solvers.cpsat.warm_start import best_start, moderate_space, start_of_a_neighbour
 from solvers.hybrid import stage_times
 
 NAME = "cpsat_stages"
@@ -37,7 +37,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         outcome = layered.solve(instance, limits, start=start)
         return replace(outcome, solver=NAME, notes=(*outcome.notes, "layered model: stages are not independent"))
     stages = Stages(stage_times(tables))
-    families = stage_families(stages.limits, stages.refused)
+    space = moderate_space(stages)
+    families = stage_families(stages, space)
     return Search(
         instance=instance,
         question=Question(
@@ -47,7 +48,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         ),
         limits=limits or Limits(),
         began=began,
-        plan=best_start(instance, stages, _over(limits or Limits(), began)),
+        plan=best_start(instance, stages, _over(limits or Limits(), began), space),
         lower=lower_bound(tables, floors(tables)),
         upper=ceiling(tables) + 1,
     ).outcome(NAME)

@@ -6,9 +6,10 @@ found are filled in afterwards. Two families replace ``forms`` and ``stage_time`
 
 (5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(slot, c, i)`` at the latest: exactly by
      time, by a lower limit of memory;
-(104) ``labels``: on the line, a stage in slot k that starts at device p starts at a layer that the devices before
-      p can reach and from which slots k .. 0 can end (``solvers.line_threshold``); under free placement areas and
-      alike servers (``solvers.cpsat.placing``) take their place;
+(104) ``labels``: a stage in slot k on group g starts at a layer from which slots k .. 0 can end, by the states of
+      devices (``solvers.states``), and on the line at one that the devices before g can reach
+      (``solvers.line_threshold``); under free placement areas and alike servers (``solvers.cpsat.placing``) stand
+      beside it, or alone where the states are too many;
 (105) ``refusals``: stages that were found, and that no choice of forms fits into time and memory at once.
 
 The last is logic-based Benders decomposition: the model proposes stages, ``solvers.thrifty`` decides each exactly.
@@ -19,9 +20,9 @@ agree. Only where links pay for boundaries and the slowest stage counts, and no 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from formulation.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.tables import Tables
@@ -31,6 +32,10 @@ from solvers.cpsat.stage_limits import StageLimits
 from solvers.cpsat.valid import redundant_families
 from solvers.cpsat.variables import Variables
 from solvers.line_threshold import LineReach
+from solvers.states.reach import reach_at
+from solvers.states.stage_table import Refusal, StageTable
+from solvers.states.starts import StartsOfStages
+from solvers.states.states import StateSpace
 
 
 def applies(tables: Tables) -> bool:
@@ -49,18 +54,23 @@ def applies(tables: Tables) -> bool:
     )
 
 
-def stage_families(limits: StageLimits, refused: list[Refusal]) -> tuple[Family, ...]:
-    """Return the families of the accelerated model; ``refused`` may grow between questions."""
-    tables = limits.times.tables
+def stage_families(table: StageTable, space: StateSpace | None) -> tuple[Family, ...]:
+    """Return the families of the accelerated model; refusals of the table may grow between questions.
+
+    ``space`` are the states of devices, None where they are too many.
+    """
+    tables = table.tables
     on_line = tables.instance.constraints.placement is Placement.LINE
-    placing = (Family(104, "labels", _labels(limits)),) if on_line else redundant_families(tables)[1:]
+    placing = () if on_line else redundant_families(tables)[1:]
+    if on_line or space is not None:
+        placing = (Family(104, "labels", _labels(table, space, on_line=on_line)), *placing)
     return (
         Family(1, "cover", post_cover),
         Family(2, "devices", post_devices),
         Family(3, "line", post_line),
-        Family(5, "stage_table", _stage_table(limits)),
+        Family(5, "stage_table", _stage_table(table.limits)),
         Family(6, "boundary_time", post_boundary_time),
-        Family(105, "refusals", _refusals(refused)),
+        Family(105, "refusals", _refusals(table.refused)),
         *placing,
     )
 
@@ -90,37 +100,49 @@ def _end(v: Variables, slot: int, kind: int, start: int, end: int, *, exact: boo
     yield (slot, kind, start), v.model.add_bool_or(clause)
 
 
-def _labels(limits: StageLimits) -> Callable[[Variables], Posted]:
+def _labels(table: StageTable, space: StateSpace | None, *, on_line: bool) -> Callable[[Variables], Posted]:
+    def post(v: Variables) -> Posted:
+        if on_line:
+            yield from _line_labels(table.limits)(v)
+        if space is not None:
+            yield from _state_labels(table, space)(v)
+
+    return post
+
+
+def _line_labels(limits: StageLimits) -> Callable[[Variables], Posted]:
     def post(v: Variables) -> Posted:
         reach = LineReach(limits, v.threshold_ns, v.slots)
         before = reach.before()
         for k in range(v.slots):
             for g, (first, _) in enumerate(reach.places):
-                layers = np.flatnonzero(before[first] & reach.after[k][first])
-                if len(layers) == 0:
-                    yield (k, g), v.model.add(v.runs[k][g] == 0)
-                    continue
-                if layers[-1] < v.layers - 1:
-                    yield (k, g), v.model.add_implication(v.runs[k][g], v.starts[k][int(layers[-1])])
-                if layers[0] > 0:
-                    yield (k, g), v.model.add_implication(v.runs[k][g], ~v.starts[k][int(layers[0]) - 1])
+                yield from _starts_at(v, k, g, np.flatnonzero(before[first] & reach.after[k][first]))
 
     return post
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A stage that the tables allow and no choice of forms makes fit into time and memory at once.
+def _state_labels(table: StageTable, space: StateSpace) -> Callable[[Variables], Posted]:
+    def post(v: Variables) -> Posted:
+        reach = reach_at(space, table, v.threshold_ns)
+        if reach is None:
+            return
+        starts = StartsOfStages(reach)
+        for k in range(v.slots):
+            for g in range(len(v.tables.groups)):
+                yield from _starts_at(v, k, g, starts.layers(k, g))
 
-    It holds for thresholds up to ``threshold_ns``, for slots from ``slot`` on (which keep no less), and for every
-    stage of this kind with the same first layer that reaches ``stop`` or further.
-    """
+    return post
 
-    slot: int
-    kind: int
-    start: int
-    stop: int
-    threshold_ns: int
+
+def _starts_at(v: Variables, k: int, g: int, layers: NDArray[np.intp]) -> Posted:
+    """Let a stage in slot k on group g start neither before the first of these layers nor behind the last."""
+    if len(layers) == 0:
+        yield (k, g), v.model.add(v.runs[k][g] == 0)
+        return
+    if layers[-1] < v.layers - 1:
+        yield (k, g), v.model.add_implication(v.runs[k][g], v.starts[k][int(layers[-1])])
+    if layers[0] > 0:
+        yield (k, g), v.model.add_implication(v.runs[k][g], ~v.starts[k][int(layers[0]) - 1])
 
 
 def _refusals(refused: list[Refusal]) -> Callable[[Variables], Posted]:

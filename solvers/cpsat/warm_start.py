@@ -1,7 +1,8 @@
-"""First plans of the accelerated solver, from the dynamic programmes over the line."""
+"""First plans of the accelerated solver, from the dynamic programmes over the line and over device states."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from formulation.evaluate import evaluate
 from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.options import BoundaryCharge, Combine, Goal, Placement
+from formulation.outcome import Limits
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import Tables, build_tables
 from solvers import line_dp
@@ -19,6 +21,12 @@ from solvers.cpsat.start import first_plan
 from solvers.cpsat.valid import floors
 from solvers.hybrid import stage_times
 from solvers.line_threshold import LineReach
+from solvers.states.solver import Search
+from solvers.states.stage_table import StageTable
+from solvers.states.states import StateSpace, state_space
+
+MODERATE_STATES = 5_000
+"""States of devices up to which the model gets their labels."""
 
 
 def start_of_a_neighbour(instance: Instance, over: Callable[[], bool]) -> Plan | None:
@@ -33,17 +41,38 @@ def start_of_a_neighbour(instance: Instance, over: Callable[[], bool]) -> Plan |
     tables = build_tables(neighbour, possible_groups(neighbour))
     if not applies(tables):
         return None
-    plan = best_start(neighbour, Stages(stage_times(tables)), over)
+    stages = Stages(stage_times(tables))
+    plan = best_start(neighbour, stages, over, moderate_space(stages))
     return plan if plan is not None and evaluate(instance, plan).feasible else None
 
 
-def best_start(instance: Instance, stages: Stages, over: Callable[[], bool]) -> Plan | None:
-    """Return the best of some plans that keep every rule; None if there is none among them."""
+def moderate_space(stages: StageTable) -> StateSpace | None:
+    """Return the device states of an instance; None where they are too many."""
+    try:
+        space = state_space(stages.tables)
+    except ValueError:
+        return None
+    return space if len(space.states) <= MODERATE_STATES else None
+
+
+def best_start(
+    instance: Instance, stages: Stages, over: Callable[[], bool], space: StateSpace | None = None
+) -> Plan | None:
+    """Return the best of some plans that keep every rule; None if there is none among them.
+
+    With the device states of the instance it is the best plan that their dynamic programme finds in time.
+    """
+    first = first_plan(stages.tables)
+    if space is not None:
+        search = Search(space, stages, Limits(stopped=over), time.monotonic())
+        if first is not None:
+            search.plan, search.upper = first, evaluate(instance, first).objective or 0
+        search.run()
+        return search.plan
     line = stages
     if instance.constraints.placement is not Placement.LINE:
         ordered = replace(instance, constraints=replace(instance.constraints, placement=Placement.LINE))
         line = Stages(stage_times(build_tables(ordered, possible_groups(ordered))))
-    first = first_plan(stages.tables)
     dearest = None if first is None else evaluate(instance, first).objective
     exact = stages.limits.held is None
     on_line = line_dp.solve(instance).plan if exact else line_plan(line, dearest, over)

@@ -235,7 +235,9 @@ def test_the_example_of_the_document_is_a_plan(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(document.split("```json\n")[1].split("```")[0], encoding="utf-8")
     plan = read_plan(path, vgg16_instance())
-    assert [stage.span for stage in plan.stages] == [Span(0, 2), Span(2, 31), Span(31, 39)]
+    assert [stage.span for stage in plan.stages] == [Span(0, 2), Span(2, 31), Span(31, 38), Span(38, 39)]
+    last = plan.stages[-1].group
+    assert (last.replicas, last.tensor_parallel_degree, last.recompute) == (2, 1, True)
     assert all(f"`{price}`" in document for price in PRICES)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +15,12 @@ import pytest
 import pipecut as pipecut_module
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.options import Own
+from formulation.layers import Layer, Split, layer_graph
+from formulation.options import Goal, Own
 from formulation.outcome import FalseClaimError, Proof
 from formulation.plan import Plan
 from formulation.violation import Violation
+from ingest.graph_file import write_graph
 from ingest.scenario import load_scenario
 from solvers import line_dp
 from tests.scenarios.conftest import Command
@@ -103,13 +107,53 @@ def test_a_reserve_lowers_the_capacity(pipecut: Command, scenario: Path) -> None
     assert [stage["capacity_bytes"] for stage in found["stages"]] == [24 * 2**20] * len(found["stages"])
 
 
-def test_the_example_in_the_docs_is_what_is_printed(pipecut: Command, scenario: Path) -> None:
-    text = DOCS.read_text(encoding="utf-8").split("## No plan?")[1]
-    demands, printed = re.findall(r"```(?:yaml|text)\n(.*?)```", text, flags=re.DOTALL)
-    assert demands == DEMANDS
-    path = scenario.with_name("demanding.yaml")
-    path.write_text(scenario.read_text(encoding="utf-8") + demands, encoding="utf-8")
-    assert pipecut("plan", path).out.endswith(printed)
+EXAMPLE = re.compile(r"<!-- run: (\d)(.*) -->\n```yaml\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL | re.ASCII)
+EXAMPLES = [
+    match.groups()
+    for part in DOCS.read_text(encoding="utf-8").split("<!-- run")[1:]
+    if (match := EXAMPLE.match("<!-- run" + part))
+]
+
+
+@pytest.mark.parametrize(("code", "options", "fragment", "printed"), EXAMPLES)
+def test_every_example_in_the_docs_is_run_and_prints_what_it_says(
+    pipecut: Command, scenario: Path, code: str, options: str, fragment: str, printed: str | None
+) -> None:
+    path = scenario.with_name("example.yaml")
+    path.write_text(scenario.read_text(encoding="utf-8") + fragment, encoding="utf-8")
+    price = ("--set", "cluster.devices.card.price_per_hour=1.20")
+    ran = pipecut("plan", path, *price, *shlex.split(options))
+    assert ran.code == int(code) and ran.err == ""
+    if printed is not None:
+        assert ran.out.endswith(printed) if ran.code else printed in ran.out
+
+
+def test_no_example_in_the_docs_is_left_out() -> None:
+    first, *rest = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert rest == [fragment for _, _, fragment, _ in EXAMPLES] and DEMANDS in rest
+    assert "TITAN V" in first, "the one of the next test"
+
+
+def test_the_first_example_of_the_docs_names_what_there_is(scenario: Path) -> None:
+    fragment = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)[0]
+    names = ("features.0", "features.1.relu", "encoder.0.attn", "encoder.0.norm", "decoder.0", "classifier.0")
+    layers = [Layer(name, "linear", Split.MATRIX, 4, 4, 4, 4, 9) for name in names]
+    edges = [(one, other, 4) for one, other in itertools.pairwise(names)]
+    write_graph(layer_graph("named", layers, edges), scenario.with_name("tiny.json"))
+    text = scenario.read_text(encoding="utf-8").replace("card", "TITAN V").replace("1 GiB", "4 GiB")
+    scenario.write_text(text + fragment, encoding="utf-8")
+    loaded = load_scenario(scenario)
+    demands = loaded.load().demands
+    assert (demands.stages_at_least, demands.stages_at_most, demands.devices_per_stage) == (2, 4, (1, 2, 4))
+    assert [len(pin.layers) for pin in demands.pins] == [2, 1, 1]
+    assert len(demands.together[0]) == 2 and len(demands.apart[0]) == 2 and len(demands.no_cut) == 1
+    assert loaded.constraints.reserve[0].memory_bytes == 2 * 2**30
+
+
+def test_the_tables_of_the_docs_name_every_goal() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    assert all(re.search(rf"^\| .*`{goal}`", text, re.MULTILINE) for goal in Goal)
+    assert all(f"`at_most.{goal}`" in text for goal in Goal)
 
 
 def test_the_constraint_of_one_s_own_in_the_docs_works(scenario: Path) -> None:

@@ -8,8 +8,10 @@ import pytest
 from formulation.evaluate import evaluate
 from ingest.plan_file import read_plan
 from ingest.scenario import load_scenario
+from scenarios.double_checking import NOTHING_PROVED
 from scenarios.running import SAME_OPTIMUM
 from solvers import catalogue
+from solvers.double_check.routes import ROUTES
 from tests.scenarios.conftest import Command
 from tests.scenarios.fakes import broken, instead_of, wrong_excluded, wrong_price, wrong_proof
 
@@ -54,8 +56,7 @@ def test_lines_of_text_are_never_wrapped(
 
 
 def test_every_real_solver_shows_an_outcome(pipecut: Command, scenario: Path) -> None:
-    codes = {name: pipecut("plan", scenario, "--solver", name).code for name in catalogue.solver_names()[:7]}
-    assert codes == {
+    expected = {
         "cpsat": 0,
         "cpsat_stages": 0,
         "line_dp": 0,
@@ -64,6 +65,7 @@ def test_every_real_solver_shows_an_outcome(pipecut: Command, scenario: Path) ->
         "data_parallel": 3,
         "brute_force": 0,
     }
+    assert {name: pipecut("plan", scenario, "--solver", name).code for name in expected} == expected
 
 
 def test_a_time_limit_ends_the_search_with_an_honest_gap(pipecut: Command, scenario: Path) -> None:
@@ -181,3 +183,50 @@ def test_a_plan_that_cannot_be_saved_is_shown_all_the_same(
 def test_progress_is_silent_where_stderr_is_no_terminal(pipecut: Command, scenario: Path) -> None:
     assert pipecut("plan", scenario).err == ""
     assert pipecut("plan", scenario, "--quiet").err == ""
+
+
+def test_a_double_check_says_what_every_route_answered(pipecut: Command, scenario: Path) -> None:
+    found = pipecut("plan", scenario, "--double-check", "--json").json
+    answers = {row["route"]: row["verdict"] for row in found["double_check"]}
+    assert set(answers) == {route.name for route in ROUTES}
+    assert all(answers[name] == "agreed" for name in ("line_dp", "case_split", "presolve", "highs", "certificate"))
+    assert all(row["seconds"] >= 0 and row["goal"] == "bottleneck" for row in found["double_check"])
+    assert any(note.startswith("double-checked: presolve on agrees (") for note in found["notes"])
+    assert "double_check" not in pipecut("plan", scenario, "--json").json
+    assert "note       double-checked: HiGHS agrees (" in pipecut("plan", scenario, "--double-check").out
+
+
+def test_a_double_check_of_an_infeasible_scenario(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--set", "cluster.devices.card.memory=1 KiB", "--double-check", "--json")
+    answers = {row["route"]: row["verdict"] for row in ran.json["double_check"]}
+    assert ran.code == 1 and answers["presolve"] == answers["highs"] == answers["case_split"] == "agreed"
+
+
+def test_a_double_check_of_nothing_says_so(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--solver", "empty_handed", "--double-check", "--json")
+    assert ran.code == 3 and ran.json["double_check"] == [] and NOTHING_PROVED in ran.json["notes"]
+
+
+@pytest.mark.parametrize("fake", [wrong_proof, wrong_excluded])
+def test_a_disagreement_is_an_error_with_a_reproducer(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch, fake: catalogue.Solve
+) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", fake))
+    ran = pipecut("plan", scenario, "--no-cross-check", "--double-check", "--json", "--seed", "5")
+    assert ran.code == 4 and ran.out == "" and "line_dp" in ran.err and "disagrees" in ran.err
+    (reproducer,) = Path().glob("pipecut-false-claim-*.json")
+    assert reproducer.name in ran.err
+    content = json.loads(reproducer.read_text(encoding="utf-8"))
+    assert (content["route"], content["goal"], content["seed"]) == ("line_dp", "bottleneck", 5)
+    claimed = content["claimed"]
+    assert claimed["proof"] == ("optimal" if fake is wrong_proof else "infeasible")
+    assert (claimed["plan"] is None) is (fake is wrong_excluded)
+    assert content["counter_plan"]["objective"] == OPTIMUM_NS and not content["counter_plan"]["violations"]
+    Path("counter.json").write_text(json.dumps(content["counter_plan"]), encoding="utf-8")
+    instance = load_scenario(scenario).load()
+    assert evaluate(instance, read_plan("counter.json", instance)).objective == OPTIMUM_NS
+
+
+def test_a_double_check_keeps_to_the_time_limit(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--double-check", "--time-limit", "2 s", "--json")
+    assert ran.code == 0 and sum(row["seconds"] for row in ran.json["double_check"]) < 4

@@ -124,6 +124,7 @@ def test_a_plan_that_beats_a_proof_refutes_it(
         (("--chunks", "0", "--schedule", "interleaved"), "expected a whole number from 1"),
         (("--schedule", "interleaved"), "--schedule interleaved: needs --chunks V"),
         (("--schedule", "zero_bubble_h1", "--chunks", "2"), "schedule zero_bubble_h1 has no chunks"),
+        (("--schedule", "best", "--chunks", "2"), "schedule best has no chunks"),
         (("--schedule", "interleaved", "--chunks", "2"), "needs --plan FILE with stages that share devices"),
         (("--schedule-file", "none.csv"), "none.csv: No such file"),
         (("--schedule-file", "tiny.yaml"), "is no action"),

@@ -60,7 +60,7 @@ def test_other_orders(scenario: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schedule": "slow"}, "no schedule 'slow'; expected one of interleaved, zero_bubble_h1"),
+        ({"schedule": "slow"}, "no schedule 'slow'; expected one of interleaved, zero_bubble_h1, best"),
         ({"schedule": "interleaved"}, "needs the number of chunks"),
         ({"schedule": "interleaved", "chunks": 3}, "no multiple of its 3 chunks"),
         ({"chunks": 2}, "chunks is only for the schedule interleaved"),

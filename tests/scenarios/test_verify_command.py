@@ -65,7 +65,45 @@ def test_a_file_that_is_no_certificate_is_bad_input(pipecut: Command, scenario: 
     assert ran.code == 2 and str(path) in ran.err and "Traceback" not in ran.err
 
 
+def test_free_placement_under_a_memory_limit_is_certified(pipecut: Command, scenario: Path) -> None:
+    path = scenario.parent / "c.json"
+    free = ("--set", "constraints.placement=free", "--set", "constraints.memory=true")
+    ran = pipecut("plan", scenario, "--certificate", path, *free)
+    assert ran.code == 0 and "proves that the plan is optimal" in ran.err
+    assert pipecut("verify", path, scenario, *free, "--json").json["optimal"]
+    assert pipecut("verify", path, scenario).code == 4
+
+
+@pytest.mark.parametrize("broken", [{"slot": -1}, {"state": "none"}, {"starts": [[1]]}, {"starts": [["a", 2]]}])
+def test_labels_of_another_shape_are_bad_input(
+    pipecut: Command, scenario: Path, broken: dict[str, object]
+) -> None:
+    path = write(pipecut, scenario)
+    labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
+    ran = pipecut("verify", change(path, labels=[labels[0] | broken, *labels[1:]]), scenario)
+    assert ran.code == 2 and "labels.0." in ran.err and "Traceback" not in ran.err
+
+
+def test_a_label_stands_in_the_file_once(pipecut: Command, scenario: Path) -> None:
+    path = write(pipecut, scenario)
+    labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
+    ran = pipecut("verify", change(path, labels=[*labels, labels[0]]), scenario)
+    assert ran.code == 2 and "repeated" in ran.err
+
+
+@pytest.mark.parametrize(
+    "broken", [{"state": [7]}, {"state": [0, 0, 0, 0]}, {"servers": [9]}, {"starts": [[5, 0]]}, {"slot": 99}]
+)
+def test_labels_of_no_devices_or_layers_do_not_hold(
+    pipecut: Command, scenario: Path, broken: dict[str, object]
+) -> None:
+    path = write(pipecut, scenario)
+    labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
+    ran = pipecut("verify", change(path, labels=[labels[0] | broken, *labels[1:]]), scenario)
+    assert ran.code == 4 and "does not hold" in ran.out
+
+
 def test_what_cannot_be_certified_is_refused_before_the_search(pipecut: Command, scenario: Path) -> None:
     path = scenario.parent / "c.json"
-    ran = pipecut("plan", scenario, "--certificate", path, "--set", "constraints.placement=free")
-    assert ran.code == 2 and "placement is free" in ran.err and not path.exists()
+    ran = pipecut("plan", scenario, "--certificate", path, "--set", "cost.combine=sum")
+    assert ran.code == 2 and "combine is 'sum'" in ran.err and not path.exists()

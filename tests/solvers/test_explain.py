@@ -18,8 +18,8 @@ from formulation.units import Link
 from formulation.violation import Violation
 from solvers import brute_force
 from solvers.explain import Clash, Explanation, explain
-from solvers.possible import least_total_bytes
 from solvers.loosening import limits_of, without
+from solvers.possible import least_total_bytes
 from solvers.slacks import enough_bytes, more_memory
 from tests.examples import UNIT, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs

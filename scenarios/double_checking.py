@@ -1,0 +1,121 @@
+"""``pipecut plan --double-check``: ask every other route, say what each answered, stop at a disagreement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Outcome
+from ingest.plan_file import plan_to_dict
+from scenarios import output
+from scenarios.failures import ClaimFailedError
+from scenarios.interrupt import run_stoppable
+from scenarios.progress import ProgressLine
+from scenarios.reproducer import write_reproducer
+from scenarios.task import Task
+
+if TYPE_CHECKING:
+    from formulation.plan import Plan
+    from solvers.double_check.claim import Claim
+    from solvers.double_check.routes import Check
+
+UNLIMITED_S = 600.0
+"""Longest double check where the scenario sets no time limit."""
+NOTHING_PROVED = "not double-checked: nothing is proved"
+
+
+def double_checked(task: Task, outcome: Outcome, spent_s: float) -> list[Check]:
+    """Ask every route about an outcome, in what ``spent_s`` leaves of the time limit.
+
+    Ctrl-C leaves the rest out of time.
+
+    Raises ClaimFailedError, with a reproducer on file, at the first route that disagrees.
+    """
+    from solvers.double_check.claim import Verdict
+    from solvers.double_check.routes import double_check
+
+    limit = task.limits.time_limit_s
+    left = UNLIMITED_S if limit is None else max(0.0, limit - spent_s)
+    limits = replace(task.limits, time_limit_s=left, stopped=task.stop.is_set)
+    with ProgressLine(f"double-checking {task.scenario.name}", quiet=task.quiet) as line:
+
+        def announce() -> None:
+            if line.shown:
+                line.stopping()
+            else:
+                output.remark("stopping the double check (Ctrl-C again to abort)")
+
+        def work() -> list[Check]:
+            checks: list[Check] = []
+            for check in double_check(task.instance, outcome, limits):
+                if check.answer.verdict is Verdict.DISAGREED:
+                    raise _failed(task, limits, check)
+                checks.append(check)
+            return checks
+
+        return run_stoppable(work, task.stop, announce)
+
+
+def notes(checks: Sequence[Check]) -> list[str]:
+    """Say in a sentence each what the routes answered."""
+    if not checks:
+        return [NOTHING_PROVED]
+    several = len({check.goal for check in checks}) > 1
+    return [f"{check.goal}: {_note(check)}" if several else _note(check) for check in checks]
+
+
+def checks_to_list(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Return the answers as plain data."""
+    return [
+        {
+            "route": check.route.name,
+            "goal": str(check.goal),
+            "verdict": str(check.answer.verdict),
+            "seconds": check.seconds,
+            "reason": check.answer.reason,
+        }
+        for check in checks
+    ]
+
+
+def _note(check: Check) -> str:
+    from solvers.double_check.claim import Verdict
+
+    name, answer = check.route.summary, check.answer
+    if answer.verdict is Verdict.AGREED:
+        return f"double-checked: {name} agrees ({check.seconds:.1f} s)"
+    return f"not double-checked: {name} is {answer.verdict}: {answer.reason}"
+
+
+def _failed(task: Task, limits: Limits, check: Check) -> ClaimFailedError:
+    """Write a reproducer and return the error to raise."""
+    route, claim, answer = check.route, check.claim, check.answer
+    message = f"{claim.solver}: {_claimed(claim)}; {route.name} ({route.summary}) disagrees: {answer.reason}"
+    details = {
+        "route": route.name,
+        "goal": str(claim.goal),
+        "claimed": {
+            "proof": "infeasible" if claim.plan is None else "optimal",
+            "objective": claim.objective,
+            "plan": _plan(claim, claim.plan),
+        },
+        "counter_plan": _plan(claim, answer.counter_plan),
+    }
+    try:
+        path = write_reproducer(task.scenario.path, task.overrides, task.solver, limits, message, details)
+        where = f"reproducer: {path}"
+    except OSError as error:
+        where = f"no reproducer written: {error.strerror}"
+    return ClaimFailedError(f"a claim failed its double check: {message}\nthis is a defect; {where}")
+
+
+def _claimed(claim: Claim) -> str:
+    if claim.objective is None:
+        return "claims that no plan exists"
+    return f"claims that no plan is better than {claim.words(claim.objective)} ({claim.goal})"
+
+
+def _plan(claim: Claim, plan: Plan | None) -> dict[str, Any] | None:
+    return None if plan is None else plan_to_dict(claim.instance, plan, evaluate(claim.instance, plan))

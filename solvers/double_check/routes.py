@@ -1,0 +1,73 @@
+"""Every route by name, and the run of all of them over a claim: the explicit table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from formulation.instance import Instance
+from formulation.options import Goal
+from formulation.outcome import Limits, Outcome
+from solvers.double_check import case_split, certificate, exact, highs, presolve
+from solvers.double_check.claim import Answer, Ask, Claim, Verdict, claims_of
+
+
+class Route(NamedTuple):
+    """A way to ask again: its name, the same in words, and the function that asks."""
+
+    name: str
+    summary: str
+    ask: Ask
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("line_dp", "the dynamic programme over the line", exact.route("line_dp", exact.line_dp)),
+    Route("state_dp", "the dynamic programme over device states", exact.route("state_dp", exact.state_dp)),
+    Route("brute_force", "brute force", exact.route("brute_force", exact.brute_force)),
+    Route("case_split", "the case split", case_split.ask),
+    Route("presolve", "presolve on", presolve.ask),
+    Route("highs", "HiGHS", highs.ask),
+    Route("certificate", "a certificate", certificate.ask),
+)
+"""In the order in which they are asked: the ones that cannot be stopped come last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one route said about one goal of an outcome, and how long it took."""
+
+    route: Route
+    goal: Goal
+    claim: Claim
+    answer: Answer
+    seconds: float
+
+
+def double_check(
+    instance: Instance, outcome: Outcome, limits: Limits, routes: Sequence[Route] = ROUTES
+) -> Iterator[Check]:
+    """Yield the answer of every route to everything that an outcome claims to be proved.
+
+    The time limit is that of all of them together: each may take an equal part of what is left, so that what one
+    does not need goes to the others. Once stopped, the rest is out of time.
+    """
+    began = time.monotonic()
+    pairs = [(claim, route) for claim in claims_of(instance, outcome) for route in routes]
+    for at, (claim, route) in enumerate(pairs):
+        started = time.monotonic()
+        part = limits
+        if limits.time_limit_s is not None:
+            left = began + limits.time_limit_s - started
+            part = replace(limits, time_limit_s=left / (len(pairs) - at))
+        answer = _ask(claim, route, part)
+        yield Check(route, claim.goal, claim, answer, time.monotonic() - started)
+
+
+def _ask(claim: Claim, route: Route, limits: Limits) -> Answer:
+    if claim.threshold is not None and claim.threshold < 0:
+        return Answer(Verdict.NOT_APPLICABLE, f"nothing is below {claim.words(0)}")
+    if limits.stopped() or (limits.time_limit_s is not None and limits.time_limit_s <= 0):
+        return Answer(Verdict.OUT_OF_TIME, "no time was left")
+    return route.ask(claim, limits)

@@ -1,0 +1,210 @@
+"""Megatron-LM's uniform configurations: tensor-parallel degree t, pipeline degree p, data-parallel degree d.
+
+Megatron-LM (Narayanan et al., SC'21, arXiv 2104.04473, section 3) runs one (t, p, d) with ``t * p * d`` devices
+on a whole model and leaves the choice to its user, with advice: t inside a server, then p so that the model fits,
+then d. Published numbers come from trying configurations, so all of them are tried here: each is priced by the
+evaluator, and the best one that keeps every rule (memory, the user's demands) is returned. Readings:
+
+- *Ranks*: tensor parallelism innermost, then data, then pipeline (Megatron's default order), so a stage has
+  ``t * d`` devices that follow one another on the line. All devices are used, and t divides those of a server.
+- *Stages*: Megatron divides the blocks of a Transformer evenly and refuses a p that does not divide them. Here a
+  block is a run of two or more layers whose names agree up to their first number (``h.3``, ``layer2.0``); numbers
+  of blocks differ by at most one, larger ones first, so that no p is lost. What stands before the first block goes
+  to the first stage, what stands between blocks or behind the last one to the block before. A model without blocks
+  is divided by the number of its layers in the same way.
+- *Forms*: t = 1 is form 0 everywhere. For t > 1 see :func:`paired_forms`.
+- *Rules*: t must be an allowed tensor-parallel degree. Where an instance names none, a stage is one replica on all
+  of its devices: then either t > 1 and d = 1, or t = 1 and form 0 on d devices, which is data parallelism.
+- *Recomputation*: in all stages or in none, as far as the instance allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from formulation.evaluate import Evaluation, evaluate
+from formulation.groups import Group, line_group, modes
+from formulation.instance import Instance
+from formulation.layers import Split
+from formulation.outcome import Limits, Outcome, Proof
+from formulation.plan import Plan, Span, Stage
+from formulation.tables import build_tables
+from solvers.naive_model_parallel import equal_parts
+from solvers.viterbi import best_forms
+
+NAME = "megatron"
+ROWS, ADDED, COLUMNS = 0, 1, 2
+"""Forms by the layout of what they make: split by rows, whole after a sum, split by columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One configuration; ``replicas`` and ``recompute`` are what the groups of its plan say."""
+
+    tensor: int
+    pipeline: int
+    data: int
+    replicas: int
+    recompute: bool
+
+    def __str__(self) -> str:
+        again = ", recomputing" if self.recompute else ""
+        return f"t = {self.tensor}, p = {self.pipeline}, d = {self.data}{again}"
+
+
+def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
+    """Return the best configuration that keeps every rule (proof FEASIBLE), or none (UNKNOWN).
+
+    Ties go to the configuration tried first. ``limits`` bind between configurations. Cost: an evaluation for each
+    of at most 4 * (divisors of the number of devices)**2 configurations.
+    """
+    start, given = time.perf_counter(), limits or Limits()
+    best: tuple[Evaluation, Plan, Configuration] | None = None
+    tried = kept = 0
+    for configuration in configurations(instance):
+        spent = time.perf_counter() - start
+        if given.stopped() or (given.time_limit_s is not None and spent > given.time_limit_s):
+            break
+        plan = plan_of(instance, configuration)
+        found = evaluate(instance, plan)
+        tried, kept = tried + 1, kept + found.feasible
+        if found.feasible and (best is None or _values(found) < _values(best[0])):
+            best = found, plan, configuration
+    seconds = time.perf_counter() - start
+    note = f"{kept} of the {tried} configurations that were tried keep the rules"
+    if best is None:
+        return Outcome(NAME, Proof.UNKNOWN, seconds=seconds, notes=(note,))
+    found, plan, configuration = best
+    return Outcome(NAME, Proof.FEASIBLE, plan, found.objective, None, seconds, (str(configuration), note))
+
+
+def configurations(instance: Instance) -> Iterator[Configuration]:
+    """Yield every configuration that the instance's rules on sharing work allow, fewest stages first."""
+    most = len(block_spans(instance))
+    for pipeline in range(1, min(instance.devices, most) + 1):
+        if instance.devices % pipeline:
+            continue
+        each = instance.devices // pipeline
+        ways = modes(instance, each)
+        for again in sorted({recompute for _, recompute in ways}):
+            replicas = [copies for copies, recompute in ways if recompute is again]
+            # Form 0 on every device costs the same however the devices are counted: the most replicas say it best.
+            yield Configuration(1, pipeline, each, max(replicas), again)
+            for copies in replicas:
+                tensor = each // copies
+                if tensor > 1 and all(server.devices % tensor == 0 for server in instance.servers):
+                    yield Configuration(tensor, pipeline, copies, copies, again)
+
+
+def plan_of(instance: Instance, configuration: Configuration) -> Plan:
+    """Return the plan of a configuration. Raises ValueError if it does not take all devices."""
+    each, over = divmod(instance.devices, configuration.pipeline)
+    if over or configuration.tensor * configuration.data != each:
+        raise ValueError(f"{configuration} does not take {instance.devices} devices")
+    stages: list[Stage] = []
+    for index, span in enumerate(stage_spans(instance, configuration.pipeline)):
+        group = line_group(instance, index * each, each, configuration.replicas, configuration.recompute)
+        forms = paired_forms(instance, span) if configuration.tensor > 1 else _by_rows(instance, group, span)
+        stages.append(Stage(span, group, forms))
+    return Plan(tuple(stages))
+
+
+def stage_spans(instance: Instance, stages: int) -> tuple[Span, ...]:
+    """Return the layers of ``stages`` stages with equally many blocks. Raises ValueError for too many stages."""
+    blocks = block_spans(instance)
+    if not 1 <= stages <= len(blocks):
+        raise ValueError(f"{stages} stages for {len(blocks)} blocks, expected between 1 and one each")
+    ends = list(itertools.accumulate(equal_parts(len(blocks), stages), initial=0))
+    starts = [0, *(blocks[end].first for end in ends[1:-1]), len(instance.layers)]
+    return tuple(Span(first, stop) for first, stop in itertools.pairwise(starts))
+
+
+def block_spans(instance: Instance) -> tuple[Span, ...]:
+    """Return the repeated blocks in execution order; every layer is one where the names show none."""
+    names = [_block_name(layer.name) for layer in instance.layers]
+    found: list[Span] = []
+    first = 0
+    for name, run in itertools.groupby(names):
+        stop = first + len(list(run))
+        if name is not None and stop - first > 1:
+            found.append(Span(first, stop))
+        first = stop
+    return tuple(found) if len(found) > 1 else tuple(Span(at, at + 1) for at in range(len(names)))
+
+
+def _block_name(name: str) -> str | None:
+    """Return a layer's name up to its first number (``h.3`` of ``h.3.attn.proj``); None without such a number."""
+    parts = name.split(".")
+    at = next((at for at, part in enumerate(parts) if at and part.isdecimal()), None)
+    return None if at is None else ".".join(parts[: at + 1])
+
+
+def paired_forms(instance: Instance, span: Span) -> tuple[int, ...]:
+    """Return the forms of a tensor-parallel stage, one per layer (FOLLOW layers: 0).
+
+    Two matrices with nothing but their layout between them make a pair (Shoeybi et al., arXiv 1909.08053, section
+    3): the first is split by columns (form 2), what stands between works on its columns, the second is split by
+    rows (form 1) and sums its output, which is whole on every device again. A matrix is the first of a pair if
+    all that it makes ends in matrices of the stage that can be second; any other one takes its input whole and
+    sums its output (form 1). Joins keep columns between a pair, and are whole elsewhere. A layer that may not take
+    its form works on rows (form 0) if it may, else in the first form that it may take.
+    """
+    first_of_pair = _first_of_pairs(instance, span)
+    taken = _producers(instance, span)
+    by_columns: set[int] = set()
+    forms = dict.fromkeys(span.layers, 0)
+    for layer in span.layers:
+        row = instance.layers[layer]
+        fed = any(one in by_columns for one in taken[layer])
+        columns = fed if row.split is not Split.MATRIX else layer in first_of_pair and not fed
+        if row.split is not Split.FOLLOW:
+            wanted = COLUMNS if columns else ADDED
+            fallback = ROWS if ROWS in row.allowed_forms else row.allowed_forms[0]
+            forms[layer] = wanted if wanted in row.allowed_forms else fallback
+            columns = forms[layer] == COLUMNS
+        if columns:
+            by_columns.add(layer)
+    return tuple(forms.values())
+
+
+def _first_of_pairs(instance: Instance, span: Span) -> set[int]:
+    """Return the matrices whose columns end, through other layers, in matrices of the span that can sum."""
+    consumers: dict[int, list[int]] = {}
+    for edge in instance.edges:
+        consumers.setdefault(edge.producer, []).append(edge.consumer)
+    ends_well: dict[int, bool] = {}
+    found: set[int] = set()
+    for layer in reversed(span.layers):
+        row = instance.layers[layer]
+        after = consumers.get(layer, [])
+        closed = bool(after) and all(one in span and ends_well[one] for one in after)
+        matrix = row.split is Split.MATRIX
+        if matrix and closed and COLUMNS in row.allowed_forms:
+            found.add(layer)
+        passes = row.split is Split.FOLLOW or COLUMNS in row.allowed_forms
+        ends_well[layer] = ADDED in row.allowed_forms if matrix else closed and passes
+    return found
+
+
+def _producers(instance: Instance, span: Span) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {layer: [] for layer in span.layers}
+    for edge in instance.edges:
+        if edge.consumer in span and edge.producer in span:
+            found[edge.consumer].append(edge.producer)
+    return found
+
+
+def _by_rows(instance: Instance, group: Group, span: Span) -> tuple[int, ...]:
+    """Return form 0 for every layer; those that may not take it take the forms that move least."""
+    rows = tuple(
+        replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
+    )
+    return best_forms(build_tables(replace(instance, layers=rows), (group,)), 0, span)
+
+
+def _values(found: Evaluation) -> tuple[int, ...]:
+    """Return the values of all goals in order. A plan that keeps every rule has a price."""
+    return (found.objective or 0, *found.further)

@@ -1,0 +1,196 @@
+"""The exact solver for the time of a step: latency and bottleneck weighed against each other, and proved.
+
+A step of M micro-batches takes ``latency + (M - 1) * bottleneck`` with a flush, ``M * latency`` without a pipeline
+and ``M * bottleneck`` without a flush (``formulation.goals``). The last is the bottleneck again and goes to the
+dynamic programme over device states (``solvers.states``); for the others see ``solvers.paced.intervals``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+from formulation.evaluate import evaluate
+from formulation.groups import possible_groups
+from formulation.instance import Instance
+from formulation.options import Goal, Schedule
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from formulation.plan import Plan
+from formulation.tables import FORBIDDEN, Tables, build_tables
+from solvers.cpsat.stage_limits import StageLimits
+from solvers.cpsat.start import first_plan
+from solvers.hybrid import StageTimes, stage_times
+from solvers.paced.blocks import StageSpans
+from solvers.paced.intervals import Intervals, Sizes
+from solvers.paced.plans import Plans
+from solvers.paced.sequence import Weights
+from solvers.paced.steps import flat_steps
+from solvers.states import solver as states
+from solvers.states.stage_table import StageTable
+from solvers.states.states import StateSpace, state_space
+
+NAME = "paced_dp"
+LARGEST = 1 << 60
+
+
+def reason_against(instance: Instance) -> str | None:
+    """Return None if the search sees the whole instance, else what it does not see."""
+    if instance.goals[0] is not Goal.ITERATION_TIME:
+        return f"{NAME} minimises the time of a step, the first goal is {instance.goals[0]}"
+    closed = [name for name in instance.demands.named() if name in ("no_cut", "together")]
+    if closed:
+        return f"{NAME} may cut anywhere and does not see the constraints {', '.join(closed)}"
+    return states.reason_against(_for_bottleneck(instance))
+
+
+def _for_bottleneck(instance: Instance) -> Instance:
+    return replace(instance, goals=(Goal.BOTTLENECK,))
+
+
+def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None = None) -> Outcome:
+    """Find the best plan and prove it, or the best within the limits with an honest bound.
+
+    ``sizes`` steer the work, not the answer. Raises ValueError where :func:`reason_against` has one, where there
+    are too many states, where the objective could leave 64 bits, and as ``solvers.hybrid.stage_times`` does.
+    """
+    reason = reason_against(instance)
+    if reason is not None:
+        raise ValueError(reason)
+    began, limits = time.monotonic(), limits or Limits()
+    if not instance.training.schedule.flushes:
+        return _without_flush(instance, limits)
+    tables = build_tables(instance, possible_groups(instance))
+    search = _Search(instance, limits, began, weights_of(instance), ceiling(tables) + 1)
+    first = first_plan(tables)
+    if first is not None:
+        search.take(first)
+    search.tell()
+    search.run(tables, first, sizes or Sizes())
+    return search.outcome()
+
+
+def weights_of(instance: Instance) -> Weights:
+    """Return what the objective weighs latency and bottleneck with, for schedules with a flush."""
+    steps = instance.training.micro_batches
+    return Weights(steps, 0) if instance.training.schedule is Schedule.NAIVE else Weights(1, steps - 1)
+
+
+def ceiling(tables: Tables) -> int:
+    """Return a value that no plan's objective exceeds. Raises ValueError where that leaves 64-bit sums."""
+    inside = tables.inside * (tables.inside < FORBIDDEN)
+    longest = int(tables.compute.max(axis=0).sum() + inside.max(axis=(0, 2)).sum())
+    if tables.between.size:
+        longest += int(tables.between.max(axis=(0, 2, 3)).sum())
+    if tables.activation.size:
+        longest += int((tables.activation + tables.gradient).max(axis=0).sum())
+    most = weights_of(tables.instance).value(longest, longest)
+    if most >= LARGEST:
+        raise ValueError(f"the times of a step add up to {most} ns, more than 64-bit sums can hold")
+    return most
+
+
+def _without_flush(instance: Instance, limits: Limits) -> Outcome:
+    """Return the outcome for the bottleneck, times the micro-batches."""
+    steps = instance.training.micro_batches
+
+    def times(value: int | None) -> int | None:
+        return None if value is None else steps * value
+
+    told = replace(limits, progress=lambda one: limits.progress(Progress(times(one.objective), times(one.bound))))
+    found = states.solve(_for_bottleneck(instance), told)
+    return replace(
+        found,
+        solver=NAME,
+        objective=times(found.objective),
+        bound=times(found.bound),
+        notes=(*found.notes, "a step without a flush takes the bottleneck once for every micro-batch"),
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """The best plan and its price; ``upper`` is above every price while there is none."""
+
+    instance: Instance
+    limits: Limits
+    began: float
+    weights: Weights
+    upper: int
+    plan: Plan | None = None
+    lower: int = 0
+    _intervals: Intervals | None = field(default=None)
+
+    def run(self, tables: Tables, first: Plan | None, sizes: Sizes) -> None:
+        """Search until the bound meets the plan, or the limits are used up."""
+        times = stage_times(tables)
+        if self.over():
+            return
+        space = state_space(tables)
+        spans, steps = StageSpans(StageLimits(times)), flat_steps(space, tables)
+        if self.over():
+            return
+        plans = Plans(spans, self.weights, self.upper, self.take)
+        self._intervals = intervals = Intervals(plans, steps, sizes)
+        intervals.look(first)
+        if self.plan is None and not self.over():
+            self._find_any(times, space)
+            intervals.look(self.plan)
+        if self.over() or self.lower >= self.upper:
+            return
+        intervals.begin()
+        while self.lower < self.upper:
+            self.lower = max(self.lower, intervals.bound)
+            self.tell()
+            if self.lower >= self.upper or self.over():
+                break
+            intervals.step()
+
+    def _find_any(self, times: StageTimes, space: StateSpace) -> None:
+        """Find any plan that keeps its memory, or that there is none (``solvers.states``)."""
+        tables = replace(times.tables, instance=_for_bottleneck(self.instance))
+        search = states.Search(space, StageTable(replace(times, tables=tables)), self.limits, self.began)
+        if search.ask(FORBIDDEN - 1) is False:
+            self.lower = self.upper
+        elif search.plan is not None and self._intervals is not None:
+            self._intervals.plans.upper = self.take(search.plan)
+
+    def take(self, plan: Plan) -> int:
+        """Keep a plan if it is the best so far, at the evaluator's price; return the best price.
+
+        Raises FalseClaimError for a plan that breaks a rule.
+        """
+        found = evaluate(self.instance, plan)
+        if found.violations or found.objective is None:
+            broken = "; ".join(violation.message for violation in found.violations)
+            raise FalseClaimError(f"{NAME}: proposed a plan that breaks rules: {broken}")
+        if found.objective < self.upper:
+            self.plan, self.upper = plan, found.objective
+            self.tell()
+        return self.upper
+
+    def over(self) -> bool:
+        """Tell whether the limits are used up."""
+        limit = self.limits.time_limit_s
+        late = limit is not None and time.monotonic() >= self.began + limit
+        return late or self.limits.stopped()
+
+    def tell(self) -> None:
+        """Report the best plan and the bound."""
+        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
+
+    def outcome(self) -> Outcome:
+        """Say what came of the search."""
+        proof = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE
+        if self.lower >= self.upper:
+            proof = Proof.INFEASIBLE if self.plan is None else Proof.OPTIMAL
+        asked = 0 if self._intervals is None else self._intervals.evaluated
+        mended = 0 if self._intervals is None else len(self._intervals.plans.corrections)
+        return Outcome(
+            solver=NAME,
+            proof=proof,
+            plan=self.plan,
+            objective=None if self.plan is None else self.upper,
+            bound=None if proof is Proof.INFEASIBLE else self.lower,
+            seconds=time.monotonic() - self.began,
+            notes=(f"{asked} networks evaluated, {mended} stages corrected for memory",),
+        )
