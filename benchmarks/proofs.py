@@ -2,7 +2,7 @@
 
 ResNet-152 at operator grain on a fast network (300 GB/s inside pairs, 12.5 GB/s between), with and without memory
 that binds (1F1B, no recomputation), by CP-SAT over whole stages and by the dynamic programme over device states;
-HetPipe's cluster of four card types, by both; the twelve paper cases. Each row: layers, devices, solver, proof,
+HetPipe's cluster of four card types, by both; GPT-3 175B; the twelve paper cases. Each row: layers, devices, solver, proof,
 objective, bound, gap, seconds of loading and of the whole search. Rows not proved within the limit say so.
 With ``--certify`` proved rows also have the number of labels of their certificate, the bytes of its file, and the
 seconds to make and to verify it.
@@ -63,6 +63,7 @@ def rows() -> Iterator[Row]:
         free = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
         for solver in ("cpsat_stages", "state_dp"):
             yield Row(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, solver)
+    yield Row("gpt3, 128 devices, replicas, memory", "../benchmarks/instances/gpt3.yaml", (), "state_dp")
     for model in ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152"):
         for batch in (64, 128):
             override = (f"training.global_batch={batch}",)

@@ -74,7 +74,7 @@ def _agreement(outcome: Outcome, second: Outcome) -> str:
         return SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
     if second.bound is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
         blind = ", ".join(second.blind_to)
-        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.bound}"
+        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.bound} ns"
     if second.proof is Proof.FEASIBLE:
         return f"not cross-checked in full: the best plan of {second.solver} takes {second.objective} ns"
     return f"not cross-checked: {second.solver} says nothing here"
