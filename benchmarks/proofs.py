@@ -2,8 +2,9 @@
 
 ResNet-152 at operator grain on a fast network (300 GB/s inside pairs, 12.5 GB/s between), with and without memory
 that binds (1F1B, no recomputation), by CP-SAT over whole stages and by the dynamic programme over device states;
-HetPipe's cluster of four card types, by both; GPT-3 175B; the twelve paper cases. Each row: layers, devices, solver, proof,
-objective, bound, gap, seconds of loading and of the whole search. Rows not proved within the limit say so.
+HetPipe's cluster of four card types, by both; GPT-3 175B on 128 cards; the twelve paper cases. Each row: layers,
+devices, solver, proof, objective, bound, gap, seconds of loading and of the whole search. Rows that are not proved
+within the limit say so.
 With ``--certify`` proved rows also have the number of labels of their certificate, the bytes of its file, and the
 seconds to make and to verify it.
 """
