@@ -67,15 +67,17 @@ Byname = Field(strict=False)
 
 
 def _goals(value: object) -> object:
-    """Take one goal or a list of different ones. Raises ValueError for a goal that is named twice."""
+    """Take one goal or a list of different ones. Raises ValueError for none, and for one that is named twice."""
     goals = [value] if isinstance(value, str) else value
+    if goals == []:
+        raise ValueError("expected one goal or more, got an empty list")
     if isinstance(goals, list) and len({str(goal) for goal in goals}) < len(goals):
         raise ValueError("expected different goals, got one twice")
     return goals
 
 
 Goals = Annotated[
-    Annotated[tuple[Annotated[Goal, Byname], ...], Field(min_length=1, strict=False)],
+    Annotated[tuple[Annotated[Goal, Byname], ...], Field(strict=False)],
     BeforeValidator(_goals),
     Shown(
         {
