@@ -1,16 +1,18 @@
 """Run a solver and hold its claim to account: every outcome that anyone sees has passed through here.
 
 The evaluator recomputes each claim (``formulation.outcome.checked``). A proof of CP-SAT is then compared with
-that of a second exact method, the dynamic programme over the line, which shares no search with it.
+that of a second exact method, which shares no search with it: a dynamic programme over the line or over device
+states, or for the time of a step the branch and bound over bottlenecks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from formulation.options import Placement
+from formulation.options import Goal, Placement
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from solvers.catalogue import find_solver
 from solvers.in_order import solve_in_order
@@ -20,8 +22,14 @@ if TYPE_CHECKING:
 
 MAIN_SOLVER = "cpsat"
 SECOND_SOLVER = "line_dp"
-SAME_OPTIMUM = "the exact dynamic programme over the line finds the same optimum"
-SAME_INFEASIBLE = "the exact dynamic programme over the line finds no plan either"
+METHODS = {
+    "line_dp": "the exact dynamic programme over the line",
+    "state_dp": "the exact dynamic programme over device states",
+    "paced_dp": "the exact branch and bound over bottlenecks",
+}
+"""Exact methods that a proof of CP-SAT is compared with, in words."""
+SAME_OPTIMUM = "{} finds the same optimum"
+SAME_INFEASIBLE = "{} finds no plan either"
 
 
 class RefutedError(FalseClaimError):
@@ -59,7 +67,7 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
     if left is not None and left <= 0:
         return _noted(outcome, "not cross-checked: the time limit was used up")
     try:
-        second = solve_checked(instance, SECOND_SOLVER, replace(limits, time_limit_s=left))
+        second = _second(instance, replace(limits, time_limit_s=left))
     except ValueError as error:
         return _noted(outcome, f"not cross-checked: {SECOND_SOLVER} cannot take this instance ({error})")
     problem = contradiction(outcome, second)
@@ -68,26 +76,31 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
     return _noted(outcome, _agreement(outcome, second))
 
 
+def _second(instance: Instance, limits: Limits) -> Outcome:
+    """Ask an exact method that sees this instance for its first goal; the one over the line where none does.
+
+    Raises ValueError where that one cannot take it either.
+    """
+    first = replace(instance, goals=instance.goals[:1])
+    beyond_line = instance.constraints.memory or instance.constraints.placement is not Placement.LINE
+    if instance.goals[0] is Goal.ITERATION_TIME or beyond_line:
+        name = "paced_dp" if instance.goals[0] is Goal.ITERATION_TIME else "state_dp"
+        with contextlib.suppress(ValueError):
+            return solve_checked(first, name, limits)
+    return solve_checked(first, SECOND_SOLVER, limits)
+
+
 def _agreement(outcome: Outcome, second: Outcome) -> str:
     """Say what a second outcome that does not contradict a proof is worth."""
     if second.proof is outcome.proof:
-        return SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
+        same = SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
+        return same.format(METHODS.get(second.solver, second.solver))
     if second.bound is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
         blind = ", ".join(second.blind_to)
         return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.bound} ns"
     if second.proof is Proof.FEASIBLE:
         return f"not cross-checked in full: the best plan of {second.solver} takes {second.objective} ns"
     return f"not cross-checked: {second.solver} says nothing here"
-
-
-def _why_unproved(instance: Instance, second: Outcome) -> str:
-    """Say why the second method, which contradicts nothing, proves nothing either."""
-    if second.blind_to:
-        bound = "" if second.bound is None else f"; its bound without it, {second.bound} ns, agrees"
-        return f"{SECOND_SOLVER} cannot see {', '.join(second.blind_to)}{bound}"
-    if instance.constraints.placement is not Placement.LINE:
-        return f"{SECOND_SOLVER} knows the line of devices only, placement is {instance.constraints.placement}"
-    return f"{SECOND_SOLVER} was stopped before its end"
 
 
 def contradiction(one: Outcome, other: Outcome) -> str | None:

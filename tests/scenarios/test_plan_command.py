@@ -9,12 +9,13 @@ from formulation.evaluate import evaluate
 from ingest.plan_file import read_plan
 from ingest.scenario import load_scenario
 from scenarios.double_checking import NOTHING_PROVED
-from scenarios.running import SAME_OPTIMUM
+from scenarios.running import METHODS, SAME_OPTIMUM
 from solvers import catalogue
 from solvers.double_check.routes import ROUTES
 from tests.scenarios.conftest import Command
 from tests.scenarios.fakes import broken, instead_of, wrong_excluded, wrong_price, wrong_proof
 
+SAME = SAME_OPTIMUM.format(METHODS["state_dp"])
 OPTIMUM_NS = 866_400
 
 
@@ -24,7 +25,7 @@ def test_json_holds_the_claim_and_the_plan(pipecut: Command, scenario: Path) -> 
     found = ran.json
     assert found["proof"] == "optimal" and found["solver"] == "cpsat" and found["scenario"] == "tiny"
     assert found["objective"] == found["bound"] == OPTIMUM_NS and found["gap"] == 0
-    assert isinstance(found["seconds"], float) and SAME_OPTIMUM in found["notes"]
+    assert isinstance(found["seconds"], float) and SAME in found["notes"]
     (stage,) = found["stages"]
     assert stage["layers"] == ["conv1", "relu1", "conv2", "relu2", "fc[3]"]
     assert stage["devices"] == {"node0": 2, "node1": 2} and len(stage["forms"]) == 5
@@ -45,14 +46,14 @@ def test_the_table_names_layers_and_devices_and_the_proof(pipecut: Command, scen
     ran = pipecut("plan", scenario)
     assert ran.code == 0 and ran.err == ""
     assert "conv1 … fc[3] (5)" in ran.out and "2 x node0 + 2 x node1" in ran.out and "0·1" in ran.out
-    assert "866.4 us (866,400 ns)" in ran.out and "optimal, proved" in ran.out and SAME_OPTIMUM in ran.out
+    assert "866.4 us (866,400 ns)" in ran.out and "optimal, proved" in ran.out and SAME in ran.out
 
 
 def test_lines_of_text_are_never_wrapped(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    assert f"note       {SAME_OPTIMUM}\n" in pipecut("plan", scenario).out
+    assert f"note       {SAME}\n" in pipecut("plan", scenario).out
 
 
 def test_every_real_solver_shows_an_outcome(pipecut: Command, scenario: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_false_claim_is_never_shown_as_a_result(
 def test_the_cross_check_can_be_left_out(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert SAME_OPTIMUM not in pipecut("plan", scenario, "--no-cross-check", "--json").json["notes"]
+    assert SAME not in pipecut("plan", scenario, "--no-cross-check", "--json").json["notes"]
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", wrong_proof))
     assert pipecut("plan", scenario, "--no-cross-check").code == 0  # only the second method could have told
 
