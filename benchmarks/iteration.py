@@ -9,13 +9,12 @@ memory. Rows and columns as there; rows that are not proved within the limit say
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.proofs import FAST, SCENARIOS, Row
+from benchmarks.table import print_rows
 from formulation.outcome import Limits, Outcome, checked
 from ingest.scenario import load_scenario
 from solvers.paced.solver import solve
@@ -74,16 +73,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only instances whose name contains this text")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each search")
     arguments = parser.parse_args()
-    table: list[dict[str, Any]] = []
-    for row in rows():
-        if arguments.only in row.name:
-            table.append(prove(row, arguments.limit))
-            if not arguments.json:
-                if len(table) == 1:
-                    print(" | ".join(table[0]))
-                print(" | ".join(str(cell) for cell in table[-1].values()), flush=True)
-    if arguments.json:
-        json.dump(table, sys.stdout, indent=1)
+    chosen = (row for row in rows() if arguments.only in row.name)
+    print_rows((prove(row, arguments.limit) for row in chosen), as_json=arguments.json)
     return 0
 
 

@@ -12,8 +12,6 @@ seconds to make and to verify it.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.table import print_rows
 from formulation.certificate import certifiable, verify
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome, checked
@@ -122,16 +121,10 @@ def main() -> int:
     parser.add_argument("--certify", action="store_true", help="make and verify certificates as well")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each search")
     arguments = parser.parse_args()
-    table: list[dict[str, Any]] = []
-    for row in rows():
-        if arguments.only in row.name:
-            table.append(prove(row, arguments.limit, certified=arguments.certify))
-            if not arguments.json:
-                if len(table) == 1:
-                    print(" | ".join(table[0]))
-                print(" | ".join(str(cell) for cell in table[-1].values()), flush=True)
-    if arguments.json:
-        json.dump(table, sys.stdout, indent=1)
+    chosen = (row for row in rows() if arguments.only in row.name)
+    print_rows(
+        (prove(row, arguments.limit, certified=arguments.certify) for row in chosen), as_json=arguments.json
+    )
     return 0
 
 

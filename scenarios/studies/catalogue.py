@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,63 +21,24 @@ class StudyEntry(NamedTuple):
     load: Callable[[], Run]
 
 
-def _accpar() -> Run:
-    from scenarios.studies.accpar import run
-
-    return run
-
-
-def _fidelity() -> Run:
-    from scenarios.studies.fidelity import run
-
-    return run
-
-
-def _gpipe() -> Run:
-    from scenarios.studies.gpipe import run
-
-    return run
-
-
-def _ordering() -> Run:
-    from scenarios.studies.ordering import run
-
-    return run
-
-
-def _hetpipe() -> Run:
-    from scenarios.studies.hetpipe import run
-
-    return run
-
-
-def _pipedream() -> Run:
-    from scenarios.studies.pipedream import run
-
-    return run
-
-
-def _pipepar() -> Run:
-    from scenarios.studies.pipepar import run
-
-    return run
-
-
-def _sailor() -> Run:
-    from scenarios.studies.sailor import run
-
-    return run
+def _from(module: str) -> Callable[[], Run]:
+    """Return a function that imports a study when it is called."""
+    return lambda: importlib.import_module(f"scenarios.studies.{module}").run
 
 
 STUDIES: tuple[StudyEntry, ...] = (
-    StudyEntry("accpar", "AccPar's and HyPar's types and speed-ups", "docs/studies/accpar.md", _accpar),
-    StudyEntry("fidelity", "published times and memories, predicted", "docs/fidelity.md", _fidelity),
-    StudyEntry("gpipe", "GPipe's Table 1: how large a Transformer fits", "docs/studies/gpipe.md", _gpipe),
-    StudyEntry("ordering", "fixed schedules against the best order", "docs/studies/ordering.md", _ordering),
-    StudyEntry("hetpipe", "HetPipe's allocations on unlike GPUs", "docs/studies/hetpipe.md", _hetpipe),
-    StudyEntry("pipedream", "PipeDream's program and paper", "docs/studies/pipedream.md", _pipedream),
-    StudyEntry("pipepar", "PipePar's Tables I and II and its Fig. 4", "docs/studies/pipepar.md", _pipepar),
-    StudyEntry("sailor", "real runs of Sailor on GH200: time and memory", "docs/studies/sailor.md", _sailor),
+    StudyEntry("accpar", "AccPar's and HyPar's types and speed-ups", "docs/studies/accpar.md", _from("accpar")),
+    StudyEntry("fidelity", "published times and memories, predicted", "docs/fidelity.md", _from("fidelity")),
+    StudyEntry("gpipe", "GPipe's Table 1: how large a Transformer fits", "docs/studies/gpipe.md", _from("gpipe")),
+    StudyEntry(
+        "ordering", "fixed schedules against the best order", "docs/studies/ordering.md", _from("ordering")
+    ),
+    StudyEntry("hetpipe", "HetPipe's allocations on unlike GPUs", "docs/studies/hetpipe.md", _from("hetpipe")),
+    StudyEntry("pipedream", "PipeDream's program and paper", "docs/studies/pipedream.md", _from("pipedream")),
+    StudyEntry("pipepar", "PipePar's Tables I and II and its Fig. 4", "docs/studies/pipepar.md", _from("pipepar")),
+    StudyEntry(
+        "sailor", "real runs of Sailor on GH200: time and memory", "docs/studies/sailor.md", _from("sailor")
+    ),
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 from ingest.formats.dnn_partitioning import LINK_BYTES_PER_SECOND, Transfers, read_dnn_partitioning
 from ingest.formats.errors import FormatError
 from ingest.formats.json_source import LARGEST_FILE
+from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SIZE = 2.0**20
@@ -39,16 +40,7 @@ def written(tmp_path, data):
 
 
 def changed(where, value):
-    data = copy.deepcopy(GOOD)
-    *steps, last = where
-    target = data
-    for step in steps:
-        target = target[step]
-    if value is None:
-        del target[last]
-    else:
-        target[last] = value
-    return data
+    return edited(GOOD, where, value)
 
 
 def read(tmp_path, data, transfers=Transfers.AS_PROGRAM):

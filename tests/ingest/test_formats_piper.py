@@ -1,4 +1,3 @@
-import copy
 import json
 import os
 from pathlib import Path
@@ -8,6 +7,7 @@ import pytest
 from formulation.peers import ProfiledLayer, ProfiledModel
 from ingest.formats.errors import FormatError
 from ingest.formats.piper import TimeUnit, piper_problem, read_piper
+from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -53,16 +53,7 @@ def read(tmp_path, data, unit=TimeUnit.SECONDS):
 
 
 def changed(where, value):
-    data = copy.deepcopy(GOOD)
-    *steps, last = where
-    target = data
-    for step in steps:
-        target = target[step]
-    if value is None:
-        del target[last]
-    else:
-        target[last] = value
-    return data
+    return edited(GOOD, where, value)
 
 
 def test_a_small_file(tmp_path):

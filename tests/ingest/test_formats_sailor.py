@@ -1,4 +1,3 @@
-import copy
 import json
 import math
 import os
@@ -12,6 +11,7 @@ from ingest.formats.errors import FormatError
 from ingest.formats.sailor_folder import read_global_batch, read_machine, read_plans
 from ingest.formats.sailor_plan import read_sailor_plan
 from ingest.formats.sailor_profile import read_links, read_node_links, read_sizes, read_times
+from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CARD = ["GH-96", 4, "zone"]
@@ -171,16 +171,7 @@ def test_public_links():
 
 
 def changed(where, value):
-    data = copy.deepcopy(PLAN)
-    *steps, last = where
-    target = data
-    for step in steps:
-        target = target[step]
-    if value is None:
-        del target[last]
-    else:
-        target[last] = value
-    return data
+    return edited(PLAN, where, value)
 
 
 def test_a_plan(tmp_path):
