@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
+from formulation.forms import forms_on
 from formulation.instance import Instance
-from formulation.layers import Split
+from formulation.layers import FORMS, Split
 from formulation.memory import in_flight, optimizer_bytes, weight_versions
 from formulation.tables import Tables, Times
 from formulation.times import cut_bytes
@@ -24,7 +26,7 @@ class MemoryTables:
 
     A stage in slot k (counted from the last) of any plan holds ``copies(k) * weights + optimizer`` of every layer,
     ``stashed(k, kind)`` times its stash, ``kept(k)`` times what it received, ``received[kind, cut]``, and the
-    largest working set.
+    largest working set. ``possible`` tells, in the same places, which forms a layer's layout can have at all.
     """
 
     instance: Instance
@@ -35,6 +37,12 @@ class MemoryTables:
     received: Times
     capacity: tuple[int, ...]
     recomputes: tuple[bool, ...]
+    possible: NDArray[np.bool_]
+
+    def least(self, part: Times, kind: int | slice = slice(None)) -> Times:
+        """Return the least of a part, of one kind or of all, over the forms that are possible there."""
+        most = np.iinfo(np.int64).max
+        return part[kind].min(axis=-1, where=self.possible[kind], initial=most)
 
     def copies(self, slot: int) -> int:
         """Weights of every version kept, and the gradient. The slot fixes it: stages after it are ``slot``."""
@@ -67,7 +75,21 @@ def memory_tables(tables: Tables) -> MemoryTables:
             min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in tables.kinds
         ),
         recomputes=tuple(kind.recompute for kind in tables.kinds),
+        possible=np.array([_possible(instance, kind.tensor_parallel_degree) for kind in tables.kinds]),
     )
+
+
+def _possible(instance: Instance, degree: int) -> list[list[bool]]:
+    """Return by layer and form whether the layer can lie so in some stage on replicas of this degree.
+
+    A FOLLOW layer lies as its source does, and by rows (form 0) where the source is in another stage.
+    """
+    rows: list[list[bool]] = []
+    for layer, source in zip(instance.layers, instance.sources, strict=True):
+        follows = layer.split is Split.FOLLOW
+        forms = () if source is None else forms_on(instance.layers[source].allowed_forms, degree)
+        rows.append([form in forms or (follows and form == 0) for form in FORMS])
+    return rows
 
 
 def _received(tables: Tables) -> Times:

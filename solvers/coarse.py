@@ -34,7 +34,7 @@ class Coarse:
     """The smaller problem: its tables, its stage times, and what its runs of layers hold at least.
 
     ``fine`` are the tables of the layers; run ``a`` holds the layers from ``cuts[a]`` to ``cuts[a + 1]``. ``held``
-    has the same three forms for every run, each with the least of any form (None: memory is not limited).
+    has the same three forms for every run, each with the least of any possible form (None: memory is not limited).
     """
 
     cuts: tuple[int, ...]
@@ -105,9 +105,10 @@ def _small_memory(held: MemoryTables, small: Tables, cuts: tuple[int, ...]) -> M
     return replace(
         held,
         instance=small.instance,
-        weights=same(np.add.reduceat(held.weights.min(axis=2), starts, axis=1)),
-        optimizer=same(np.add.reduceat(held.optimizer.min(axis=2), starts, axis=1)),
-        stash=same(np.add.reduceat(held.stash.min(axis=2), starts, axis=1)),
-        working=same(np.maximum.reduceat(held.working.min(axis=2), starts, axis=1)),
+        weights=same(np.add.reduceat(held.least(held.weights), starts, axis=1)),
+        optimizer=same(np.add.reduceat(held.least(held.optimizer), starts, axis=1)),
+        stash=same(np.add.reduceat(held.least(held.stash), starts, axis=1)),
+        working=same(np.maximum.reduceat(held.least(held.working), starts, axis=1)),
         received=held.received[:, list(cuts)],
+        possible=np.ones((len(small.kinds), len(starts), 3), dtype=np.bool_),
     )

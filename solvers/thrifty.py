@@ -89,7 +89,8 @@ class Thrift:
         if rule not in self._behind:
             own = self._tables.inside[kind].min(axis=1)
             bytes_held = held.optimizer[kind] + rule[1] * held.weights[kind] + rule[2] * held.stash[kind]
-            rows = (np.append(part[::-1].cumsum()[::-1], 0) for part in (own, bytes_held.min(axis=1)))
+            least = bytes_held.min(axis=1, where=held.possible[kind], initial=np.iinfo(np.int64).max)
+            rows = (np.append(part[::-1].cumsum()[::-1], 0) for part in (own, least))
             self._behind[rule] = (next(rows), next(rows))
         return self._behind[rule]
 

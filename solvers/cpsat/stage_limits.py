@@ -58,10 +58,10 @@ class StageLimits:
         key = (kind, copies, kept)
         if key not in self._roomy:
             parts = (held.optimizer, held.weights, held.stash)
-            fixed, weights, stash = (_prefix(part[kind].min(axis=1)) for part in parts)
+            fixed, weights, stash = (_prefix(held.least(part, kind)) for part in parts)
             summed = fixed + copies * weights + stashed * stash
             needed = summed[None, :] - summed[:-1, None] + kept * held.received[kind, :-1, None]
-            needed[:, 1:] += _largest_so_far(held.working[kind].min(axis=1))
+            needed[:, 1:] += _largest_so_far(held.least(held.working, kind))
             self._roomy[key] = _ends([np.triu(needed <= held.capacity[kind], 1)], self.total)[0]
         return self._roomy[key]
 

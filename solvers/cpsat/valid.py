@@ -42,7 +42,7 @@ class Floors:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFloors:
-    """Prefix sums, by kind, of the least bytes that layers hold whatever their forms, without working sets."""
+    """Prefix sums, by kind, of the least bytes that layers hold in any possible form, without working sets."""
 
     tables: MemoryTables
     fixed: Times
@@ -77,7 +77,7 @@ def floors(tables: Tables) -> Floors:
 
 def _memory_floors(tables: Tables) -> MemoryFloors:
     held = memory_tables(tables)
-    least = (_prefix(part.min(axis=2)) for part in (held.optimizer, held.weights, held.stash))
+    least = (_prefix(held.least(part)) for part in (held.optimizer, held.weights, held.stash))
     return MemoryFloors(held, *least)
 
 

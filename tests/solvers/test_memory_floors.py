@@ -1,0 +1,95 @@
+"""What layers hold at least: over the forms that their layout can have, and no others."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.demands import with_constraints
+from formulation.evaluate import evaluate
+from formulation.forms import forms_on
+from formulation.groups import possible_groups
+from formulation.instance import Instance
+from formulation.layers import Split
+from formulation.memory_tables import memory_tables
+from formulation.options import Constraints, Schedule, Training
+from formulation.outcome import Limits, checked
+from formulation.plan import Span
+from formulation.tables import FORBIDDEN, build_tables
+from formulation.times import layout_form
+from solvers import brute_force
+from solvers.coarse import coarsen
+from solvers.cpsat import staged
+from solvers.cpsat.stage_limits import StageLimits
+from solvers.cpsat.valid import floors, furthest
+from solvers.hybrid import stage_times
+from solvers.states import solver
+from solvers.thrifty import Thrift
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.generators import instances, layer_graphs
+from tests.solvers.test_cpsat_memory import limited
+from tests.solvers.test_cpsat_staged_memory import ALONE
+from tests.solvers.test_freedoms import degrees, has_groups
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+COPIED = tuple(matrix(name, 10, weights=100, allowed=(0,)) for name in "ab")
+"""Two layers that every device holds whole, though other layers of their kind could be divided."""
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(instances(layers=layer_graphs(max_layers=4)), degrees)
+def test_possible_forms_are_those_of_some_stage(instance: Instance, allowed: tuple[int, ...]) -> None:
+    instance = with_constraints(instance, Constraints(tensor_parallel_degrees=allowed))
+    assume(has_groups(instance))
+    tables = build_tables(instance, possible_groups(instance))
+    held = memory_tables(tables)
+    for at, kind in enumerate(tables.kinds):
+        found = np.zeros(held.possible.shape[1:], dtype=np.bool_)
+        for first, stop in itertools.combinations(range(len(instance.layers) + 1), 2):
+            rows = instance.layers[first:stop]
+            for layer in range(first, stop):
+                source = layout_form(instance, Span(first, stop), layer)
+                if source is None:
+                    found[layer, 0] = True
+                elif rows[source - first].split is not Split.FOLLOW:
+                    taken = forms_on(rows[source - first].allowed_forms, kind.tensor_parallel_degree)
+                    found[layer, list(taken)] = True
+        assert np.array_equal(held.possible[at], found)
+
+
+def test_no_floor_counts_on_a_form_that_a_layer_may_not_take() -> None:
+    """A device holds 200 bytes of each layer, weights and gradients; halved, both would fit into 300."""
+    training = Training(1, optimizer_bytes_per_parameter=0, schedule=Schedule.GPIPE)
+    instance = limited(instance_of(chain(COPIED, [0]), mesh(2), PLAIN, training), 300, Schedule.GPIPE)
+    tables = build_tables(instance, tuple(one for one in possible_groups(instance) if one.devices == 2))
+    limits, coarse = StageLimits(stage_times(tables)), coarsen(tables)
+    assert limits.ends(0, 0, FORBIDDEN).tolist() == [1, 2, 2]
+    assert furthest(floors(tables), 0, 0, FORBIDDEN).tolist() == [1, 2, 2]
+    assert coarse.held is not None and coarse.held.weights[0].tolist() == [[100] * 3] * 2
+    more_held = Thrift(tables, memory_tables(tables))._least_behind(0, 0)[1]
+    assert more_held.tolist() == [400, 200, 0]
+
+
+@st.composite
+def tight(draw: st.DrawFn) -> Instance:
+    """Memory near to what some plan needs, forms restricted, degrees chosen: floors decide often."""
+    instance = draw(instances(layers=layer_graphs(max_layers=4), costs=ALONE))
+    constraints = Constraints(memory=True, tensor_parallel_degrees=draw(degrees))
+    free = with_constraints(limited(instance, 1 << 50, draw(st.sampled_from(Schedule))), constraints)
+    assume(has_groups(free))
+    plans = list(itertools.islice(brute_force.plans(free), 200))
+    assume(plans)
+    needed = max(one.memory_bytes for one in evaluate(free, draw(st.sampled_from(plans))).stages)
+    return with_constraints(limited(instance, max(1, needed), free.training.schedule), constraints)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(tight())
+def test_optima_are_those_of_brute_force(instance: Instance) -> None:
+    expected = brute_force.solve(instance)
+    for solve in (solver.solve, staged.solve):
+        found = checked(instance, solve(instance, Limits(workers=1)))
+        assert (found.proof, found.objective) == (expected.proof, expected.objective)
