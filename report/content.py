@@ -18,6 +18,7 @@ from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
 from report.accounting import spent_of
 from report.claims import meaning_of
+from report.curve import curve_of
 from report.measures import measures_of
 from report.simulation import Simulation, peak_formula_bytes
 from report.window import EVENT_COLUMNS, events_of, shown_by_default, window_of
@@ -180,11 +181,7 @@ def _samples(memory: DeviceMemory, simulation: Simulation) -> list[list[int]]:
     """Return the curve as (time, bytes from then on); of a long one, the extremes of equal parts of the run."""
     limit = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES // len(simulation.ranks)))
     makespan = max(1, simulation.timeline.makespan_ns)
-    points = list(zip(memory.time_ns.tolist(), memory.held_bytes.tolist(), strict=True))
-    kept: dict[int, int] = dict(points)  # of several at one moment, the last is what goes on being held
-    if memory.peak_ns in kept:
-        kept[memory.peak_ns] = max(kept[memory.peak_ns], memory.peak_bytes)
-    rows = [[time, held] for time, held in kept.items()]
+    rows = [[time, held] for time, held in curve_of(memory).items()]
     if len(rows) <= 2 * limit:
         return rows
     parts: dict[int, list[list[int]]] = {}

@@ -63,11 +63,11 @@ def window_of(timeline: Timeline, shown: int) -> Window:
 
 def events_of(timeline: Timeline, window: Window) -> list[Row]:
     """Return passes, updates and messages that touch the window, as rows of EVENT_COLUMNS."""
-    critical = {(event.label, event.transfer) for event in critical_chain(timeline)}
+    critical = {(event.entry, event.transfer) for event in critical_chain(timeline)}
     return [*_entries(timeline, window, critical), *_messages(timeline, window, critical)]
 
 
-Critical = set[tuple[str, bool]]
+Critical = set[tuple[int, bool]]
 
 
 def _entries(timeline: Timeline, window: Window, critical: Critical) -> Iterator[Row]:
@@ -75,14 +75,13 @@ def _entries(timeline: Timeline, window: Window, critical: Critical) -> Iterator
     for at in _touching(times.start_ns, times.stop_ns, window):
         if program.kind[at] == JOIN:
             continue
-        label = program.label(at)
         yield [
             LETTERS[int(program.kind[at])],
             int(program.stage[at]),
             int(program.micro_batch[at]),
             int(times.start_ns[at]),
             int(times.stop_ns[at]),
-            int((label, False) in critical),
+            int((at, False) in critical),
         ]
 
 
@@ -98,7 +97,7 @@ def _messages(timeline: Timeline, window: Window, critical: Critical) -> Iterato
             int(program.micro_batch[at]),
             int(times.depart_ns[at]),
             int(times.arrive_ns[at]),
-            int((program.label(at), True) in critical),
+            int((at, True) in critical),
         ]
 
 

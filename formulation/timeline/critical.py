@@ -40,8 +40,12 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An action, synchronisation or update (``transfer`` false), or the message that it sends, on the chain."""
+    """An action, synchronisation or update (``transfer`` false), or the message that it sends, on the chain.
 
+    ``entry`` is its place in the program, ``label`` what it is called.
+    """
+
+    entry: int
     label: str
     transfer: bool
     start_ns: int
@@ -108,7 +112,7 @@ class _Follower:
         while step is not None and self.kind[step[0]] == JOIN:
             reason, step = self._before_entry(step[0])
         label = f"{self.stage[at]}{LETTERS[self.kind[at]]}{self.micro_batch[at]}"
-        return Event(label, is_message, start, stop, reason), step
+        return Event(at, label, is_message, start, stop, reason), step
 
     def _before_entry(self, at: int) -> tuple[Reason, Step | None]:
         """Return what the start of an entry waited for."""

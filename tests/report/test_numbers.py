@@ -128,7 +128,7 @@ def test_the_trace_is_exact_and_whole() -> None:
     assert {row["cat"] for row in slices} == {"forward", "backward", "synchronisation", "transfer"}
     arrows = {phase: sorted(row["id"] for row in rows if row["ph"] == phase) for phase in "sf"}
     assert arrows["s"] == arrows["f"] and len(arrows["s"]) == 2 * 2 * 4
-    names = [row["args"]["name"] for row in rows if row["ph"] == "M"]
+    names = [row["args"]["name"] for row in rows if row["name"] == "thread_name"]
     assert "stage 0: 2 x s0" in names and "gradients 2 to 1" in names
 
 
