@@ -12,7 +12,7 @@ evaluator, and the best one that keeps every rule (memory, the user's demands) i
   of blocks differ by at most one, larger ones first, so that no p is lost. What stands before the first block goes
   to the first stage, what stands between blocks or behind the last one to the block before. A model without blocks
   is divided by the number of its layers in the same way.
-- *Forms*: t = 1 is form 0 everywhere. For t > 1 see :func:`paired_forms`.
+- *Forms*: t = 1 is form 0 everywhere. For t > 1 see :mod:`formulation.megatron_forms`.
 - *Rules*: t must be an allowed tensor-parallel degree. Where an instance names none, a stage is one replica on all
   of its devices: then either t > 1 and d = 1, or t = 1 and form 0 on d devices, which is data parallelism.
 - *Recomputation*: in all stages or in none, as far as the instance allows.
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from formulation.evaluate import Evaluation, evaluate
 from formulation.groups import Group, line_group, modes
 from formulation.instance import Instance
-from formulation.layers import Split
+from formulation.megatron_forms import megatron_forms
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import build_tables
@@ -36,8 +36,6 @@ from solvers.naive_model_parallel import equal_parts
 from solvers.viterbi import best_forms
 
 NAME = "megatron"
-ROWS, ADDED, COLUMNS = 0, 1, 2
-"""Forms by the layout of what they make: split by rows, whole after a sum, split by columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ def plan_of(instance: Instance, configuration: Configuration) -> Plan:
     stages: list[Stage] = []
     for index, span in enumerate(stage_spans(instance, configuration.pipeline)):
         group = line_group(instance, index * each, each, configuration.replicas, configuration.recompute)
-        forms = paired_forms(instance, span) if configuration.tensor > 1 else _by_rows(instance, group, span)
+        forms = megatron_forms(instance, span) if configuration.tensor > 1 else _by_rows(instance, group, span)
         stages.append(Stage(span, group, forms))
     return Plan(tuple(stages))
 
@@ -140,61 +138,6 @@ def _block_name(name: str) -> str | None:
     parts = name.split(".")
     at = next((at for at, part in enumerate(parts) if at and part.isdecimal()), None)
     return None if at is None else ".".join(parts[: at + 1])
-
-
-def paired_forms(instance: Instance, span: Span) -> tuple[int, ...]:
-    """Return the forms of a tensor-parallel stage, one per layer (FOLLOW layers: 0).
-
-    Two matrices with nothing but their layout between them make a pair (Shoeybi et al., arXiv 1909.08053, section
-    3): the first is split by columns (form 2), what stands between works on its columns, the second is split by
-    rows (form 1) and sums its output, which is whole on every device again. A matrix is the first of a pair if
-    all that it makes ends in matrices of the stage that can be second; any other one takes its input whole and
-    sums its output (form 1). Joins keep columns between a pair, and are whole elsewhere. A layer that may not take
-    its form works on rows (form 0) if it may, else in the first form that it may take.
-    """
-    first_of_pair = _first_of_pairs(instance, span)
-    taken = _producers(instance, span)
-    by_columns: set[int] = set()
-    forms = dict.fromkeys(span.layers, 0)
-    for layer in span.layers:
-        row = instance.layers[layer]
-        fed = any(one in by_columns for one in taken[layer])
-        columns = fed if row.split is not Split.MATRIX else layer in first_of_pair and not fed
-        if row.split is not Split.FOLLOW:
-            wanted = COLUMNS if columns else ADDED
-            fallback = ROWS if ROWS in row.allowed_forms else row.allowed_forms[0]
-            forms[layer] = wanted if wanted in row.allowed_forms else fallback
-            columns = forms[layer] == COLUMNS
-        if columns:
-            by_columns.add(layer)
-    return tuple(forms.values())
-
-
-def _first_of_pairs(instance: Instance, span: Span) -> set[int]:
-    """Return the matrices whose columns end, through other layers, in matrices of the span that can sum."""
-    consumers: dict[int, list[int]] = {}
-    for edge in instance.edges:
-        consumers.setdefault(edge.producer, []).append(edge.consumer)
-    ends_well: dict[int, bool] = {}
-    found: set[int] = set()
-    for layer in reversed(span.layers):
-        row = instance.layers[layer]
-        after = consumers.get(layer, [])
-        closed = bool(after) and all(one in span and ends_well[one] for one in after)
-        matrix = row.split is Split.MATRIX
-        if matrix and closed and COLUMNS in row.allowed_forms:
-            found.add(layer)
-        passes = row.split is Split.FOLLOW or COLUMNS in row.allowed_forms
-        ends_well[layer] = ADDED in row.allowed_forms if matrix else closed and passes
-    return found
-
-
-def _producers(instance: Instance, span: Span) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {layer: [] for layer in span.layers}
-    for edge in instance.edges:
-        if edge.consumer in span and edge.producer in span:
-            found[edge.consumer].append(edge.producer)
-    return found
 
 
 def _by_rows(instance: Instance, group: Group, span: Span) -> tuple[int, ...]:

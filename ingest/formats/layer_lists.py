@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from formulation.instance import Instance
+from formulation.megatron_forms import megatron_forms
 from formulation.plan import Plan, Stage
 from ingest.files import atomic_write
 from ingest.formats.block_counts import BLOCK_KEYS, stages_of_blocks
 from ingest.formats.errors import FormatError, quoted
-from ingest.formats.megatron_layout import megatron_forms
 from ingest.formats.stage_runs import groups, runs
 from ingest.scenario_errors import ScenarioError, did_you_mean
 from ingest.yaml_source import Document, read_document
@@ -42,7 +42,7 @@ def read_layer_lists(path: Path, instance: Instance) -> Plan:
     A module stands for all layers below it (``layers.0`` for ``layers.0.attention.wq``). A layer that no list
     names belongs to the stage of the layer before it if it is an operation between modules: it has no weights, or
     the name of its operator. Stages take the next devices of the line, as many as both degrees multiply to; with
-    more than one device for each replica, forms are Megatron's (:mod:`ingest.formats.megatron_layout`). Raises
+    more than one device for each replica, forms are Megatron's (:mod:`formulation.megatron_forms`). Raises
     FormatError with everything that is wrong: unknown and missing layers, layers in two stages, stages that are
     no runs of layers, too few devices.
     """

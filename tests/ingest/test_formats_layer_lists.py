@@ -15,11 +15,11 @@ from formulation.evaluate import evaluate
 from formulation.groups import line_group
 from formulation.instance import build_instance
 from formulation.layers import Layer, Split, layer_graph
+from formulation.megatron_forms import megatron_forms
 from formulation.options import CostModel, Training
 from formulation.plan import Plan, Span, Stage
 from ingest.formats.errors import FormatError
 from ingest.formats.layer_lists import layer_lists, read_layer_lists, write_layer_lists
-from ingest.formats.megatron_layout import megatron_forms
 from tests.examples import BYTE_LINK, UNIT
 
 
@@ -307,8 +307,8 @@ def test_forms_that_a_layer_may_not_take():
     only = [Layer(name, "Linear", Split.MATRIX, 8, 8, 8, 8, 1, allowed_forms=forms) for name, forms in ONLY]
     edges = [(a[0], b[0], 8) for a, b in itertools.pairwise(ONLY)]
     instance = instance_of(layer_graph("only", only, edges))
-    # a wants 1 and takes 0; b wants 2 and takes 1, which leaves its output whole; so c takes 2, and d then 1.
+    # a wants 2 and takes 0; b wants 2 and takes 1, which leaves its output whole; so c takes 2, and d then 1.
     assert megatron_forms(instance, Span(0, 4)) == (0, 1, 2, 1)
 
 
-ONLY = [("a", (0, 2)), ("b", (1,)), ("c", (0, 1, 2)), ("d", (0, 1))]
+ONLY = [("a", (0,)), ("b", (1,)), ("c", (0, 1, 2)), ("d", (0, 1))]

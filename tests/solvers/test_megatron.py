@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -12,13 +11,12 @@ from hypothesis import strategies as st
 from formulation.constraints import Constraints
 from formulation.demands import with_constraints
 from formulation.evaluate import evaluate
-from formulation.layers import layer_graph
 from formulation.options import Goal, Placement, Recompute, Schedule, Training
 from formulation.outcome import Limits, Proof, checked
 from formulation.plan import Span
 from solvers import line_dp, megatron
 from solvers.megatron import Configuration
-from tests.examples import UNIT, chain, follow, instance_of, join, matrix, mesh
+from tests.examples import UNIT, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
@@ -117,41 +115,6 @@ def test_blocks_are_shared_evenly_with_the_ends_on_the_outer_stages():
 def test_layers_are_counted_where_names_show_no_blocks():
     instance = instance_of(chain([matrix(f"features.{at}") for at in range(7)], [1] * 6), mesh(2))
     assert megatron.stage_spans(instance, 2) == (Span(0, 4), Span(4, 7))
-
-
-def attention_block():
-    """The shape of a Transformer block: norm, columns, attention, rows, add; norm, columns, gelu, rows, add."""
-    layers = [
-        *[matrix("embed"), join("h.0.norm", (0, 1)), matrix("h.0.qkv"), join("h.0.attend"), matrix("h.0.proj")],
-        *[join("h.0.add"), join("h.0.norm2", (0, 1)), matrix("h.0.up"), follow("h.0.gelu"), matrix("h.0.down")],
-        *[join("h.0.add2"), matrix("head")],
-    ]
-    rows = [replace(layer, output_bytes=8) for layer in layers]
-    names = [layer.name for layer in rows]
-    pairs = [*itertools.pairwise(names), ("embed", "h.0.add"), ("h.0.add", "h.0.add2")]
-    return layer_graph("block", rows, [(*pair, 8) for pair in pairs])
-
-
-def test_the_forms_of_a_transformer_block_are_those_of_megatron():
-    instance = instance_of(attention_block(), mesh(2))
-    found = dict(zip(instance.layer_graph, megatron.paired_forms(instance, Span(0, 12)), strict=True))
-    assert found == {
-        **{"embed": 1, "h.0.norm": 1, "h.0.qkv": 2, "h.0.attend": 2, "h.0.proj": 1, "h.0.add": 1},
-        **{"h.0.norm2": 1, "h.0.up": 2, "h.0.gelu": 0, "h.0.down": 1, "h.0.add2": 1, "head": 1},
-    }
-
-
-def test_a_pair_ends_inside_its_stage_and_nobody_is_left_with_columns():
-    """Cut between up and down: up has no partner left, so it sums. Behind the cut down finds one in the head."""
-    instance = instance_of(attention_block(), mesh(2))
-    assert megatron.paired_forms(instance, Span(6, 9)) == (1, 1, 0)
-    assert megatron.paired_forms(instance, Span(9, 11)) == (1, 1)
-    assert megatron.paired_forms(instance, Span(9, 12)) == (2, 2, 1)
-
-
-def test_layers_that_may_not_take_their_form_work_on_rows():
-    instance = instance_of(chain([matrix("a", allowed=(0,)), matrix("b", allowed=(2,))], [4]), mesh(2))
-    assert megatron.paired_forms(instance, Span(0, 2)) == (0, 2)
 
 
 def test_a_pair_costs_two_all_reduces_and_nothing_between_its_halves():
