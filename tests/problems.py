@@ -1,0 +1,126 @@
+"""Small instances with everything that a scenario may ask for, drawn from the strategies of the other tests.
+
+All goals, one or several in order, limits on goals, every demand, degrees, recomputation, reserved memory,
+measured times, both placements, memory that binds, prices, all schedules and all readings of the costs; servers
+that are alike, and almost alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import networkx as nx
+from hypothesis import assume, reject
+from hypothesis import strategies as st
+
+from formulation.cluster import cluster_graph, servers_of
+from formulation.goals import goal_value
+from formulation.instance import Instance, build_instance
+from formulation.layers import Measured
+from formulation.options import BoundaryCharge, Combine, Constraints, Goal, GoalLimit, Recompute, Schedule
+from formulation.prices import stage_costs
+from tests.enumerator import every_plan, more_plans_than
+from tests.generators import cluster_graphs, cost_models, layer_graphs, trainings
+from tests.solvers.demanded import constraints as demands
+from tests.solvers.test_states import clusters as alike_clusters
+
+MOST_PLANS = 250
+MEMORY_BYTES = (30_000, 100_000, 400_000, 1_600_000, 1 << 30)
+PRICES = (0, 1, 700, 1_000_000)
+DEGREES = ((), (), (), (1,), (1, 2), (1, 2), (2,), (1, 2, 3))
+
+
+@st.composite
+def problems(draw: st.DrawFn, most_plans: int = MOST_PLANS) -> Instance:
+    """One small instance with no more plans than that.
+
+    Every other one is asked for a time in a way that all exact methods can see: most demands, limits on goals and
+    some readings of the costs are for CP-SAT alone.
+    """
+    seen = draw(st.sampled_from([None, None, Goal.BOTTLENECK, Goal.ITERATION_TIME]))
+    layers = draw(layer_graphs(max_layers=4))
+    cluster = _priced(draw, draw(st.one_of(cluster_graphs(max_devices=4), alike_clusters(max_devices=4))))
+    small = len(layers) == 1 or sum(server.devices for server in servers_of(cluster)) == 1
+    assume(not small or draw(st.integers(0, 9)) == 0)
+    if draw(st.integers(0, 3)) == 0:
+        layers = _measured(draw, layers, cluster)
+    training = replace(draw(trainings()), schedule=draw(st.sampled_from(Schedule)))
+    cost = draw(cost_models)
+    if seen is not None:
+        cost = replace(cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+    try:
+        asked = _asked(draw, build_instance(layers, cluster, training, cost), seen)
+        goals = _goals(draw, cost.combine, seen)
+        instance = build_instance(layers, cluster, training, cost, asked, goals)
+        assume(not more_plans_than(instance, most_plans))
+        if seen is None and draw(st.booleans()):
+            asked = replace(asked, at_most=_limits(draw, instance))
+            instance = build_instance(layers, cluster, training, cost, asked, goals)
+    except ValueError:  # demands that leave no form or no memory, measured and unmeasured layers
+        reject()
+    return instance
+
+
+def _priced(draw: st.DrawFn, cluster: nx.Graph) -> nx.Graph:
+    """Give every device class a price and a memory."""
+    servers = servers_of(cluster)
+    classes = {
+        one: replace(
+            one, memory_bytes=draw(st.sampled_from(MEMORY_BYTES)), price_per_hour=draw(st.sampled_from(PRICES))
+        )
+        for one in dict.fromkeys(server.device_class for server in servers)
+    }
+    switches = [name for name, row in cluster.nodes(data=True) if "server" not in row]
+    links = [(one, other, link) for one, other, link in cluster.edges(data="link")]
+    resized = [replace(server, device_class=classes[server.device_class]) for server in servers]
+    return cluster_graph(cluster.graph["name"], resized, links, switches)
+
+
+def _measured(draw: st.DrawFn, layers: nx.DiGraph, cluster: nx.Graph) -> nx.DiGraph:
+    """Give all layers measured times on one or all device classes."""
+    names = sorted({server.device_class.name for server in servers_of(cluster)})
+    names = names if draw(st.booleans()) else names[:1]
+    graph = layers.copy()
+    times = st.integers(0, 400_000)
+    for name, layer in layers.nodes(data="layer"):
+        rows = tuple(Measured(one, draw(st.integers(1, 3)), draw(times), draw(times)) for one in names)
+        graph.nodes[name]["layer"] = replace(layer, measured=rows)
+    return graph
+
+
+def _asked(draw: st.DrawFn, plain: Instance, seen: Goal | None) -> Constraints:
+    asked = draw(demands(plain))
+    if seen is not None:
+        asked = replace(asked, stages_at_least=None, stages_at_most=None, pins=(), apart=())
+        if seen is Goal.ITERATION_TIME:
+            asked = replace(asked, together=(), no_cut=())
+    return replace(
+        asked,
+        max_servers=draw(st.sampled_from([None, None, None, 1, 2])),
+        tensor_parallel_degrees=draw(st.sampled_from(DEGREES)),
+        recompute=draw(st.sampled_from(Recompute)),
+    )
+
+
+def _goals(draw: st.DrawFn, combine: Combine, seen: Goal | None) -> tuple[Goal, ...]:
+    known = _known(combine)
+    first = seen or draw(st.sampled_from(known))
+    others = draw(st.permutations([goal for goal in known if goal is not first]))
+    return (first, *others[: draw(st.sampled_from([0, 0, 0, 1, 2]))])
+
+
+def _limits(draw: st.DrawFn, instance: Instance) -> tuple[GoalLimit, ...]:
+    """Limit one goal or two to what some plan has, or a little less."""
+    plans = list(every_plan(instance))
+    assume(plans)
+    plan = draw(st.sampled_from(plans))
+    costs = stage_costs(instance, plan)
+    limited = draw(st.lists(st.sampled_from(_known(instance.cost.combine)), min_size=1, max_size=2, unique=True))
+    less = draw(st.sampled_from([0, 0, 1]))
+    values = {goal: goal_value(goal, instance, plan, costs) for goal in limited}
+    return tuple(GoalLimit(goal, max(0, value - less)) for goal, value in values.items())
+
+
+def _known(combine: Combine) -> list[Goal]:
+    """Return the goals that a cost model knows: the time of a step is paced by the slowest stage."""
+    return [goal for goal in Goal if goal is not Goal.ITERATION_TIME or combine is Combine.MAX]
