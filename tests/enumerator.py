@@ -101,5 +101,6 @@ def _stages(instance: Instance, span: Span, counts: tuple[int, ...]) -> Iterator
             (0,) if degree == 1 or row.split is Split.FOLLOW else row.allowed_forms
             for row in instance.layers[span.first : span.stop]
         ]
-        for recompute, chosen in itertools.product(again, itertools.product(*forms)):
-            yield Stage(span, Group(held, devices // degree, recompute), chosen)
+        for chosen in itertools.product(*forms):
+            for recompute in again:
+                yield Stage(span, Group(held, devices // degree, recompute), chosen)

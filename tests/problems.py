@@ -80,11 +80,11 @@ def _measured(draw: st.DrawFn, layers: nx.DiGraph, cluster: nx.Graph) -> nx.DiGr
     """Give all layers measured times on one or all device classes."""
     names = sorted({server.device_class.name for server in servers_of(cluster)})
     names = names if draw(st.booleans()) else names[:1]
-    graph = layers.copy()
+    graph = nx.DiGraph(layers)
     times = st.integers(0, 400_000)
-    for name, layer in layers.nodes(data="layer"):
-        rows = tuple(Measured(one, draw(st.integers(1, 3)), draw(times), draw(times)) for one in names)
-        graph.nodes[name]["layer"] = replace(layer, measured=rows)
+    for name, row in layers.nodes(data=True):
+        times_on = tuple(Measured(one, draw(st.integers(1, 3)), draw(times), draw(times)) for one in names)
+        graph.nodes[name]["layer"] = replace(row["layer"], measured=times_on)
     return graph
 
 

@@ -33,7 +33,9 @@ def test_columns_first_costs_less_than_rows_first():
     instance = with_constraints(instance_of(layers, mesh(2)), Constraints(tensor_parallel_degrees=(2,)))
 
     def price(forms):
-        return evaluate(instance, Plan((Stage(Span(0, 4), Group(((0, 2),)), forms),))).objective
+        found = evaluate(instance, Plan((Stage(Span(0, 4), Group(((0, 2),)), forms),)))
+        assert found.feasible and found.objective is not None
+        return found.objective
 
     assert megatron_forms(instance, Span(0, 4)) == (2, 1, 2, 1)
     assert price((2, 1, 2, 1)) == 2 * (8 + 8)
