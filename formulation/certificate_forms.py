@@ -99,7 +99,7 @@ class FormSearch:
 
     def _shares_of(self, kind: GroupKind, layer: int, form: int | None) -> LayerBytes:
         """Return what a device holds of a layer laid out as ``form`` says (None: that is decided elsewhere)."""
-        group = Group(((0, kind.devices),), kind.replicas, kind.recompute)
+        group = Group(((0, kind.devices),), kind.mode)
         source = self._instance.sources[layer]
         if form is None or source is None:
             return layer_shares(self._instance, Stage(Span(layer, layer + 1), group, (0,)), layer, kind.shares)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from formulation.groups import Group, group_kind, line_places, possible_groups
@@ -226,6 +226,6 @@ def _kinds_stay(instance: Instance, groups: tuple[Group, ...], one: int, other: 
     swapped = {one: other, other: one}
     for group in groups:
         counts = tuple(sorted((swapped.get(server, server), count) for server, count in group.counts))
-        if group_kind(instance, group) != group_kind(instance, Group(counts, group.replicas, group.recompute)):
+        if group_kind(instance, group) != group_kind(instance, replace(group, counts=counts)):
             return False
     return True

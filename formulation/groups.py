@@ -1,9 +1,9 @@
 """Device groups: which devices a stage runs on, how they share its work, and what the stage feels of them.
 
-A :class:`Group` counts devices per server and says in how many replicas they hold the stage and whether they
-recompute. A stage's cost depends only on the group's :class:`GroupKind`; solvers make one table for each kind. On
-the *line* devices stand in server order and a stage takes the next ``n`` of them, the assumption of every dynamic
-programme of the field; under *free* placement a stage may have any devices.
+A :class:`Group` counts devices per server and has the mode in which they hold the stage. A stage's cost depends
+only on the group's :class:`GroupKind`; solvers make one table for each kind. On the *line* devices stand in server
+order and a stage takes the next ``n`` of them, the assumption of every dynamic programme of the field; under
+*free* placement a stage may have any devices.
 """
 
 from __future__ import annotations
@@ -14,23 +14,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from formulation.instance import Instance
-from formulation.options import Placement, Recompute, Sharing
+from formulation.modes import ONE_COPY, Mode, modes
+from formulation.options import Placement, Sharing
 from formulation.shares import Shares, equal_shares, proportional_shares
 from formulation.units import Link, slowest
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Devices of a stage: pairs (server index, count), by server, every count at least 1.
-
-    They hold ``replicas`` copies of the stage, each split over ``tensor_parallel_degree`` devices that follow one
-    another in server order; the replicas divide every micro-batch among them (data parallelism of a stage).
-    With ``recompute`` they keep only what the stage received, and run its forward pass again before the backward.
-    """
+    """Devices of a stage: pairs (server index, count), by server, every count at least 1; and their mode."""
 
     counts: tuple[tuple[int, int], ...]
-    replicas: int = 1
-    recompute: bool = False
+    mode: Mode = ONE_COPY
 
     @property
     def devices(self) -> int:
@@ -38,9 +33,19 @@ class Group:
         return sum(count for _, count in self.counts)
 
     @property
+    def replicas(self) -> int:
+        """Copies of the stage."""
+        return self.mode.replicas
+
+    @property
+    def recompute(self) -> bool:
+        """Tell whether the forward pass runs again before the backward."""
+        return self.mode.recompute
+
+    @property
     def tensor_parallel_degree(self) -> int:
         """Devices that one replica is split over."""
-        return self.devices // self.replicas
+        return self.mode.tensor_parallel_degree(self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +61,23 @@ class GroupKind:
     classes: tuple[int, ...]
     link: Link | None
     inner: Link | None = None
-    replicas: int = 1
-    recompute: bool = False
+    mode: Mode = ONE_COPY
     unequal: Shares | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the stage."""
+        return self.mode.replicas
+
+    @property
+    def recompute(self) -> bool:
+        """Tell whether the forward pass runs again before the backward."""
+        return self.mode.recompute
 
     @property
     def tensor_parallel_degree(self) -> int:
         """Devices that one replica is split over."""
-        return self.devices // self.replicas
+        return self.mode.tensor_parallel_degree(self.devices)
 
     @property
     def shares(self) -> Shares:
@@ -83,13 +97,13 @@ def possible_groups(instance: Instance) -> tuple[Group, ...]:
     constraints = instance.constraints
     if constraints.placement is Placement.LINE:
         groups = tuple(
-            line_group(instance, first, stop - first, *mode)
+            line_group(instance, first, stop - first, mode)
             for first, stop in _places(instance)
             for mode in modes(instance, stop - first)
         )
     else:
         groups = tuple(
-            Group(group.counts, *mode)
+            Group(group.counts, mode)
             for group in _free_groups(instance, constraints.max_servers or len(instance.servers))
             for mode in modes(instance, group.devices)
         )
@@ -97,22 +111,6 @@ def possible_groups(instance: Instance) -> tuple[Group, ...]:
         degrees = ", ".join(map(str, constraints.tensor_parallel_degrees))
         raise ValueError(f"no stage of these sizes can hold a replica of tensor-parallel degree {degrees}")
     return groups
-
-
-def modes(instance: Instance, devices: int) -> tuple[tuple[int, bool], ...]:
-    """Return the ways in which so many devices may work together: pairs (replicas, recompute).
-
-    None where a stage may not have so many devices, or no allowed degree divides them.
-    ``Recompute.ALLOWED`` offers both; where memory does not count recomputing only costs time.
-    """
-    constraints, allowed = instance.constraints, instance.demands.devices_per_stage
-    # Sizes that no group can have leave all of them: that there is no plan is then for the solvers to prove.
-    if devices not in allowed and any(size <= instance.devices for size in allowed):
-        return ()
-    degrees = constraints.tensor_parallel_degrees or (devices,)
-    replicas = sorted({devices // degree for degree in degrees if devices % degree == 0})
-    choices = {Recompute.NEVER: (False,), Recompute.ALLOWED: (False, True), Recompute.ALWAYS: (True,)}
-    return tuple((copies, again) for copies in replicas for again in choices[constraints.recompute])
 
 
 def line_places(instance: Instance) -> list[tuple[int, int]]:
@@ -158,8 +156,7 @@ def group_kind(instance: Instance, group: Group) -> GroupKind:
         classes,
         _slowest_among(instance, group.counts),
         _inner_link(instance, servers, group.tensor_parallel_degree),
-        group.replicas,
-        group.recompute,
+        group.mode,
         _unequal(instance, servers, group.tensor_parallel_degree) if len(classes) > 1 else None,
     )
 
@@ -208,9 +205,9 @@ def line(instance: Instance) -> tuple[int, ...]:
     return tuple(index for index, server in enumerate(instance.servers) for _ in range(server.devices))
 
 
-def line_group(instance: Instance, first: int, devices: int, replicas: int = 1, recompute: bool = False) -> Group:
+def line_group(instance: Instance, first: int, devices: int, mode: Mode = ONE_COPY) -> Group:
     """Return the group of ``devices`` devices from position ``first`` of the line on."""
     counts: dict[int, int] = {}
     for server in line(instance)[first : first + devices]:
         counts[server] = counts.get(server, 0) + 1
-    return Group(tuple(counts.items()), replicas, recompute)
+    return Group(tuple(counts.items()), mode)

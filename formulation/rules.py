@@ -60,7 +60,7 @@ def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
         if most is not None and len(stage.group.counts) > most:
             message = f"stage {index} stretches over {len(stage.group.counts)} servers, expected at most {most}"
             yield Violation("devices", f"stage {index}", len(stage.group.counts), most, "servers", message)
-        yield from _check_mode(instance, index, stage.group)
+        yield from check_mode(instance, index, stage.group)
         for server, count in stage.group.counts:
             used[server] += count
     for server, count in zip(instance.servers, used, strict=True):
@@ -69,7 +69,7 @@ def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
             yield Violation("devices", server.name, count, server.devices, "devices", message)
 
 
-def _check_mode(instance: Instance, index: int, group: Group) -> Iterator[Violation]:
+def check_mode(instance: Instance, index: int, group: Group) -> Iterator[Violation]:
     """Replicas share the devices evenly, their degree is allowed, and recomputing is, too, or even asked for."""
     allowed = instance.constraints.tensor_parallel_degrees or (group.devices,)
     if (

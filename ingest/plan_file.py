@@ -16,6 +16,7 @@ from typing import Any
 
 from formulation.evaluate import Evaluation
 from formulation.instance import Instance
+from formulation.modes import mode_fields
 from formulation.plan import Plan, Stage
 from ingest.files import atomic_write, read_limited
 from ingest.plan_reader import plan_of
@@ -68,8 +69,7 @@ def stage_to_dict(instance: Instance, stage: Stage) -> dict[str, Any]:
         "layers": [instance.layers[layer].name for layer in stage.span.layers],
         "devices": {instance.servers[server].name: count for server, count in stage.group.counts},
         "forms": list(stage.forms),
-        "replicas": stage.group.replicas,
-        "recompute": stage.group.recompute,
+        **mode_fields(stage.group.mode),
     }
 
 

@@ -12,6 +12,7 @@ from formulation.evaluate import StageCost
 from formulation.groups import Group
 from formulation.instance import Instance
 from formulation.layers import FORMS
+from formulation.modes import MODE_KEYS, read_mode
 from formulation.plan import Plan, Span, Stage
 from ingest.scenario_errors import MOST_SHOWN, did_you_mean, shown
 
@@ -22,7 +23,7 @@ TOP_KEYS = ("stages", "format", "version", "model", "note", "objective", "violat
 NEEDED_KEYS = ("layers", "devices")
 PRICES = (*(price.name for price in fields(StageCost)), "communication_ns")
 """Prices that a written stage carries; a reader ignores them, for prices are always computed anew."""
-STAGE_KEYS = (*NEEDED_KEYS, "forms", "replicas", "recompute", "note", *PRICES)
+STAGE_KEYS = (*NEEDED_KEYS, "forms", *MODE_KEYS, "note", *PRICES)
 """Keys of a stage; ``layers`` and ``devices`` are needed."""
 
 
@@ -122,16 +123,13 @@ class _Reader:
     def _group(self, where: str, stage: Mapping[str, object]) -> Group | None:
         """Read devices and how they share the work: one replica, and all activations kept, if nothing is said."""
         counts = self._counts(f"{where}.devices", stage["devices"])
-        replicas, recompute = stage.get("replicas", 1), stage.get("recompute", False)
-        if not isinstance(recompute, bool):
-            self._wrong(f"{where}.recompute", f"expected true or false, got {shown(recompute)}")
-        if counts is None or not isinstance(recompute, bool):
-            return None
-        most = sum(count for _, count in counts)
-        if type(replicas) is not int or not 1 <= replicas <= most:
-            self._wrong(f"{where}.replicas", f"expected 1 to {most} replicas, got {shown(replicas)}")
-            return None
-        return Group(counts, replicas, recompute)
+        devices = None if counts is None else sum(count for _, count in counts)
+
+        def wrong(key: str, expected: str) -> None:
+            self._wrong(f"{where}.{key}", f"{expected}, got {shown(stage.get(key))}")
+
+        mode = read_mode(stage, devices, wrong)
+        return None if counts is None or mode is None else Group(counts, mode)
 
     def _counts(self, where: str, raw: object) -> tuple[tuple[int, int], ...] | None:
         """Read devices by server name; the group lists servers in line order."""

@@ -13,6 +13,7 @@ from typing import Any
 from formulation import times
 from formulation.goals import UNITS
 from formulation.groups import group_kind
+from formulation.modes import mode_fields
 from formulation.outcome import Outcome
 from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
@@ -132,8 +133,7 @@ def _stages(simulation: Simulation) -> list[dict[str, Any]]:
             "last_layer": instance.layers[stage.span.stop - 1].name,
             "layers": len(stage.span),
             "devices": [[server, devices] for server, devices in stage.group.counts],
-            "replicas": stage.group.replicas,
-            "recompute": stage.group.recompute,
+            **mode_fields(stage.group.mode),
             "forward_ns": durations.forward_ns[index],
             "backward_ns": durations.backward_ns[index],
             "recompute_ns": durations.recompute_ns[index],

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from formulation.groups import Group
 from formulation.instance import Instance
 from formulation.memory import capacity_bytes
+from formulation.modes import in_words
 from formulation.plan import Plan
 from formulation.rules import RULES
 from formulation.schedules.table import PipelineSchedule, ScheduleError
@@ -72,8 +73,8 @@ def _reasons(instance: Instance, plan: Plan, schedule: PipelineSchedule) -> Iter
 
 def _group(instance: Instance, group: Group) -> str:
     named = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in group.counts)
-    copies = f" in {group.replicas} replicas" if group.replicas > 1 else ""
-    return f"{named}{copies}{' with recomputation' if group.recompute else ''}"
+    shared = in_words(group.mode, group.devices)
+    return f"{named} ({shared})" if shared else named
 
 
 def violations_on_ranks(

@@ -10,8 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from formulation.groups import Group
 from formulation.layers import Split
+from formulation.modes import in_words
 from formulation.outcome import Outcome, Proof
 from scenarios import human
 from scenarios.judged import exact_goal_text, goal_name
@@ -119,19 +119,13 @@ def _stage_cells(instance: Instance, stage: Stage) -> tuple[Text, Text, Text]:
     names = [instance.layers[layer].name for layer in stage.span.layers]
     ends = names if len(names) < 2 else [names[0], ELLIPSIS, names[-1]]
     devices = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in stage.group.counts)
-    devices += _shared(stage.group)
+    shared = in_words(stage.group.mode, stage.group.devices)
+    devices += f" ({shared})" if shared else ""
     return (
         Text(human.printable(" ".join(ends)) + f" ({len(names)})"),
         Text(human.printable(devices)),
         Text(compact_forms(instance, stage)),
     )
-
-
-def _shared(group: Group) -> str:
-    """Say how the devices of a stage share its work, unless they hold one replica and keep everything."""
-    ways = [f"{group.replicas} replicas of {group.tensor_parallel_degree}"] if group.replicas > 1 else []
-    ways += ["recompute"] if group.recompute else []
-    return f" ({', '.join(ways)})" if ways else ""
 
 
 def _cost_cells(index: int, cost: StageCost | None) -> tuple[Text, Text, Text, Text]:

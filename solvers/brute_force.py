@@ -12,6 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 
 from formulation.evaluate import evaluate
@@ -19,9 +20,11 @@ from formulation.forms import forms_on
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
-from formulation.options import Placement, Recompute
+from formulation.modes import every_mode
+from formulation.options import Placement
 from formulation.outcome import Limits, Outcome, Progress, Proof
 from formulation.plan import Plan, Span, Stage
+from formulation.rules import check_mode
 
 Used = tuple[int, ...]
 """Devices used of each server."""
@@ -116,23 +119,12 @@ def _groups(instance: Instance, used: Used) -> Iterator[Group]:
         groups = (Group(row) for row in counts if row)
     most = instance.constraints.max_servers
     return (
-        Group(group.counts, *mode)
+        one
         for group in groups
         if most is None or len(group.counts) <= most
-        for mode in _modes(instance, group.devices)
+        for one in (replace(group, mode=mode) for mode in every_mode(group.devices))
+        if not any(check_mode(instance, 0, one))
     )
-
-
-def _modes(instance: Instance, devices: int) -> Iterator[tuple[int, bool]]:
-    """Yield the replicas and whether to recompute, as rule 2 allows them."""
-    asked = instance.constraints.recompute
-    degrees = instance.constraints.tensor_parallel_degrees or (devices,)
-    for replicas in range(1, devices + 1):
-        if devices % replicas == 0 and devices // replicas in degrees:
-            if asked is not Recompute.ALWAYS:
-                yield replicas, False
-            if asked is not Recompute.NEVER:
-                yield replicas, True
 
 
 def _with(used: Used, group: Group) -> Used:

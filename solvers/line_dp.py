@@ -29,8 +29,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from formulation.evaluate import evaluate
-from formulation.groups import Group, line_group, line_places, modes
+from formulation.groups import Group, line_group, line_places
 from formulation.instance import Instance
+from formulation.modes import modes
 from formulation.options import BoundaryCharge, Combine, Goal, Placement, StageTime
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.plan import Plan, Span, Stage
@@ -80,7 +81,7 @@ def places_of(instance: Instance) -> dict[Place, list[Group]]:
     for first, stop in line_places(instance):
         if (first, stop - first) not in places:
             ways = modes(instance, stop - first)
-            places[first, stop - first] = [line_group(instance, first, stop - first, *way) for way in ways]
+            places[first, stop - first] = [line_group(instance, first, stop - first, way) for way in ways]
     return places
 
 

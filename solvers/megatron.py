@@ -26,9 +26,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from formulation.evaluate import Evaluation, evaluate
-from formulation.groups import Group, line_group, modes
+from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.megatron_forms import megatron_forms
+from formulation.modes import Mode, in_words, modes
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import build_tables
@@ -40,17 +41,16 @@ NAME = "megatron"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One configuration; ``replicas`` and ``recompute`` are what the groups of its plan say."""
+    """One configuration; ``mode`` is that of every group of its plan."""
 
     tensor: int
     pipeline: int
     data: int
-    replicas: int
-    recompute: bool
+    mode: Mode
 
     def __str__(self) -> str:
-        again = ", recomputing" if self.recompute else ""
-        return f"t = {self.tensor}, p = {self.pipeline}, d = {self.data}{again}"
+        rest = in_words(replace(self.mode, replicas=1), self.tensor)
+        return f"t = {self.tensor}, p = {self.pipeline}, d = {self.data}{f', {rest}' if rest else ''}"
 
 
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
@@ -87,14 +87,14 @@ def configurations(instance: Instance) -> Iterator[Configuration]:
             continue
         each = instance.devices // pipeline
         ways = modes(instance, each)
-        for again in sorted({recompute for _, recompute in ways}):
-            replicas = [copies for copies, recompute in ways if recompute is again]
+        for rest in dict.fromkeys(replace(mode, replicas=1) for mode in ways):
+            alike = [mode for mode in ways if replace(mode, replicas=1) == rest]
             # Form 0 on every device costs the same however the devices are counted: the most replicas say it best.
-            yield Configuration(1, pipeline, each, max(replicas), again)
-            for copies in replicas:
-                tensor = each // copies
+            yield Configuration(1, pipeline, each, max(alike, key=lambda mode: mode.replicas))
+            for mode in alike:
+                tensor = mode.tensor_parallel_degree(each)
                 if tensor > 1 and all(server.devices % tensor == 0 for server in instance.servers):
-                    yield Configuration(tensor, pipeline, copies, copies, again)
+                    yield Configuration(tensor, pipeline, mode.replicas, mode)
 
 
 def plan_of(instance: Instance, configuration: Configuration) -> Plan:
@@ -104,7 +104,7 @@ def plan_of(instance: Instance, configuration: Configuration) -> Plan:
         raise ValueError(f"{configuration} does not take {instance.devices} devices")
     stages: list[Stage] = []
     for index, span in enumerate(stage_spans(instance, configuration.pipeline)):
-        group = line_group(instance, index * each, each, configuration.replicas, configuration.recompute)
+        group = line_group(instance, index * each, each, configuration.mode)
         forms = megatron_forms(instance, span) if configuration.tensor > 1 else _by_rows(instance, group, span)
         stages.append(Stage(span, group, forms))
     return Plan(tuple(stages))

@@ -30,6 +30,7 @@ import numpy as np
 from formulation.evaluate import evaluate
 from formulation.groups import line_group
 from formulation.instance import Instance
+from formulation.modes import Mode
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.peers import ProfiledLayer, ProfiledModel
 from formulation.plan import Plan, Span, Stage
@@ -181,7 +182,7 @@ def replicated_on_line(instance: Instance, stages: Sequence[tuple[Span, int]]) -
     starts = itertools.accumulate((devices for _, devices in stages), initial=0)
     copies = 1 in instance.constraints.tensor_parallel_degrees
     groups = tuple(
-        line_group(instance, first, devices, devices if copies else 1)
+        line_group(instance, first, devices, Mode(devices if copies else 1))
         for first, (_, devices) in zip(starts, stages, strict=False)
     )
     rows = tuple(

@@ -16,6 +16,7 @@ from formulation.evaluate import evaluate
 from formulation.groups import Group
 from formulation.instance import Instance
 from formulation.layers import Split
+from formulation.modes import Mode
 from formulation.options import Placement, Recompute
 from formulation.plan import Plan, Span, Stage
 
@@ -103,4 +104,4 @@ def _stages(instance: Instance, span: Span, counts: tuple[int, ...]) -> Iterator
         ]
         for chosen in itertools.product(*forms):
             for recompute in again:
-                yield Stage(span, Group(held, devices // degree, recompute), chosen)
+                yield Stage(span, Group(held, Mode(devices // degree, recompute)), chosen)

@@ -15,6 +15,7 @@ from formulation.cluster import DeviceClass, Server, cluster_graph
 from formulation.groups import Group
 from formulation.instance import Instance, build_instance
 from formulation.layers import FORMS, Layer, Split, layer_graph
+from formulation.modes import Mode
 from formulation.options import (
     AllReduce,
     Boundary,
@@ -154,4 +155,4 @@ def groups(draw: st.DrawFn, instance: Instance) -> Group:
         counts[draw(st.integers(0, len(counts) - 1))] = 1
     replicas = draw(st.sampled_from([one for one in range(1, sum(counts) + 1) if sum(counts) % one == 0]))
     held = tuple((server, count) for server, count in enumerate(counts) if count)
-    return Group(held, replicas, draw(st.booleans()))
+    return Group(held, Mode(replicas, draw(st.booleans())))

@@ -112,8 +112,8 @@ class StagePasses:
 
 
 def _stage_passes(instance: Instance, stage: Stage) -> StagePasses:
-    again = stage.group.recompute
-    kind = replace(group_kind(instance, stage.group), recompute=False)
+    again, kind = stage.group.recompute, group_kind(instance, stage.group)
+    kind = replace(kind, mode=replace(kind.mode, recompute=False))
     forward = backward = forward_sent = backward_sent = sync = 0
     for layer in stage.span.layers:
         computed = _compute(instance, layer, kind, forwards=1 + again)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
+from formulation.modes import Mode
 from formulation.plan import Span
 
 
@@ -48,4 +49,4 @@ def groups(
         ]
     starts = itertools.accumulate(devices, initial=0)
     rows = zip(starts, devices, replicas, strict=False)
-    return tuple(line_group(instance, first, count, copies) for first, count, copies in rows), []
+    return tuple(line_group(instance, first, count, Mode(copies)) for first, count, copies in rows), []

@@ -11,8 +11,9 @@ import itertools
 import numpy as np
 
 from formulation.evaluate import evaluate
-from formulation.groups import line, line_group, link_between, modes
+from formulation.groups import line, line_group, link_between
 from formulation.instance import Instance
+from formulation.modes import ONE_COPY, modes
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import Tables
 
@@ -33,9 +34,9 @@ def first_plan(tables: Tables) -> Plan | None:
 
 
 def _plan(instance: Instance, cuts: list[int]) -> Plan:
-    mode = next(iter(modes(instance, 1)), (1, False))
+    mode = next(iter(modes(instance, 1)), ONE_COPY)
     stages = [
-        Stage(Span(first, stop), line_group(instance, index, 1, *mode), (0,) * (stop - first))
+        Stage(Span(first, stop), line_group(instance, index, 1, mode), (0,) * (stop - first))
         for index, (first, stop) in enumerate(itertools.pairwise(cuts))
     ]
     return Plan(tuple(stages))

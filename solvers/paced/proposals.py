@@ -26,7 +26,7 @@ def groups_on(network: Network, path: list[int], tables: Tables) -> tuple[Group,
         ways = space.suffixes.places[place].groups
         group = tables.groups[next(way for way in ways if tables.kind_of[way] == steps.kind[step])]
         counts = tuple(sorted((real[server], count) for server, count in group.counts))
-        groups.append(Group(counts, group.replicas, group.recompute))
+        groups.append(replace(group, counts=counts))
     return tuple(groups)
 
 

@@ -7,10 +7,10 @@ stops last. Alike servers were exchanged on the way, so the walk translates serv
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from formulation.groups import Group
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import Tables
 from solvers.states.reach import StateReach
@@ -42,7 +42,7 @@ def path_of(reach: StateReach, tables: Tables) -> Plan | None:
         index = _fitting_group(reach, tables, (slot, place), (layer, stop))
         group = tables.groups[index]
         counts = tuple(sorted((real[server], count) for server, count in group.counts))
-        own = Group(counts, group.replicas, group.recompute)
+        own = replace(group, counts=counts)
         stages.append(Stage(Span(layer, stop), own, (0,) * (stop - layer)))
         node, layer = before, stop
     return Plan(tuple(stages))

@@ -15,6 +15,7 @@ from formulation.forms import forms_on
 from formulation.groups import group_kind, line_group
 from formulation.instance import Instance
 from formulation.layers import layer_graph
+from formulation.modes import Mode
 from formulation.options import BoundaryCharge, Combine, Schedule, StageTime, Synchronisation, Training
 from formulation.plan import Plan, Span, Stage
 from formulation.timeline.closed_forms import one_f_one_b_period_ns
@@ -43,7 +44,7 @@ def line_plans(draw: st.DrawFn, instance: Instance, *, single: bool = False) -> 
             draw(st.sampled_from(forms_on(instance.layers[layer].allowed_forms, count // replicas)))
             for layer in range(first, stop)
         )
-        group = line_group(instance, taken, count, replicas, not single and draw(st.booleans()))
+        group = line_group(instance, taken, count, Mode(replicas, not single and draw(st.booleans())))
         stages.append(Stage(Span(first, stop), group, forms))
         taken += count
     return Plan(tuple(stages))

@@ -12,6 +12,7 @@ from formulation.cluster import DeviceClass, Server, cluster_graph
 from formulation.groups import Group, GroupKind, group_kind, line_group, link_between
 from formulation.instance import Edge, FormEdge
 from formulation.layers import layer_graph
+from formulation.modes import Mode
 from formulation.options import AllReduce, Boundary, CostModel, Training
 from formulation.plan import Span
 from formulation.units import Link, Volume
@@ -32,7 +33,7 @@ def test_compute_rounds_forward_and_backward_up_apart():
 def test_a_stage_that_recomputes_runs_forward_twice():
     """Forward 7 on two devices: 2 * 4 + 7; its all-reduce of 4 bytes forward (form 1) comes twice, too."""
     instance = instance_of(chain([matrix("a", 7, taken=8, made=4)], []), mesh(2))
-    again = replace(PAIR, recompute=True)
+    again = replace(PAIR, mode=Mode(recompute=True))
     assert times.compute_ns(instance, 0, again) == 2 * 4 + 7
     assert [times.inside_ns(instance, 0, form, again) for form in (0, 1, 2)] == [0, 8, 8]
 
@@ -40,7 +41,7 @@ def test_a_stage_that_recomputes_runs_forward_twice():
 def test_two_replicas_of_two_devices_each():
     """Half of the samples each: 2 of 4 output bytes are summed inside; weights of 90, or shards of 45, across."""
     instance = instance_of(chain([matrix("a", weights=90, taken=8, made=4)], []), mesh(2, 2, inside=BYTE_LINK))
-    kind = group_kind(instance, line_group(instance, 0, 4, 2))
+    kind = group_kind(instance, line_group(instance, 0, 4, Mode(2)))
     assert (kind.inner, kind.link) == (instance.links[0][0], instance.links[0][1])
     assert times.passes_ns(instance, 0, 1, kind) == 2
     assert times.synchronisation_ns(instance, 0, 1, kind) == 45
@@ -50,9 +51,9 @@ def test_two_replicas_of_two_devices_each():
 def test_a_replica_that_straddles_servers_feels_their_link():
     slow = mesh(2, 2, inside=Link(80 * GIGA), between=Link(8 * GIGA))
     instance = instance_of(chain([matrix("a")], []), slow)
-    assert group_kind(instance, line_group(instance, 0, 4, 2)).inner == Link(80 * GIGA)
-    assert group_kind(instance, line_group(instance, 1, 2, 1)).inner == Link(8 * GIGA)
-    assert group_kind(instance, Group(((0, 1), (1, 1)), 2)).inner is None
+    assert group_kind(instance, line_group(instance, 0, 4, Mode(2))).inner == Link(80 * GIGA)
+    assert group_kind(instance, line_group(instance, 1, 2)).inner == Link(8 * GIGA)
+    assert group_kind(instance, Group(((0, 1), (1, 1)), Mode(2))).inner is None
 
 
 def test_the_slowest_class_sets_the_pace():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from formulation.actions import Action
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
+from formulation.modes import Mode
 from formulation.options import Goal, Schedule, Synchronisation
 from formulation.plan import Plan
 from formulation.schedules.interleaved import interleaved
@@ -173,7 +174,7 @@ def two_modes() -> Plan:
     """Two stages on one device each, of which the second recomputes."""
     _, plan = case(2, 2)
     first, second = plan.stages
-    return Plan((first, replace(second, group=replace(second.group, recompute=True))))
+    return Plan((first, replace(second, group=replace(second.group, mode=Mode(recompute=True)))))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from formulation.goals import goal_value
 from formulation.groups import line_group, possible_groups
 from formulation.instance import Instance
 from formulation.memory_tables import memory_tables
+from formulation.modes import Mode
 from formulation.options import Combine, Constraints, Goal, GoalLimit, Placement, Recompute, Schedule, Training
 from formulation.outcome import Limits, Proof, checked
 from formulation.plan import Plan, Span, Stage
@@ -225,7 +226,7 @@ def test_pipedreams_uneven_replicas_are_a_point_of_the_space() -> None:
     stages: list[Stage] = []
     for layer, count in enumerate((9, 5, 1, 1)):
         place = sum(stage.group.devices for stage in stages)
-        group = line_group(instance, place, count, replicas=count)
+        group = line_group(instance, place, count, Mode(count))
         stages.append(Stage(Span(layer, layer + 1), group, (0,)))
     found = evaluate(instance, Plan(tuple(stages)))
     assert found.feasible and found.objective == 45 * 30

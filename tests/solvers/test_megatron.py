@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from formulation.constraints import Constraints
 from formulation.demands import with_constraints
 from formulation.evaluate import evaluate
+from formulation.modes import ONE_COPY
 from formulation.options import Goal, Placement, Recompute, Schedule, Training
 from formulation.outcome import Limits, Proof, checked
 from formulation.plan import Span
@@ -42,7 +43,7 @@ def with_degrees(instance, *degrees, recompute=Recompute.NEVER):
 
 
 def grid(instance):
-    return [(one.tensor, one.pipeline, one.data, one.recompute) for one in megatron.configurations(instance)]
+    return [(one.tensor, one.pipeline, one.data, one.mode.recompute) for one in megatron.configurations(instance)]
 
 
 @SLOW
@@ -85,7 +86,7 @@ def test_the_grid_of_two_servers_with_four_devices():
         *[(1, 4, 2, False), (2, 4, 1, False)],
         (1, 8, 1, False),
     ]
-    assert [one.replicas for one in megatron.configurations(instance)][:3] == [8, 2, 4]
+    assert [one.mode.replicas for one in megatron.configurations(instance)][:3] == [8, 2, 4]
 
 
 def test_without_degrees_a_stage_is_split_or_copied_but_not_both():
@@ -122,7 +123,7 @@ def test_a_pair_costs_two_all_reduces_and_nothing_between_its_halves():
     gradient: 2 * (1/2) * 8 ns each, and no time is lost between them."""
     layers = [matrix("a", taken=8, made=32), matrix("b", taken=32, made=8)]
     instance = with_degrees(instance_of(chain(layers, [32]), mesh(2)), 2)
-    plan = megatron.plan_of(instance, Configuration(2, 1, 1, 1, False))
+    plan = megatron.plan_of(instance, Configuration(2, 1, 1, ONE_COPY))
     assert plan.stages[0].forms == (2, 1)
     assert evaluate(instance, plan).objective == 8 + 8
 
@@ -173,4 +174,4 @@ def test_it_ends_when_it_is_told_to():
 
 def test_a_configuration_that_does_not_fit_the_cluster_is_refused():
     with pytest.raises(ValueError, match="t = 3, p = 1, d = 1 does not take 2 devices"):
-        megatron.plan_of(instance_of(blocks(2), mesh(2)), Configuration(3, 1, 1, 1, False))
+        megatron.plan_of(instance_of(blocks(2), mesh(2)), Configuration(3, 1, 1, ONE_COPY))

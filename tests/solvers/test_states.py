@@ -14,6 +14,7 @@ from formulation.demands import with_constraints
 from formulation.evaluate import evaluate
 from formulation.groups import Group, group_kind, possible_groups
 from formulation.instance import Instance
+from formulation.modes import Mode
 from formulation.options import (
     AllReduce,
     Boundary,
@@ -225,7 +226,7 @@ def test_servers_whose_exchange_changes_how_replicas_lie_are_not_alike() -> None
     split = with_constraints(instance, replace(free, tensor_parallel_degrees=(2,)))
     assert alike_servers(whole, possible_groups(whole)) == [[0, 1, 2]]
     assert alike_servers(split, possible_groups(split)) == [[0], [1], [2]]
-    a, b = (Group(counts, 2) for counts in (((0, 1), (1, 2), (2, 1)), ((0, 1), (1, 1), (2, 2))))
+    a, b = (Group(counts, Mode(2)) for counts in (((0, 1), (1, 2), (2, 1)), ((0, 1), (1, 1), (2, 2))))
     assert group_kind(split, a) != group_kind(split, b)
 
 
