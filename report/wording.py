@@ -1,4 +1,4 @@
-"""Numbers and names as words of a page: rounded for the eye, escaped for HTML and SVG.
+"""Numbers and names as words of a page: rounded for the eye, and printable.
 
 Names come from users' files. What is no printable character (control characters, halves of surrogate pairs,
 marks that turn the direction of text) is shown as a question mark. What the terminal says the same way
@@ -7,7 +7,6 @@ marks that turn the direction of text) is shown as a question mark. What the ter
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -24,12 +23,8 @@ Units = tuple[tuple[str, int], ...]
 
 def printable(name: object) -> str:
     """Return a name with a question mark for what is no printable character."""
-    return "".join(one if one.isprintable() else "?" for one in str(name))
-
-
-def text(name: object) -> str:
-    """Return a name, escaped for the text and the attributes of HTML and SVG."""
-    return html.escape(printable(name), quote=True)
+    shown = str(name)
+    return shown if shown.isprintable() else "".join(one if one.isprintable() else "?" for one in shown)
 
 
 def duration(time_ns: float) -> str:

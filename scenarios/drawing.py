@@ -13,8 +13,8 @@ from ingest.files import atomic_write
 from scenarios.failures import InputError, output_path
 
 if TYPE_CHECKING:
+    from report.pictures.shapes import Picture
     from report.simulation import Simulation
-    from report.svg import Picture
 
 Make = Callable[[], str | bytes]
 
@@ -72,6 +72,7 @@ def write_files(simulation: Simulation, content: dict[str, Any], targets: Target
 def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) -> list[tuple[Path, Make]]:
     """Return the files to write, and what makes each of them."""
     from report.page import page_of, pictures
+    from report.templating import standalone
     from report.trace import trace_of
 
     files: list[tuple[Path, Make]] = []
@@ -82,7 +83,7 @@ def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
     drawn = pictures(content) if targets.svg or targets.png else ()
     if targets.svg is not None:
         folder = targets.svg
-        files += [(folder / f"{picture.name}.svg", picture.standalone) for picture in drawn]
+        files += [(folder / f"{picture.name}.svg", partial(standalone, picture)) for picture in drawn]
     if targets.png is not None and targets.draw is not None:
         folder, draw = targets.png, targets.draw
         for picture in drawn:
@@ -91,4 +92,6 @@ def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
 
 
 def _drawn(picture: Picture, draw: Callable[[str], bytes]) -> bytes:
-    return draw(picture.standalone())
+    from report.templating import standalone
+
+    return draw(standalone(picture))

@@ -13,9 +13,9 @@ import pytest
 
 from formulation.schedules.interleaved import interleaved
 from report.content import content_of
+from report.numbers import Numbers
 from report.page import page_of
 from report.simulation import simulate
-from report.tables import Numbers
 from report.wording import FORMATS
 from tests.report.runs import COMPARISON, EVIL, content
 from tests.report.test_orders import dealt

@@ -158,7 +158,7 @@ def test_microseconds_are_exact(time_ns: int, shown: str) -> None:
         (wording.percent(0.0001), "< 0.1 %"),
         (wording.percent(-0.25), "−25.0 %"),
         (wording.count(1, "stage"), "1 stage"),
-        (wording.text("a<b>\x1b\u202e\ud800"), "a&lt;b&gt;???"),
+        (wording.printable("a<b>\x1b\u202e\ud800"), "a<b>???"),
     ],
 )
 def test_wording(shown: str, expected: str) -> None:

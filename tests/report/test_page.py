@@ -7,7 +7,9 @@ import hashlib
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.options import Schedule
+from report import templating
 from report.content import content_of
+from report.numbers import Numbers
 from report.page import page_of, pictures
+from report.pictures.shapes import Group, Rect, Shape
 from report.simulation import simulate
-from report.tables import Numbers
+from report.templating import standalone
 from report.wording import FORMATS
 from tests.formulation.test_timeline_of_plan import line_plans
 from tests.generators import instances
@@ -123,11 +128,55 @@ def test_names_are_harmless() -> None:
     assert page.words.count(shown) >= 2 and "\u202e" not in html
 
 
+def hostile(value: Any, key: str = "") -> Any:
+    """A content in which every word that comes from outside is the hostile one; those of closed sets stay."""
+    if isinstance(value, dict):
+        return {name: hostile(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [hostile(one, key) for one in value]
+    return (
+        EVIL
+        if isinstance(value, str) and key not in ("unit", "key", "proof", "event_columns", "events")
+        else value
+    )
+
+
+def test_every_word_of_a_content_is_escaped_wherever_it_is_shown() -> None:
+    found = content_of(ran(3, 6, devices=2), scenario="x", comparison=json.loads(json.dumps(COMPARISON)))
+    found["claim"] |= {
+        "notes": ["a note"],
+        "broken_rules": ["a rule"],
+        "solver": "a solver",
+        "seconds": 1.0,
+        "further": [{"goal": "cost", "unit": "ns", "value": 1}],
+    }
+    found["comparison"]["solvers"][1]["violations"] = ["a rule"]
+    found = hostile(found)
+    harmless = json.dumps(found).replace(json.dumps(EVIL), json.dumps("a" * len(EVIL)))
+    page, mild = Page(page_of(found)), Page(page_of(json.loads(harmless)))
+    assert page.tags == mild.tags, "no name makes an element"
+    assert [name for name, _ in page.attributes] == [name for name, _ in mild.attributes], "nor an attribute"
+    assert page.json == found
+    shown = "".join(page.words).count("</script><img src=x onerror=alert(1)>\"'&??")
+    assert shown >= 40 and "\u202e" not in "".join(page.words)
+    for picture in pictures(found):
+        assert ElementTree.fromstring(standalone(picture)).tag.endswith("svg")  # noqa: S314 (our own)
+
+
+def test_only_files_of_the_package_are_called_safe() -> None:
+    folder = Path(templating.__file__).parent / "templates"
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.j2"))]
+    assert len(texts) > 5
+    safe = [name for text in texts for name in re.findall(r"\{\{ *([\w.]+) *\|[^}]*safe", text)]
+    assert sorted(safe) == ["script", "style", "style"] and "autoescape" not in "".join(texts)
+
+
 def test_the_policy_knows_the_script_and_lets_nothing_in() -> None:
     html = page_of(content())
     page = Page(html)
     digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in html
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert ("content", policy) in page.attributes
     assert not re.search(r"\b(src|href)=|@import|url\((?!#plot)", html.replace(page.scripts[0], ""))
     assert re.findall(r"https?://[^\"' ]+", html) == ["http://www.w3.org/2000/svg"]
 
@@ -139,7 +188,7 @@ def test_any_plan_can_be_drawn(data: st.DataObject) -> None:
     found = content_of(simulate(instance, data.draw(line_plans(instance))), scenario="any")
     assert Page(page_of(found)).json == found
     for picture in pictures(found):
-        ElementTree.fromstring(picture.standalone())  # noqa: S314 (our own)
+        ElementTree.fromstring(standalone(picture))  # noqa: S314 (our own)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 16])
@@ -147,7 +196,7 @@ def test_pictures_are_files_of_their_own(stages: int) -> None:
     drawn = pictures(content(stages, 8, name=EVIL))
     assert [picture.name for picture in drawn] == ["plan", "timeline", "memory", "time"]
     for picture in drawn:
-        text = picture.standalone()
+        text = standalone(picture)
         root = ElementTree.fromstring(text.encode("utf-8"))  # noqa: S314 (our own)
         assert (
             root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -158,12 +207,22 @@ def test_pictures_are_files_of_their_own(stages: int) -> None:
 
 def test_nothing_sticks_out_of_a_picture() -> None:
     for picture in pictures(content(16, 40, devices=2)):
-        flat = re.sub(r"<g transform.*", "", picture.body)
-        for left, top, width, height in re.findall(
-            r'<rect x="([-\d.]+)" y="([-\d.]+)" width="([-\d.]+)" height="([-\d.]+)"', flat
-        ):
-            assert float(left) >= 0 and float(left) + float(width) <= 1120.5
-            assert float(top) >= 0 and float(top) + float(height) <= picture.height + 0.5
+        boxes = list(boxes_of(picture.shapes))
+        assert len(boxes) > 10
+        for left, top, width, height in boxes:
+            assert left >= 0 and left + width <= 1120.5
+            assert top >= 0 and top + height <= picture.height + 0.5
+
+
+def boxes_of(shapes: Sequence[Shape], right: float = 0, down: float = 0) -> Iterator[tuple[float, ...]]:
+    """The rectangles of a picture where they are drawn."""
+    for one in shapes:
+        if isinstance(one, Rect):
+            left, top, width, height = one.box
+            yield left + right, top + down, width, height
+        if isinstance(one, Group) and one.element == "g":
+            moved = re.findall(r"[-\d.]+", str(one.attributes.get("transform", "0 0")))
+            yield from boxes_of(one.shapes, right + float(moved[0]), down + float(moved[1]))
 
 
 def test_usual_pages_are_small() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.scenarios.fakes import ROOT
 
-HEAVY = ("torch", "ortools", "pandas", "networkx", "numpy", "pydantic", "rich", "yaml", "scenarios.task")
+HEAVY = ("torch", "ortools", "pandas", "jinja2", "networkx", "numpy", "pydantic", "rich", "yaml", "scenarios.task")
 
 
 def heavy_after(code: str, *arguments: str) -> set[str]:

@@ -6,7 +6,20 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from report.svg import WIDTH, Picture, label, line, path, rect, short, stage_colour, width_of
+from report.pictures.shapes import (
+    WIDTH,
+    Circle,
+    Group,
+    Label,
+    Line,
+    Path,
+    Picture,
+    Rect,
+    Shape,
+    short,
+    stage_colour,
+    width_of,
+)
 from report.wording import amount, duration, percent, rank_name
 
 FEW, MOST = 5, 8
@@ -22,18 +35,18 @@ def memory_picture(content: dict[str, Any]) -> Picture:
     columns = math.ceil(len(ranks) / math.ceil(len(ranks) / (FEW if len(ranks) <= MANY else MOST)))
     width = (WIDTH - BETWEEN * (columns - 1)) / columns
     largest = max(max(rank["capacity_bytes"], rank["peak_bytes"]) for rank in ranks) or 1
-    pieces: list[str] = []
+    shapes: list[Shape] = []
     for index in range(len(ranks)):
         row, column = divmod(index, columns)
         left, top = column * (width + BETWEEN), row * ROW
         shift = f"translate({short(left)} {short(top)})"
-        drawn = "".join(_panel(content, index, width, largest * 1.04))
-        pieces.append(f'<g transform="{shift}">{drawn}</g>')
+        drawn = tuple(_panel(content, index, width, largest * 1.04))
+        shapes.append(Group(drawn, {"transform": shift}))
     height = math.ceil(len(ranks) / columns) * ROW - 4
-    return Picture("memory", "Memory over time against the limit", height, "".join(pieces))
+    return Picture("memory", "Memory over time against the limit", height, shapes)
 
 
-def _panel(content: dict[str, Any], index: int, width: float, largest: float) -> Iterator[str]:
+def _panel(content: dict[str, Any], index: int, width: float, largest: float) -> Iterator[Shape]:
     makespan, rank = content["makespan_ns"], content["ranks"][index]
     peak, limit = rank["peak_bytes"], rank["capacity_bytes"]
     name, held = rank_name(content, index)
@@ -46,24 +59,23 @@ def _panel(content: dict[str, Any], index: int, width: float, largest: float) ->
         return width * time / max(1, makespan)
 
     foot = HEAD + PLOT
-    yield rect((0, 4, 10, 10), stage_colour(rank["stages"][0]))
-    yield label(16, 13, name, "strong", held)
+    yield Rect((0, 4, 10, 10), stage_colour(rank["stages"][0]))
+    yield Label(16, 13, name, "strong", held)
     share, most = percent(peak / limit), f"peak {amount(peak)} of {amount(limit)}"
     if width_of(most) < width:
         share = f"{share} of the limit"
     else:
         share, most = "", f"{amount(peak)}, {share}"
-    yield label(width, 13, share, "end over" if over else "end note")
-    yield label(0, 31, most, "small over" if over else "small note")
-    yield rect((0, HEAD, width, PLOT), "lane")
+    yield Label(width, 13, share, "end over" if over else "end note")
+    yield Label(0, 31, most, "small over" if over else "small note")
+    yield Rect((0, HEAD, width, PLOT), "lane")
     points = rank["memory"]
     steps = [f"M0 {short(foot)}V{short(y(points[0][1]))}"]
     steps += [f"H{short(x(time))}V{short(y(held))}" for time, held in points]
-    yield path(f"{''.join(steps)}H{short(width)}V{short(foot)}Z", "held")
-    yield line(0, y(limit), width, y(limit), "limit")
+    yield Path(f"{''.join(steps)}H{short(width)}V{short(foot)}Z", "held")
+    yield Line(0, y(limit), width, y(limit), "limit")
     tip = f"{peak:,} bytes at {rank['peak_ns']:,} ns"
-    centre = f'cx="{short(x(rank["peak_ns"]))}" cy="{short(y(peak))}"'
-    yield f'<circle {centre} r="3.5" class="peak"><title>{tip}</title></circle>'
-    yield line(0, foot, width, foot, "axis")
-    yield label(0, foot + 15, "0", "note small")
-    yield label(width, foot + 15, duration(makespan), "note small end")
+    yield Circle(x(rank["peak_ns"]), y(peak), 3.5, "peak", tip)
+    yield Line(0, foot, width, foot, "axis")
+    yield Label(0, foot + 15, "0", "note small")
+    yield Label(width, foot + 15, duration(makespan), "note small end")

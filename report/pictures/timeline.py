@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from report.svg import (
+from report.pictures.shapes import (
     MICRO_BATCH_COLOURS,
     WIDTH,
+    Group,
+    Label,
+    Line,
     Picture,
-    label,
+    Rect,
+    Shape,
     legend,
-    line,
     nice_step,
-    rect,
-    short,
     stage_colour,
 )
 from report.window import ACTIVATION, GRADIENT
@@ -115,7 +116,7 @@ class Lanes:
         return TOP + self.ranks * (self.height + LINK_LANE) - ends
 
 
-def gantt(content: dict[str, Any]) -> Picture:
+def timeline_picture(content: dict[str, Any]) -> Picture:
     """Draw the timeline of a simulation's content."""
     shown, stages = content["timeline"], len(content["stages"])
     head, tail, makespan = shown["head_stop_ns"], shown["tail_start_ns"], content["makespan_ns"]
@@ -124,43 +125,44 @@ def gantt(content: dict[str, Any]) -> Picture:
     entries = [entry for entry, drawn in LEGEND if kinds & set(drawn)]
     if len(content["ranks"]) < stages:
         entries.append(("f0 chunk", "odd chunk"))
-    pieces = [legend(LEFT, 18, [*entries, ("key k", "critical chain")]), *_names(content, lanes)]
-    pieces.append(f'<g class="ticks">{"".join(_ticks(scale, lanes))}</g>')
-    clip = rect((LEFT, 0, WIDTH - LEFT, lanes.foot + 26), "")
-    pieces.append(f'<clipPath id="plot">{clip}</clipPath><g class="events" clip-path="url(#plot)">')
     odd = frozenset(stage for rank in content["ranks"] for stage in rank["stages"][1::2])
-    pieces += [_event(index, row, scale, lanes, odd) for index, row in enumerate(shown["events"])]
-    pieces += [*_gap(scale, lanes), "</g>"]
+    events = [_event(index, row, scale, lanes, odd) for index, row in enumerate(shown["events"])]
+    clip = Rect((LEFT, 0, WIDTH - LEFT, lanes.foot + 26), "")
+    shapes = (
+        *legend(LEFT, 18, [*entries, ("key k", "critical chain")]),
+        *_names(content, lanes),
+        Group(tuple(_ticks(scale, lanes)), {"class": "ticks"}),
+        Group((clip,), {"id": "plot"}, "clipPath"),
+        Group((*events, *_gap(scale, lanes)), {"class": "events", "clip-path": "url(#plot)"}),
+    )
     numbers = {"left": LEFT, "right": RIGHT, "head": head, "tail": tail, "gap": scale.gap, "makespan": makespan}
     numbers |= {"foot": lanes.foot, "top": TOP}
-    more = " ".join(f'data-{name}="{short(value)}"' for name, value in numbers.items())
     title = f"Timeline of {content['micro_batches_run']} micro-batches in {stages} stages"
-    return Picture("timeline", title, lanes.foot + 26, "".join(pieces), more)
+    return Picture("timeline", title, lanes.foot + 26, shapes, numbers)
 
 
-def _names(content: dict[str, Any], lanes: Lanes) -> Iterator[str]:
+def _names(content: dict[str, Any], lanes: Lanes) -> Iterator[Shape]:
     for rank in range(lanes.ranks):
         stage = content["ranks"][rank]["stages"][0]
         top = lanes.top("", stage)
-        yield rect((0, top + lanes.height / 2 - 5, 10, 10), stage_colour(stage))
+        yield Rect((0, top + lanes.height / 2 - 5, 10, 10), stage_colour(stage))
         name, held = rank_name(content, rank)
-        yield label(16, top + lanes.height / 2 + 4, name, "", held)
-        yield rect((LEFT, top, WIDTH - LEFT - RIGHT, lanes.height), "lane")
+        yield Label(16, top + lanes.height / 2 + 4, name, "", held)
+        yield Rect((LEFT, top, WIDTH - LEFT - RIGHT, lanes.height), "lane")
 
 
-def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes, odd: frozenset[int]) -> str:
+def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes, odd: frozenset[int]) -> Group:
     kind, stage, micro_batch, start, stop, critical = row
     sent = kind in (ACTIVATION, GRADIENT)
     left, right = scale.x(start), scale.x(stop)
     box = (left, lanes.top(kind, stage), max(LEAST_WIDE, right - left), lanes.tall(kind))
     marks = (" thin" if right - left < THIN else "") + (" chunk" if stage in odd and not sent else "")
-    drawn = rect(box, colour_of(kind, micro_batch) + marks)
+    drawn: list[Shape] = [Rect(box, colour_of(kind, micro_batch) + marks)]
     if not sent:
         foot = box[1] + lanes.height / 2 + 4
         if right - left > DIGIT * len(str(micro_batch)) + 3:
-            drawn += label((left + right) / 2, foot, str(micro_batch), "number middle")
-    kept = ' class="k"' if critical else ""
-    return f'<g data-i="{index}"{kept}>{drawn}</g>'
+            drawn.append(Label((left + right) / 2, foot, str(micro_batch), "number middle"))
+    return Group(drawn, {"data-i": index, "class": "k"} if critical else {"data-i": index})
 
 
 def colour_of(kind: str, micro_batch: int) -> str:
@@ -173,7 +175,7 @@ def colour_of(kind: str, micro_batch: int) -> str:
     return f"f{tint}" if kind == "F" else f"b{tint}" + (" later" if kind == "W" else "")
 
 
-def _ticks(scale: Scale, lanes: Lanes) -> Iterator[str]:
+def _ticks(scale: Scale, lanes: Lanes) -> Iterator[Shape]:
     """Draw times at round numbers, none inside the gap."""
     step = nice_step(scale.length, TICKS)
     taken = 0.0
@@ -181,14 +183,14 @@ def _ticks(scale: Scale, lanes: Lanes) -> Iterator[str]:
         if scale.head < time < scale.tail:
             continue
         x, named = scale.x(time), round_duration(time)
-        yield line(x, TOP - 4, x, lanes.foot + 4, "tick")
+        yield Line(x, TOP - 4, x, lanes.foot + 4, "tick")
         if x - 30 > taken and x < WIDTH - 28:
-            yield label(x, lanes.foot + 18, named, "note small middle")
+            yield Label(x, lanes.foot + 18, named, "note small middle")
             taken = x + 30
 
 
-def _gap(scale: Scale, lanes: Lanes) -> Iterator[str]:
+def _gap(scale: Scale, lanes: Lanes) -> Iterator[Shape]:
     """Cover the hidden time."""
     if scale.gap:
         left, right = scale.x(scale.head), scale.x(scale.tail)
-        yield rect((left, TOP - 4, right - left, lanes.foot - TOP + 8), "gap", "not shown")
+        yield Rect((left, TOP - 4, right - left, lanes.foot - TOP + 8), "gap", "not shown")

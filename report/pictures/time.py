@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from report.svg import WIDTH, Picture, label, legend, rect, stage_colour, width_of
+from report.pictures.shapes import WIDTH, Label, Picture, Rect, Shape, legend, stage_colour, width_of
 from report.wording import exact, percent, rank_name
 
 LEFT, TOP = 84.0, 40.0
@@ -22,26 +22,26 @@ PARTS = (
 def time_picture(content: dict[str, Any]) -> Picture:
     """Draw where the time of a simulation's content goes."""
     ranks, makespan = content["ranks"], max(1, content["makespan_ns"])
-    pieces = [legend(LEFT, 18, [(kind, name) for _, kind, name in PARTS])]
+    shapes = legend(LEFT, 18, [(kind, name) for _, kind, name in PARTS])
     for index, rank in enumerate(ranks):
         top = TOP + index * (BAR + BETWEEN)
         name, held = rank_name(content, index)
-        pieces += [
-            rect((0, top + BAR / 2 - 5, 10, 10), stage_colour(rank["stages"][0])),
-            label(16, top + 16, name, "", held),
+        shapes += [
+            Rect((0, top + BAR / 2 - 5, 10, 10), stage_colour(rank["stages"][0])),
+            Label(16, top + 16, name, "", held),
         ]
-        pieces += _bar(rank["spent"], top, makespan)
+        shapes += _bar(rank["spent"], top, makespan)
     height = TOP + len(ranks) * (BAR + BETWEEN)
-    return Picture("time", "Where the time of all devices goes", height, "".join(pieces))
+    return Picture("time", "Where the time of all devices goes", height, shapes)
 
 
-def _bar(spent: dict[str, int], top: float, makespan: int) -> Iterator[str]:
+def _bar(spent: dict[str, int], top: float, makespan: int) -> Iterator[Shape]:
     left = LEFT
     for key, kind, name in PARTS:
         width = (WIDTH - LEFT) * spent[key] / makespan
         share = percent(spent[key] / makespan)
         if width > 0:
-            yield rect((left, top, width, BAR), kind, f"{name}: {exact(spent[key])}, {share}")
+            yield Rect((left, top, width, BAR), kind, f"{name}: {exact(spent[key])}, {share}")
         if width_of(share) < width - 8:
-            yield label(left + width / 2, top + 16, share, f"middle on-{kind}")
+            yield Label(left + width / 2, top + 16, share, f"middle on-{kind}")
         left += width

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from report.svg import WIDTH, Picture, first_that_fits, label, line, path, rect, short, stage_colour, width_of
+from report.pictures.shapes import (
+    WIDTH,
+    Label,
+    Line,
+    Path,
+    Picture,
+    Rect,
+    Shape,
+    first_that_fits,
+    short,
+    stage_colour,
+    width_of,
+)
 from report.wording import NOTHING, amount, count, duration, rank_name
 
 CHAIN_TOP, STRIP, LAYERS = 44.0, 24.0, 30.0
@@ -42,15 +54,16 @@ def plan_picture(content: dict[str, Any]) -> Picture:
     """Draw the plan of a simulation's content."""
     stages = content["stages"]
     strips = _strips([stage["price"]["compute_ns"] for stage in stages])
-    pieces = [label(0, 14, "layers, as wide as their compute time; above a cut, what crosses it", "note")]
-    pieces += _cut_labels(content, strips)
+    what = "layers, as wide as their compute time; above a cut, what crosses it"
+    shapes: list[Shape] = [Label(0, 14, what, "note")]
+    shapes += _cut_labels(content, strips)
     runs, cells = _cluster(content)
     for index, strip in enumerate(strips):
-        pieces += _ribbons(stages[index], strip, runs[index], index)
+        shapes += _ribbons(stages[index], strip, runs[index], index)
     for index, strip in enumerate(strips):
-        pieces += [*_stage(stages[index], strip, index, len(stages) - 1), *_layers(content, strip, index)]
+        shapes += [*_stage(stages[index], strip, index, len(stages) - 1), *_layers(content, strip, index)]
     title = f"{count(len(content['layers']), 'layer')} of {content['model']} in {count(len(stages), 'stage')}"
-    return Picture("plan", title, HEIGHT, "".join(pieces) + cells)
+    return Picture("plan", title, HEIGHT, [*shapes, *cells])
 
 
 def _strips(weights: list[int]) -> list[Strip]:
@@ -67,16 +80,16 @@ def _strips(weights: list[int]) -> list[Strip]:
     return strips
 
 
-def _stage(stage: dict[str, Any], strip: Strip, index: int, most: int) -> Iterator[str]:
+def _stage(stage: dict[str, Any], strip: Strip, index: int, most: int) -> Iterator[Shape]:
     compute = duration(stage["price"]["compute_ns"])
     many = count(stage["layers"], "layer")
     tip = f"stage {index}: {stage['first_layer']} … {stage['last_layer']}, {many}, {compute}"
-    yield rect((strip.left, CHAIN_TOP, strip.width, STRIP), stage_colour(index), tip)
+    yield Rect((strip.left, CHAIN_TOP, strip.width, STRIP), stage_colour(index), tip)
     names = (f"stage {index} · {many} · {compute}", f"stage {index}", str(index))
-    yield _on_colour(strip, CHAIN_TOP + 16, names, most)
+    yield from _on_colour(strip, CHAIN_TOP + 16, names, most)
 
 
-def _layers(content: dict[str, Any], strip: Strip, index: int) -> Iterator[str]:
+def _layers(content: dict[str, Any], strip: Strip, index: int) -> Iterator[Shape]:
     """Draw the layers of a stage; those too narrow to be seen alone are drawn as one."""
     rows = [row for row in content["layers"] if row[1] == index]
     total = sum(row[2] for row in rows) or 1
@@ -92,15 +105,15 @@ def _layers(content: dict[str, Any], strip: Strip, index: int) -> Iterator[str]:
             name = row[0] if len(merged) == 1 else f"{merged[0][0]} … {row[0]} ({len(merged)})"
             shade = "layer" if width < 2 * LEAST_LAYER else "layer apart"
             tip = f"{name}: {duration(time_ns)}"
-            yield rect((left, top, width, LAYERS), f"{shade} {stage_colour(index)}", tip)
+            yield Rect((left, top, width, LAYERS), f"{shade} {stage_colour(index)}", tip)
             biggest = max(merged, key=lambda one: one[2])[0]
             if width_of(biggest, 10) <= width - 6:
-                yield label(left + width / 2, top + 19, biggest, "small middle", tip)
+                yield Label(left + width / 2, top + 19, biggest, "small middle", tip)
             left += width
             merged = []
 
 
-def _cut_labels(content: dict[str, Any], strips: list[Strip]) -> Iterator[str]:
+def _cut_labels(content: dict[str, Any], strips: list[Strip]) -> Iterator[Shape]:
     """Name the bytes that cross each cut, in one line; those without room are in the table of stages."""
     taken = 0.0
     for boundary, strip in zip(content["boundaries"], strips[1:], strict=True):
@@ -108,14 +121,14 @@ def _cut_labels(content: dict[str, Any], strips: list[Strip]) -> Iterator[str]:
         named = amount(boundary["bytes"])
         wide = width_of(named)
         left = min(max(0.0, x - wide / 2), WIDTH - wide)
-        yield line(x, CHAIN_TOP - 6, x, RIBBON_TOP, "cut")
+        yield Line(x, CHAIN_TOP - 6, x, RIBBON_TOP, "cut")
         if left >= taken:
             tip = f"activation {duration(boundary['activation_ns'])}, gradient {duration(boundary['gradient_ns'])}"
-            yield label(left + wide / 2, CHAIN_TOP - 10, named, "middle", tip)
+            yield Label(left + wide / 2, CHAIN_TOP - 10, named, "middle", tip)
             taken = left + wide + 8
 
 
-def _cluster(content: dict[str, Any]) -> tuple[list[list[Strip]], str]:
+def _cluster(content: dict[str, Any]) -> tuple[list[list[Strip]], list[Shape]]:
     """Return where the devices of each stage lie, server by server, and the drawing of the cluster."""
     servers, stages = content["servers"], content["stages"]
     owners: list[list[int | None]] = [[] for _ in servers]
@@ -129,52 +142,53 @@ def _cluster(content: dict[str, Any]) -> tuple[list[list[Strip]], str]:
     cell = min(cell, 110.0)
     left = (WIDTH - cell * sum(len(row) for row in owners) - gap * len(servers)) / 2
     runs: list[list[Strip]] = [[] for _ in stages]
-    pieces: list[str] = []
+    shapes: list[Shape] = []
     for server, row in zip(servers, owners, strict=True):
         inner = left + gap / 2
         box = (inner - 4, CELL_TOP - 5, cell * len(row) + 8, CELL + 10)
-        pieces.append(rect(box, "server", f"{server['name']}: {len(row)} x {server['device_class']}"))
-        pieces.append(_server_name(server, Strip(left, left + gap + cell * len(row))))
+        shapes.append(Rect(box, "server", f"{server['name']}: {len(row)} x {server['device_class']}"))
+        shapes += _server_name(server, Strip(left, left + gap + cell * len(row)))
         for at, owner in enumerate(row):
-            pieces.append(_device(content, owner, Strip(inner + cell * at, inner + cell * (at + 1))))
+            shapes += _device(content, owner, Strip(inner + cell * at, inner + cell * (at + 1)))
         for index in dict.fromkeys(owner for owner in row if owner is not None):
             first = row.index(index)
             taken = Strip(inner + cell * first, inner + cell * (first + row.count(index)))
             for stage in content["ranks"][index]["stages"]:
                 runs[stage].append(taken)
         left += gap + cell * len(row)
-    return runs, "".join(pieces)
+    return runs, shapes
 
 
-def _server_name(server: dict[str, Any], place: Strip) -> str:
+def _server_name(server: dict[str, Any], place: Strip) -> Iterator[Shape]:
     """Name a server and the class of its devices, as far as there is room."""
     name, kind = server["name"], server["device_class"]
     foot = CELL_TOP + CELL + 22
-    drawn = label(place.middle, foot, first_that_fits((name,), place.width) or "…", "middle strong", name)
+    yield Label(place.middle, foot, first_that_fits((name,), place.width) or "…", "middle strong", name)
     classed = first_that_fits((f"{server['devices']} × {kind}",), place.width, 10)
-    return drawn + (label(place.middle, foot + 16, classed, "note small middle") if classed else "")
+    if classed:
+        yield Label(place.middle, foot + 16, classed, "note small middle")
 
 
-def _device(content: dict[str, Any], owner: int | None, place: Strip) -> str:
+def _device(content: dict[str, Any], owner: int | None, place: Strip) -> list[Shape]:
     inset = min(2.0, place.width / 10)
     box = (place.left + inset, CELL_TOP, place.width - 2 * inset, CELL)
     if owner is None:
-        return rect(box, "unused", "not used") + label(place.middle, CELL_TOP + 21, NOTHING, "note middle")
+        return [Rect(box, "unused", "not used"), Label(place.middle, CELL_TOP + 21, NOTHING, "note middle")]
     name, held = rank_name(content, owner)
     most = len(content["ranks"]) - 1
     colour = stage_colour(content["ranks"][owner]["stages"][0])
-    return rect(box, colour, held or name) + _on_colour(place, CELL_TOP + 21, (name, str(owner)), most)
+    return [Rect(box, colour, held or name), *_on_colour(place, CELL_TOP + 21, (name, str(owner)), most)]
 
 
-def _on_colour(place: Strip, foot: float, names: Sequence[str], most: int) -> str:
+def _on_colour(place: Strip, foot: float, names: Sequence[str], most: int) -> list[Shape]:
     """Write the first name that has room on a stage's colour; where not even the number ``most`` has, in small."""
     if width_of(str(most), 12) <= place.width - 4:
-        return label(place.middle, foot, first_that_fits(names, place.width - 4, 12), "on middle strong")
+        return [Label(place.middle, foot, first_that_fits(names, place.width - 4, 12), "on middle strong")]
     fits = width_of(str(most), 9) <= place.width + 1
-    return label(place.middle, foot, names[-1], "on middle tiny") if fits else ""
+    return [Label(place.middle, foot, names[-1], "on middle tiny")] if fits else []
 
 
-def _ribbons(stage: dict[str, Any], strip: Strip, runs: list[Strip], index: int) -> Iterator[str]:
+def _ribbons(stage: dict[str, Any], strip: Strip, runs: list[Strip], index: int) -> Iterator[Shape]:
     """Lead a stage to its devices, to each server in proportion to the devices there."""
     total = sum(run.width for run in runs) or 1
     left, bend = strip.left, (RIBBON_TOP + CELL_TOP) / 2
@@ -183,7 +197,7 @@ def _ribbons(stage: dict[str, Any], strip: Strip, runs: list[Strip], index: int)
         right = left + strip.width * run.width / total
         a, b, c, d, y = short(left), short(right), short(run.right), short(run.left), short(bend)
         steps = f"M{a} {top}C{a} {y} {d} {y} {d} {foot}H{c}C{c} {y} {b} {y} {b} {top}Z"
-        yield path(
+        yield Path(
             steps, f"ribbon {stage_colour(index)}", f"stage {index} on {count(stage_devices(stage), 'device')}"
         )
         left = right
