@@ -9,7 +9,7 @@ of its latencies; so a full mesh is drawn with edges between servers, and racks 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import networkx as nx
 
@@ -68,13 +68,16 @@ def cluster_graph(
             problems.append(f"link {one} - {other}: no such pair of servers or switches")
         else:
             graph.add_edge(one, other, link=link)
-    if not servers_of(graph):
-        problems.append("no server")
-    elif not problems and not nx.is_connected(graph):
-        problems.append("some servers cannot reach each other; add a link between them")
+    problems += _unreached(graph) if not problems else []
     if problems:
         raise ValueError(f"cluster {name}: " + "; ".join(problems))
     return graph
+
+
+def _unreached(graph: nx.Graph) -> list[str]:
+    if not servers_of(graph):
+        return ["no server"]
+    return [] if nx.is_connected(graph) else ["some servers cannot reach each other; add a link between them"]
 
 
 def servers_of(graph: nx.Graph) -> tuple[Server, ...]:
@@ -82,35 +85,79 @@ def servers_of(graph: nx.Graph) -> tuple[Server, ...]:
     return tuple(row["server"] for _, row in graph.nodes(data=True) if "server" in row)
 
 
-def link_matrix(graph: nx.Graph) -> tuple[tuple[Link | None, ...], ...]:
-    """Return the link between every two servers; on the diagonal the link inside a server (None: one device).
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How servers are joined, as drawn: their names in line order, switches, and links (one, other, link).
 
-    Each pair takes its widest path (largest smallest bandwidth), which the maximum spanning tree contains;
-    a direct edge is always taken as drawn. Cost: one spanning tree and one traversal for each server.
+    ``between[v][w]`` is the link between two servers (None: a server and itself), derived from what is drawn. Each
+    pair takes its widest path (largest smallest bandwidth), which the maximum spanning tree contains; a direct
+    link is always taken as drawn. Raises ValueError for a link to something unknown, and where two servers cannot
+    reach each other. Cost: one spanning tree, and one traversal for each server.
     """
-    servers = servers_of(graph)
-    tree = nx.maximum_spanning_tree(_weighted(graph))
+
+    names: tuple[str, ...]
+    switches: tuple[str, ...]
+    drawn: tuple[tuple[str, str, Link], ...]
+    between: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        graph, known = self.graph(), {*self.names, *self.switches}
+        if len(known) < len(self.names) + len(self.switches) or len(graph) > len(known):
+            raise ValueError("links join servers and switches that are named once each")
+        if not self.names or not nx.is_connected(graph):
+            raise ValueError("some servers cannot reach each other; add a link between them")
+        object.__setattr__(self, "between", _between(graph, self.names))
+
+    def graph(self) -> nx.Graph:
+        """Return the servers and switches as a graph of names; its edges carry ``link`` and ``weight``."""
+        graph = nx.Graph()
+        graph.add_nodes_from((*self.names, *self.switches))
+        for one, other, link in self.drawn:
+            graph.add_edge(one, other, link=link, weight=link.bits_per_second)
+        return graph
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGraph:
+    """A cluster graph that cannot change, as an instance keeps it: :meth:`of` copies a networkx graph.
+
+    ``links[v][w]`` is the link between two servers, on the diagonal that inside a server (None: one device); it is
+    derived from what is drawn. Raises ValueError where servers and wiring name different servers.
+    """
+
+    name: str
+    servers: tuple[Server, ...]
+    wiring: Wiring
+    links: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if (names := tuple(server.name for server in self.servers)) != self.wiring.names:
+            raise ValueError(f"cluster {self.name}: servers {names}, but links between {self.wiring.names}")
+        rows = zip(self.servers, self.wiring.between, strict=True)
+        full = tuple((*row[:at], server.link, *row[at + 1 :]) for at, (server, row) in enumerate(rows))
+        object.__setattr__(self, "links", full)
+
+    @classmethod
+    def of(cls, graph: nx.Graph) -> ClusterGraph:
+        """Return a copy of a cluster graph, checked again. Raises ValueError as :func:`cluster_graph` does."""
+        name, servers = str(graph.graph.get("name", "")), servers_of(graph)
+        switches = tuple(node for node, row in graph.nodes(data=True) if "server" not in row)
+        drawn = tuple(graph.edges(data="link"))
+        cluster_graph(name, servers, drawn, switches)
+        return cls(name, servers, Wiring(tuple(server.name for server in servers), switches, drawn))
+
+    def graph(self) -> nx.Graph:
+        """Return a new networkx graph of this cluster."""
+        return cluster_graph(self.name, self.servers, self.wiring.drawn, self.wiring.switches)
+
+
+def _between(graph: nx.Graph, names: tuple[str, ...]) -> tuple[tuple[Link | None, ...], ...]:
+    tree = nx.maximum_spanning_tree(graph)
     rows: list[tuple[Link | None, ...]] = []
-    for one in servers:
-        reached = _links_from(tree, one.name)
-        row: list[Link | None] = []
-        for other in servers:
-            if one is other:
-                row.append(one.link)
-            elif graph.has_edge(one.name, other.name):
-                row.append(graph.edges[one.name, other.name]["link"])
-            else:
-                row.append(reached[other.name])
-        rows.append(tuple(row))
+    for one in names:
+        reached = _links_from(tree, one) | {other: row["link"] for other, row in graph.adj[one].items()}
+        rows.append(tuple(None if one == other else reached[other] for other in names))
     return tuple(rows)
-
-
-def _weighted(graph: nx.Graph) -> nx.Graph:
-    copy = nx.Graph()
-    copy.add_nodes_from(graph)
-    for one, other, link in graph.edges(data="link"):
-        copy.add_edge(one, other, link=link, weight=link.bits_per_second)
-    return copy
 
 
 def _links_from(tree: nx.Graph, start: str) -> dict[str, Link]:

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from formulation.cluster import Server
-from formulation.layers import FORMS, Layer, Split, layers_of
+from formulation.layers import FORMS, Layer, Split
 from formulation.options import Constraints, Pin
 
 if TYPE_CHECKING:
@@ -223,26 +223,23 @@ def lessened(servers: Sequence[Server], reserve: Sequence[tuple[int, int]]) -> t
 
 
 def with_constraints(instance: Instance, constraints: Constraints) -> Instance:
-    """Return the instance under other constraints. Raises ValueError as :func:`resolve` does.
-
-    ``dataclasses.replace(instance, constraints=...)`` would leave the demands as they were.
-    """
-    servers = lessened(instance.servers, [(at, -size) for at, size in instance.demands.reserve])
-    layers: Sequence[Layer] = instance.layers
-    if instance.demands.forms:
-        layers = layers_of(instance.layer_graph)
-    demands = resolve(constraints, layers, servers)
-    changed = replace(instance, constraints=constraints, demands=demands, layers=narrowed(layers, demands))
-    return with_servers(changed, lessened(servers, demands.reserve))
+    """Return the instance under other constraints. Raises ValueError as :func:`resolve` does."""
+    return replace(instance, constraints=constraints)
 
 
 def with_servers(instance: Instance, servers: Sequence[Server]) -> Instance:
-    """Return the instance with other amounts of memory on its servers; nothing else of them may differ."""
-    speed_of = {new.device_class: instance.class_index(at) for at, new in enumerate(servers)}
-    return replace(
-        instance,
-        servers=tuple(servers),
-        device_classes=tuple(speed_of),
-        forward_ns=tuple(instance.forward_ns[old] for old in speed_of.values()),
-        backward_ns=tuple(instance.backward_ns[old] for old in speed_of.values()),
-    )
+    """Return the instance with other amounts of memory on its servers, given as it has them: without its reserves.
+
+    Raises ValueError where anything but memory differs.
+    """
+    for old, new in zip(instance.servers, servers, strict=True):
+        size = old.device_class.memory_bytes
+        if replace(new, device_class=replace(new.device_class, memory_bytes=size)) != old:
+            raise ValueError(f"server {old.name}: more than its memory differs from {new}")
+    whole = lessened(servers, [(at, -size) for at, size in instance.demands.reserve])
+    return replace(instance, cluster=replace(instance.cluster, servers=whole))
+
+
+def with_layers(instance: Instance, layers: Sequence[Layer]) -> Instance:
+    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out."""
+    return replace(instance, model=replace(instance.model, layers=tuple(layers)))

@@ -1,7 +1,7 @@
 """The complete, frozen, numeric problem: what a solver gets and all that it gets.
 
-An instance is made from the two networkx graphs and two option records by :func:`build_instance`. Layers are
-numbered 0..N-1 in pipeline order, servers 0..V-1 in line order, and every quantity is per micro-batch.
+An instance is made from two networkx graphs and option records by :func:`build_instance`. Layers
+are numbered 0..N-1 in pipeline order, servers 0..V-1 in line order, and every quantity is per micro-batch.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from fractions import Fraction
 
 import networkx as nx
 
-from formulation.cluster import DeviceClass, Server, link_matrix, servers_of
+from formulation.cluster import ClusterGraph, DeviceClass, Server
 from formulation.demands import Demands, lessened, narrowed, resolve
-from formulation.layers import Layer, Split, layers_of
+from formulation.layers import Layer, LayerGraph, Split
 from formulation.options import Combine, Constraints, CostModel, Count, Goal, Training
-from formulation.units import NS_PER_SECOND, Link, ceil_div, ceil_fraction
+from formulation.units import NS_PER_SECOND, Link, ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +42,62 @@ class FormEdge:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """What is to be planned. Sizes are bytes of one micro-batch, times are ns of one micro-batch.
 
+    Only what a user writes is given: ``model``, ``cluster``, ``training``, ``cost``, ``constraints`` and ``goals``
+    (what plans are judged by, in order: the second only counts among plans equal in the first). All other fields
+    are derived from these here and nowhere else, so that no two parts of an instance can disagree:
+    ``dataclasses.replace`` of a part derives them anew, and refuses to replace one of them.
+
     ``forward_ns[c][l]`` and ``backward_ns[c][l]`` are the times of layer ``l`` on *one* device of class
     ``device_classes[c]``; ``links[v][w]`` the link between servers (diagonal: inside the server);
-    ``sources[l]`` the layer whose form layer ``l`` has (itself unless it is a FOLLOW layer; None: its layout
-    comes from outside the model); ``form_edges`` the edges at which layouts meet, in order of consumer;
-    ``demands`` what the constraints ask by index (change both with ``formulation.demands.with_constraints``);
-    ``goals`` what plans are judged by, in order: the second only counts among plans equal in the first.
+    ``layers`` and ``servers`` those of the model and the cluster with the forms and the memory that
+    ``constraints`` leave them; ``sources[l]`` the layer whose form layer ``l`` has (itself unless it is a FOLLOW
+    layer; None: its layout comes from outside the model); ``form_edges`` the edges at which layouts meet, in
+    order of consumer; ``demands`` what the constraints ask by index.
+
+    Raises ValueError where the parts do not make a problem, or the constraints name what they do not have.
+    Cost: linear in layers, edges and pairs of servers, plus the globs of the constraints times the layers.
     """
 
-    name: str
-    layers: tuple[Layer, ...]
-    edges: tuple[Edge, ...]
-    form_edges: tuple[FormEdge, ...]
-    sources: tuple[int | None, ...]
-    servers: tuple[Server, ...]
-    links: tuple[tuple[Link | None, ...], ...]
-    device_classes: tuple[DeviceClass, ...]
-    forward_ns: tuple[tuple[int, ...], ...]
-    backward_ns: tuple[tuple[int, ...], ...]
-    parameter_bytes: tuple[int, ...]
-    input_bytes: tuple[int, ...]
-    output_bytes: tuple[int, ...]
-    stash_bytes: tuple[int, ...]
+    name: str = field(init=False)
+    layers: tuple[Layer, ...] = field(init=False)
+    edges: tuple[Edge, ...] = field(init=False)
+    form_edges: tuple[FormEdge, ...] = field(init=False)
+    sources: tuple[int | None, ...] = field(init=False)
+    servers: tuple[Server, ...] = field(init=False)
+    links: tuple[tuple[Link | None, ...], ...] = field(init=False)
+    device_classes: tuple[DeviceClass, ...] = field(init=False)
+    forward_ns: tuple[tuple[int, ...], ...] = field(init=False)
+    backward_ns: tuple[tuple[int, ...], ...] = field(init=False)
+    parameter_bytes: tuple[int, ...] = field(init=False)
+    input_bytes: tuple[int, ...] = field(init=False)
+    output_bytes: tuple[int, ...] = field(init=False)
+    stash_bytes: tuple[int, ...] = field(init=False)
     training: Training
     cost: CostModel
     constraints: Constraints
-    demands: Demands
+    demands: Demands = field(init=False)
     goals: tuple[Goal, ...]
-    layer_graph: nx.DiGraph = field(repr=False, compare=False)
-    cluster_graph: nx.Graph = field(repr=False, compare=False)
+    model: LayerGraph = field(repr=False, compare=False)
+    cluster: ClusterGraph = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_goals(self.goals, self.constraints, self.cost)
+        for name, value in _derived(self).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def layer_graph(self) -> nx.DiGraph:
+        """A new networkx graph of the layers as a user wrote them; changing it does not change the instance."""
+        return self.model.graph()
+
+    @property
+    def cluster_graph(self) -> nx.Graph:
+        """A new networkx graph of the cluster as a user wrote it; changing it does not change the instance."""
+        return self.cluster.graph()
 
     @property
     def devices(self) -> int:
@@ -94,44 +117,52 @@ def build_instance(
     constraints: Constraints | None = None,
     goals: tuple[Goal, ...] = (Goal.BOTTLENECK,),
 ) -> Instance:
-    """Turn a layer graph and a cluster graph into the numeric problem.
+    """Turn a layer graph and a cluster graph into the numeric problem; both are copied.
 
     Byte counts of the graph, taken in ``element_bytes`` per element, are scaled to ``bytes_per_element`` of the
-    training and multiplied by the micro-batch. Raises ValueError where the two graphs do not make a problem, or
-    the constraints name what they do not have.
+    training and multiplied by the micro-batch. Raises ValueError as :class:`Instance` does.
     """
-    check_goals(goals, limits := constraints or Constraints(), cost)
-    demands = resolve(limits, layers_of(layers), servers_of(cluster))
-    rows = narrowed(layers_of(layers), demands)
-    batch = (scale := Fraction(training.bytes_per_element, layers.graph["element_bytes"])) * training.micro_batch
-    edges = _edges(layers, batch)
-    sources = _sources(rows, edges)
-    servers = lessened(servers_of(cluster), demands.reserve)
-    classes = tuple(dict.fromkeys(server.device_class for server in servers))
-    check_measured(rows, classes)
     return Instance(
-        name=str(layers.graph.get("name", "")),
-        layers=rows,
-        edges=edges,
-        form_edges=_form_edges(rows, edges, sources),
-        sources=sources,
-        servers=servers,
-        links=link_matrix(cluster),
-        device_classes=classes,
-        forward_ns=tuple(tuple(_forward_ns(layer, one, training, cost) for layer in rows) for one in classes),
-        backward_ns=tuple(tuple(_backward_ns(layer, one, training, cost) for layer in rows) for one in classes),
-        parameter_bytes=_scaled((layer.parameter_bytes for layer in rows), scale),
-        input_bytes=_scaled((layer.input_bytes for layer in rows), batch),
-        output_bytes=_scaled((layer.output_bytes for layer in rows), batch),
-        stash_bytes=_scaled((layer.stash_bytes for layer in rows), batch),
+        model=LayerGraph.of(layers),
+        cluster=ClusterGraph.of(cluster),
         training=training,
         cost=cost,
-        constraints=limits,
-        demands=demands,
+        constraints=constraints or Constraints(),
         goals=goals,
-        layer_graph=layers,
-        cluster_graph=cluster,
     )
+
+
+def _derived(written: Instance) -> dict[str, object]:
+    """Return every derived field of an instance from those that a user writes."""
+    model, training, cost = written.model, written.training, written.cost
+    demands = resolve(written.constraints, model.layers, written.cluster.servers)
+    rows = narrowed(model.layers, demands)
+    batch = (scale := Fraction(training.bytes_per_element, model.element_bytes)) * training.micro_batch
+    edges = tuple(
+        Edge(one, other, size)
+        for (one, other, _), size in zip(model.edges, _scaled((row[2] for row in model.edges), batch), strict=True)
+    )
+    sources = _sources(rows, edges)
+    servers = lessened(written.cluster.servers, demands.reserve)
+    classes = tuple(dict.fromkeys(server.device_class for server in servers))
+    check_measured(rows, classes)
+    return {
+        "name": model.name,
+        "layers": rows,
+        "edges": edges,
+        "form_edges": _form_edges(rows, edges, sources),
+        "sources": sources,
+        "servers": servers,
+        "links": written.cluster.links,
+        "device_classes": classes,
+        "forward_ns": tuple(tuple(_forward_ns(layer, one, training, cost) for layer in rows) for one in classes),
+        "backward_ns": tuple(tuple(_backward_ns(layer, one, training, cost) for layer in rows) for one in classes),
+        "parameter_bytes": _scaled((layer.parameter_bytes for layer in rows), scale),
+        "input_bytes": _scaled((layer.input_bytes for layer in rows), batch),
+        "output_bytes": _scaled((layer.output_bytes for layer in rows), batch),
+        "stash_bytes": _scaled((layer.stash_bytes for layer in rows), batch),
+        "demands": demands,
+    }
 
 
 def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostModel) -> None:
@@ -144,17 +175,7 @@ def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostMod
 
 
 def _scaled(sizes: Iterable[int], factor: Fraction) -> tuple[int, ...]:
-    return tuple(ceil_fraction(size * factor) for size in sizes)
-
-
-def _edges(layers: nx.DiGraph, factor: Fraction) -> tuple[Edge, ...]:
-    """Return the edges by the positions of their layers, in order of consumer, then of producer."""
-    position = {name: index for index, name in enumerate(layers)}
-    edges = [
-        Edge(position[one], position[other], ceil_fraction(size * factor))
-        for one, other, size in layers.edges(data="bytes")
-    ]
-    return tuple(sorted(edges, key=lambda edge: (edge.consumer, edge.producer)))
+    return tuple(ceil_div(size * factor.numerator, factor.denominator) for size in sizes)
 
 
 def _flops(layer: Layer, training: Training, cost: CostModel) -> int:
@@ -172,8 +193,9 @@ def _forward_ns(layer: Layer, device: DeviceClass, training: Training, cost: Cos
 def _backward_ns(layer: Layer, device: DeviceClass, training: Training, cost: CostModel) -> int:
     if found := layer.measured_on(device.name):
         return ceil_div(found.backward_ns * training.micro_batch, found.samples)
-    work = _flops(layer, training, cost) * cost.backward_factor
-    return ceil_fraction(work * NS_PER_SECOND / device.flops_per_second)
+    factor = cost.backward_factor
+    work = _flops(layer, training, cost) * factor.numerator * NS_PER_SECOND
+    return ceil_div(work, factor.denominator * device.flops_per_second)
 
 
 def check_measured(layers: Sequence[Layer], classes: Sequence[DeviceClass]) -> None:

@@ -131,6 +131,45 @@ def layer_graph(
     return graph
 
 
+@dataclass(frozen=True, slots=True)
+class LayerGraph:
+    """A layer graph that cannot change, as an instance keeps it: :meth:`of` copies a networkx graph.
+
+    ``edges`` are (producer, consumer, bytes of one sample) by the positions of the layers, in order of consumer,
+    then of producer. Raises ValueError as :func:`layer_graph` does.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    edges: tuple[tuple[int, int, int], ...]
+    element_bytes: int
+
+    def __post_init__(self) -> None:
+        if type(self.element_bytes) is not int or self.element_bytes < 1:
+            raise ValueError(f"layer graph {self.name}: element_bytes {self.element_bytes!r}, expected 1 or more")
+        if any(not 0 <= end < len(self.layers) for one, other, _ in self.edges for end in (one, other)):
+            raise ValueError(f"layer graph {self.name}: an edge joins layers that it does not have")
+        object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda row: (row[1], row[0]))))
+        self.graph()
+
+    @classmethod
+    def of(cls, graph: nx.DiGraph) -> LayerGraph:
+        """Return a copy of a layer graph, checked again. Raises ValueError as :func:`layer_graph` does."""
+        position = {name: index for index, name in enumerate(graph)}
+        layers = tuple(layers_of(graph))
+        named = {name: layer.name for name, layer in zip(graph, layers, strict=True) if name != layer.name}
+        if named:
+            raise ValueError(f"layer graph: nodes and their layers have different names ({named})")
+        edges = tuple((position[one], position[other], size) for one, other, size in graph.edges(data="bytes"))
+        return cls(str(graph.graph.get("name", "")), layers, edges, graph.graph["element_bytes"])
+
+    def graph(self) -> nx.DiGraph:
+        """Return a new networkx graph of these layers."""
+        names = [layer.name for layer in self.layers]
+        edges = ((names[one], names[other], size) for one, other, size in self.edges)
+        return layer_graph(self.name, self.layers, edges, self.element_bytes)
+
+
 def _follow_problems(graph: nx.DiGraph) -> list[str]:
     return [
         f"layer {name} has split 'follow' and {graph.in_degree(name)} producers; expected at most one (or 'join')"

@@ -40,6 +40,7 @@ JOIN_BACKWARD: Coefficients = ((NONE, NONE, SHIFT), (ALL, NONE, ALL), (SHIFT, NO
 class Tables:
     """Times in ns of one micro-batch. G groups make K kinds; L distinct links join neighbouring groups.
 
+    A row is a layer of the instance, or a run of layers where stages may be cut at some places only.
     ``kind_of[g]``: kind index of group g. ``compute[k, l]``: forward plus backward. ``inside[k, l, t]``:
     communication inside layer l under form t of the layer that decides its layout, FORBIDDEN where it has no
     such form. ``between[k, e, s, t]``: form edge e from form s to form t. ``activation[x, c]`` and
@@ -56,6 +57,11 @@ class Tables:
     links: tuple[Link, ...]
     activation: Times
     gradient: Times
+
+    @property
+    def rows(self) -> int:
+        """How many layers, or runs of layers, the tables price."""
+        return self.compute.shape[1]
 
     def link_index(self, one: int, other: int) -> int:
         """Return the index in ``links`` of the slowest link between two groups of different devices."""

@@ -9,12 +9,10 @@ expanded to their layers, and get their forms, in ``solvers.states.coarse_table`
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from formulation.instance import Instance
-from formulation.layers import Layer, Split
 from formulation.memory_tables import MemoryTables, memory_tables
 from formulation.tables import Tables, Times
 from solvers.hybrid import StageTimes, stage_times
@@ -33,6 +31,8 @@ def possible_cuts(instance: Instance) -> tuple[int, ...]:
 class Coarse:
     """The smaller problem: its tables, its stage times, and what its runs of layers hold at least.
 
+    The instance stays that of the layers: the tables alone have rows of runs.
+
     ``fine`` are the tables of the layers; run ``a`` holds the layers from ``cuts[a]`` to ``cuts[a + 1]``. ``held``
     has the same three forms for every run, each with the least of any possible form (None: memory is not limited).
     """
@@ -48,7 +48,7 @@ def coarsen(tables: Tables) -> Coarse:
     cuts = possible_cuts(tables.instance)
     times = stage_times(tables, cuts=cuts)
     small = _small_tables(tables, cuts)
-    held = _small_memory(memory_tables(tables), small, cuts) if tables.instance.constraints.memory else None
+    held = _small_memory(memory_tables(tables), cuts) if tables.instance.constraints.memory else None
     return Coarse(cuts, tables, replace(times, tables=small), held)
 
 
@@ -58,7 +58,6 @@ def _small_tables(tables: Tables, cuts: tuple[int, ...]) -> Tables:
     least = np.add.reduceat(tables.inside.min(axis=2), starts, axis=1)
     return replace(
         tables,
-        instance=_small_instance(tables.instance, cuts),
         compute=np.add.reduceat(tables.compute, starts, axis=1),
         inside=np.repeat(least[:, :, None], 3, axis=2),
         between=np.zeros((len(tables.kinds), 0, 3, 3), dtype=np.int64),
@@ -67,36 +66,7 @@ def _small_tables(tables: Tables, cuts: tuple[int, ...]) -> Tables:
     )
 
 
-def _small_instance(instance: Instance, cuts: tuple[int, ...]) -> Instance:
-    """Return an instance with one row for every run; only what tables do not hold is read from it."""
-    starts = list(cuts[:-1])
-
-    def sums(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(sum(values[a:b]) for a, b in pairwise(cuts))
-
-    return replace(
-        instance,
-        layers=tuple(_run(instance, a, b) for a, b in pairwise(cuts)),
-        edges=(),
-        form_edges=(),
-        sources=tuple(range(len(starts))),
-        forward_ns=tuple(sums(row) for row in instance.forward_ns),
-        backward_ns=tuple(sums(row) for row in instance.backward_ns),
-        parameter_bytes=sums(instance.parameter_bytes),
-        input_bytes=sums(instance.input_bytes),
-        output_bytes=sums(instance.output_bytes),
-        stash_bytes=sums(instance.stash_bytes),
-    )
-
-
-def _run(instance: Instance, first: int, stop: int) -> Layer:
-    """Return a row that stands for a run of layers; its form is chosen later."""
-    if stop == first + 1:
-        return instance.layers[first]
-    return Layer(instance.layers[first].name, "run of layers", Split.JOIN, 0, 0, 0, 0, 0, allowed_forms=(0,))
-
-
-def _small_memory(held: MemoryTables, small: Tables, cuts: tuple[int, ...]) -> MemoryTables:
+def _small_memory(held: MemoryTables, cuts: tuple[int, ...]) -> MemoryTables:
     starts = list(cuts[:-1])
 
     def same(least: Times) -> Times:
@@ -104,11 +74,10 @@ def _small_memory(held: MemoryTables, small: Tables, cuts: tuple[int, ...]) -> M
 
     return replace(
         held,
-        instance=small.instance,
         weights=same(np.add.reduceat(held.least(held.weights), starts, axis=1)),
         optimizer=same(np.add.reduceat(held.least(held.optimizer), starts, axis=1)),
         stash=same(np.add.reduceat(held.least(held.stash), starts, axis=1)),
         working=same(np.maximum.reduceat(held.least(held.working), starts, axis=1)),
         received=held.received[:, list(cuts)],
-        possible=np.ones((len(small.kinds), len(starts), 3), dtype=np.bool_),
+        possible=np.ones((len(held.weights), len(starts), 3), dtype=np.bool_),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from formulation.demands import with_layers
 from formulation.evaluate import evaluate
 from formulation.groups import line_group
 from formulation.instance import Instance
@@ -29,7 +30,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     rows = tuple(
         replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
     )
-    tables = build_tables(replace(instance, layers=rows), (group,))
+    tables = build_tables(with_layers(instance, rows), (group,))
     plan = Plan((Stage(span, group, best_forms(tables, 0, span)),))
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.cluster import Server, cluster_graph
+from formulation.cluster import ClusterGraph, Server, cluster_graph
 from formulation.groups import line_group
 from formulation.instance import Instance
 from formulation.plan import Plan, Span, Stage
@@ -92,12 +92,7 @@ def _flat_instance(instance: Instance, devices: int, link: Link | None) -> Insta
     ]
     pace = totals.index(max(totals))
     server = Server("flat", instance.device_classes[pace], devices, link)
-    return replace(
-        instance,
-        servers=(server,),
-        links=((link,),),
-        device_classes=(instance.device_classes[pace],),
-        forward_ns=(instance.forward_ns[pace],),
-        backward_ns=(instance.backward_ns[pace],),
-        cluster_graph=cluster_graph("flat", [server], []),
-    )
+    # Constraints that name servers say nothing about the view; its device class has what a reserve leaves.
+    constraints = replace(instance.constraints, pins=(), reserve=())
+    flat = ClusterGraph.of(cluster_graph("flat", [server], []))
+    return replace(instance, cluster=flat, constraints=constraints)

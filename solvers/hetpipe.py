@@ -26,9 +26,9 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import assert_never
 
+from formulation.demands import with_layers
 from formulation.evaluate import evaluate
 from formulation.groups import line, line_group
 from formulation.instance import Instance
@@ -174,7 +174,7 @@ def _plan(instance: Instance, found: Partition, workers: int) -> Plan:
     first = [line(instance).index(server) for server in range(len(instance.servers))]
     groups = tuple(line_group(instance, first[server], workers) for server in found.order)
     rows = tuple(prefer(layer, (0,)) for layer in instance.layers)
-    tables = build_tables(replace(instance, layers=rows), groups)
+    tables = build_tables(with_layers(instance, rows), groups)
     kinds = (tables.kind_of[at] for at in range(len(groups)))
     forms = (best_forms(tables, kind, span) for kind, span in zip(kinds, found.spans, strict=True))
     return Plan(tuple(Stage(*row) for row in zip(found.spans, groups, forms, strict=True)))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from formulation.certificate import Certificate, certifiable, fingerprint
 from formulation.certificate_labels import Labels, Runs
 from formulation.certificate_stages import slots_matter
-from formulation.demands import Demands
 from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.outcome import Limits
@@ -50,13 +49,10 @@ def search_of(instance: Instance) -> Search:
     reason = certifiable(instance)
     if reason is not None:
         raise ValueError(reason)
-    constraints = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
-    kept = (
-        Demands(devices_per_stage=instance.demands.devices_per_stage)
-        if sizes_are_narrowed(instance)
-        else Demands()
-    )
-    instance = replace(instance, constraints=constraints, demands=kept)
+    sizes = instance.constraints.devices_per_stage if sizes_are_narrowed(instance) else ()
+    limits = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
+    limits = replace(limits, pins=(), together=(), apart=(), no_cut=(), devices_per_stage=sizes)
+    instance = replace(instance, constraints=limits)
     tables = build_tables(instance, possible_groups(instance))
     return Search(state_space(tables), StageTable(stage_times(tables)), Limits(), time.monotonic())
 

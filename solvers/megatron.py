@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from formulation.demands import with_layers
 from formulation.evaluate import Evaluation, evaluate
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
@@ -145,7 +146,7 @@ def _by_rows(instance: Instance, group: Group, span: Span) -> tuple[int, ...]:
     rows = tuple(
         replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
     )
-    return best_forms(build_tables(replace(instance, layers=rows), (group,)), 0, span)
+    return best_forms(build_tables(with_layers(instance, rows), (group,)), 0, span)
 
 
 def _values(found: Evaluation) -> tuple[int, ...]:

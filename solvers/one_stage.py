@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from formulation.demands import with_layers
 from formulation.evaluate import evaluate
 from formulation.groups import line_group
 from formulation.instance import FormEdge, Instance
@@ -28,7 +29,7 @@ BetweenCosts = Sequence[Sequence[Sequence[int]]]
 
 def tables_of(instance: Instance, rows: tuple[Layer, ...]) -> Tables:
     """Return pipecut's own costs of one stage on all devices, its layers taking the forms that ``rows`` allow."""
-    narrowed = replace(instance, layers=rows)
+    narrowed = with_layers(instance, rows)
     return build_tables(narrowed, (line_group(instance, 0, instance.devices),))
 
 

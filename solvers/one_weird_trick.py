@@ -35,7 +35,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     the least communication. ``limits`` do not bind. Cost: one run of :func:`solvers.viterbi.best_forms`.
     """
     start = time.perf_counter()
-    element_bytes = instance.layer_graph.graph["element_bytes"]
+    element_bytes = instance.model.element_bytes
     rows = tuple(_narrowed(layer, element_bytes) for layer in instance.layers)
     forms = best_forms(tables_of(instance, rows), 0, Span(0, len(rows)))
     found = sum(fully_connected(layer, element_bytes) for layer in instance.layers)

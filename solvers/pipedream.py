@@ -27,6 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from formulation.demands import with_layers
 from formulation.evaluate import evaluate
 from formulation.groups import line_group
 from formulation.instance import Instance
@@ -188,7 +189,7 @@ def replicated_on_line(instance: Instance, stages: Sequence[tuple[Span, int]]) -
     rows = tuple(
         replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
     )
-    tables = build_tables(replace(instance, layers=rows), groups)
+    tables = build_tables(with_layers(instance, rows), groups)
     return Plan(
         tuple(
             Stage(span, group, best_forms(tables, kind, span))

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import networkx as nx
 
-from formulation.cluster import DeviceClass, Server, cluster_graph
+from formulation.cluster import ClusterGraph, DeviceClass, Server, Wiring, cluster_graph
 from formulation.instance import Instance, build_instance
-from formulation.layers import FORMS, Layer, Split, layer_graph
+from formulation.layers import FORMS, Layer, LayerGraph, Measured, Split, layer_graph
 from formulation.options import CostModel, Training
 from formulation.units import Link
 
@@ -61,6 +61,52 @@ def instance_of(
 ) -> Instance:
     """An instance of one sample, if no training is given."""
     return build_instance(layers, cluster, training or Training(global_batch=1), cost)
+
+
+def on_servers(instance: Instance, servers: Sequence[Server]) -> Instance:
+    """The same instance with other devices on its servers, which keep their names and links."""
+    return replace(instance, cluster=replace(instance.cluster, servers=tuple(servers)))
+
+
+def joined(instance: Instance, links: Sequence[Sequence[Link | None]]) -> Instance:
+    """The same instance with a link of its own between every two servers, and (on the diagonal) inside each."""
+    servers = tuple(replace(server, link=links[at][at]) for at, server in enumerate(instance.servers))
+    names = tuple(server.name for server in servers)
+    pairs = ((one, other) for one in range(len(names)) for other in range(one))
+    drawn = tuple((names[one], names[other], link) for one, other in pairs if (link := links[one][other]))
+    return replace(instance, cluster=ClusterGraph(instance.cluster.name, servers, Wiring(names, (), drawn)))
+
+
+def times_a(instance: Instance, factor: int) -> Instance:
+    """The same instance with all its times, bytes and latencies multiplied, after they were rounded.
+
+    One sample is what a micro-batch was, and times are measured ones, so that nothing is rounded again.
+    """
+    by_class = (instance.device_classes, instance.forward_ns, instance.backward_ns)
+    layers = tuple(
+        replace(
+            layer,
+            parameter_bytes=factor * instance.parameter_bytes[at],
+            input_bytes=factor * instance.input_bytes[at],
+            output_bytes=factor * instance.output_bytes[at],
+            stash_bytes=factor * instance.stash_bytes[at],
+            measured=tuple(
+                Measured(one.name, 1, factor * forward[at], factor * backward[at])
+                for one, forward, backward in zip(*by_class, strict=True)
+            ),
+        )
+        for at, layer in enumerate(instance.layers)
+    )
+    edges = tuple((edge.producer, edge.consumer, factor * edge.size_bytes) for edge in instance.edges)
+    count, size = instance.training.micro_batches, instance.training.bytes_per_element
+    slower = [
+        [link and replace(link, latency_ns=factor * link.latency_ns) for link in row] for row in instance.links
+    ]
+    return replace(
+        joined(instance, slower),
+        model=LayerGraph(instance.name, layers, edges, size),
+        training=replace(instance.training, global_batch=count),
+    )
 
 
 def vgg16() -> nx.DiGraph:

@@ -211,5 +211,6 @@ def footprint_of(instance: Instance, plan: Plan) -> Footprint:
 
 def _held_bytes(instance: Instance, plan: Plan, index: int, kept: int) -> int:
     """Return the bytes of a stage with so many micro-batches in flight: GPipe keeps all that there are."""
-    training = replace(instance.training, schedule=Schedule.GPIPE, global_batch=kept, micro_batches=kept)
+    batch = kept * instance.training.micro_batch
+    training = replace(instance.training, schedule=Schedule.GPIPE, global_batch=batch, micro_batches=kept)
     return stage_memory_bytes(replace(instance, training=training), plan, index)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from formulation.demands import with_layers
 from formulation.instance import Instance
 from formulation.layers import Split
 from formulation.units import NS_PER_SECOND
@@ -204,7 +205,7 @@ def pipedream_table(case: Case) -> StudyTable:
         for layer in case.instance.layers
     )
     unlimited = replace(case.instance.constraints, memory=False)
-    instance = replace(case.instance, layers=rows, constraints=unlimited)
+    instance = with_layers(replace(case.instance, constraints=unlimited), rows)
     found = pipepar.solve(instance, levels=1)
     if found.plan is None or found.objective is None:
         raise LookupError("PipeDream's recurrence always has a plan")

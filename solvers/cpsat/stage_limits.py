@@ -23,15 +23,17 @@ Bits = NDArray[np.bool_]
 class StageLimits:
     """Which spans a stage may hold, by slot, kind and threshold. ``held`` is None where memory is not limited.
 
+    It is given where tables have runs of layers for rows, and else made of the tables.
+
     By time and by memory alike, a stage that fits never stops fitting when its last layer is taken away. So both
     are kept as the furthest end for every first layer, and the nearer of the two counts.
     """
 
-    def __init__(self, times: StageTimes) -> None:
+    def __init__(self, times: StageTimes, held: MemoryTables | None = None) -> None:
         self.times = times
-        self.total = len(times.tables.instance.layers)
+        self.total = times.tables.rows
         limited = times.tables.instance.constraints.memory
-        self.held: MemoryTables | None = memory_tables(times.tables) if limited else None
+        self.held: MemoryTables | None = held or (memory_tables(times.tables) if limited else None)
         self._roomy: dict[tuple[int, int, int], Times] = {}
         self._timely: tuple[int, Times] | None = None
 

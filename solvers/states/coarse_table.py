@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from formulation.instance import Instance
 from formulation.memory_tables import memory_tables
 from formulation.plan import Plan, Span
 from solvers.coarse import Coarse
@@ -22,15 +21,11 @@ class CoarseTable(StageTable):
     """Stage limits of runs of layers, and the stages that were refused so far."""
 
     def __init__(self, coarse: Coarse) -> None:
-        super().__init__(coarse.times)
         self.coarse = coarse
-        self.limits.held = coarse.held
-        self._fine_thrift = None if coarse.held is None else Thrift(coarse.fine, memory_tables(coarse.fine))
+        super().__init__(coarse.times, coarse.held)
 
-    @property
-    def instance(self) -> Instance:
-        """The instance of the layers, on which plans are priced."""
-        return self.coarse.fine.instance
+    def _searched(self) -> Thrift | None:
+        return None if self.coarse.held is None else Thrift(self.coarse.fine, memory_tables(self.coarse.fine))
 
     def with_forms(self, plan: Plan, threshold_ns: int) -> Plan | None:
         """Give the layers of every stage their best forms within its limits; refuse stages that have none."""
@@ -40,9 +35,9 @@ class CoarseTable(StageTable):
         return Plan(tuple(replace(stage, span=self._fine(stage.span)) for stage in filled.stages))
 
     def _forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
-        if self._fine_thrift is None:
+        if self._thrift is None:
             return best_forms(self.coarse.fine, kind, self._fine(span))
-        return self._fine_thrift.forms(slot, kind, self._fine(span), threshold_ns)
+        return self._thrift.forms(slot, kind, self._fine(span), threshold_ns)
 
     def _time_ns(self, kind: int, span: Span, forms: Sequence[int]) -> int:
         return stage_time_ns(self.coarse.fine, kind, self._fine(span), forms)

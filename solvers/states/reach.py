@@ -73,7 +73,7 @@ class StateReach:
     ) -> None:
         self.space = space
         self.ends = ends
-        self.total = len(tables.instance.layers)
+        self.total = tables.rows
         self.crossings = crossings(tables, space, threshold_ns)
         self.reached: list[Packed] = []
         self.depth: int | None = None

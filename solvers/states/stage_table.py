@@ -14,6 +14,7 @@ import numpy as np
 
 from formulation.instance import Instance
 from formulation.layers import Split
+from formulation.memory_tables import MemoryTables
 from formulation.options import StageTime
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import FORBIDDEN, Tables, Times
@@ -43,12 +44,11 @@ class Refusal:
 class StageTable:
     """Stage limits of an instance, and the stages that were refused so far."""
 
-    def __init__(self, times: StageTimes) -> None:
+    def __init__(self, times: StageTimes, held: MemoryTables | None = None) -> None:
         self.times = times
-        self.limits = StageLimits(times)
+        self.limits = StageLimits(times, held)
         self.refused: list[Refusal] = []
-        held = self.limits.held
-        self._thrift = None if held is None else Thrift(self.tables, held)
+        self._thrift = self._searched()
 
     @property
     def tables(self) -> Tables:
@@ -91,6 +91,10 @@ class StageTable:
             rows.append(part[(part >= low) & (part < high)])
         found = np.unique(np.concatenate(rows))
         return found[(found >= low) & (found < high)]
+
+    def _searched(self) -> Thrift | None:
+        """Return what searches forms under both limits at once; None where memory is not limited."""
+        return None if self.limits.held is None else Thrift(self.tables, self.limits.held)
 
     def _forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
         if self._thrift is None:

@@ -26,6 +26,7 @@ from report.measures import LEAST, measures_of
 from report.page import page_of, pictures
 from report.simulation import Simulation, simulate
 from report.trace import trace_of
+from tests.examples import on_servers
 from tests.formulation.test_timeline_of_plan import line_plans
 from tests.generators import instances
 from tests.report.runs import case
@@ -141,7 +142,7 @@ def test_memory_is_held_to_the_timeline() -> None:
     small = replace(old, memory_bytes=kept)
     servers = tuple(replace(server, device_class=small) for server in instance.servers)
     limits = replace(instance.constraints, memory=True)
-    tight = replace(instance, servers=servers, device_classes=(small,), constraints=limits)
+    tight = on_servers(replace(instance, constraints=limits), servers)
     assert "memory" not in {one.rule for one in evaluate(tight, plan).violations}, "no stage alone is too large"
     run = simulate(tight, plan, interleaved(2, 2, 8))
     broken = run.evaluation.violations

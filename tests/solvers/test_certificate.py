@@ -15,7 +15,7 @@ from formulation.certificate_labels import Labels
 from formulation.certificate_stages import StageFits, rule_of, slots_matter
 from formulation.certificate_states import suffixes
 from formulation.cluster import Server, cluster_graph
-from formulation.demands import with_constraints
+from formulation.demands import with_constraints, with_layers
 from formulation.evaluate import evaluate
 from formulation.groups import group_kind, possible_groups
 from formulation.instance import Instance
@@ -31,7 +31,7 @@ from solvers.cpsat import staged
 from solvers.hybrid import stage_times
 from solvers.labels import certify, labels_below, search_of
 from solvers.states import solver
-from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, vgg16
+from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import instances, layer_graphs
 from tests.solvers.test_states import QUIET, cases
 
@@ -164,7 +164,7 @@ def small_memory(percent: int) -> Instance:
     needed = max(stage.memory_bytes for stage in evaluate(instance, optimum(instance)[0]).stages)
     device = replace(instance.servers[0].device_class, memory_bytes=needed * percent // 100)
     servers = tuple(replace(one, device_class=device) for one in instance.servers)
-    limited = replace(instance, servers=servers, device_classes=(device,))
+    limited = on_servers(instance, servers)
     return with_constraints(limited, replace(instance.constraints, memory=True))
 
 
@@ -248,7 +248,7 @@ def test_plans_with_as_many_stages_as_possible_count_too() -> None:
     instance = instance_of(layers, mesh(1, 1), training=training)
     device = replace(instance.servers[0].device_class, memory_bytes=250)
     servers = tuple(replace(one, device_class=device) for one in instance.servers)
-    instance = replace(instance, servers=servers, device_classes=(device,))
+    instance = on_servers(instance, servers)
     instance = with_constraints(instance, Constraints(memory=True, placement=Placement.FREE, max_servers=1))
     plan, objective = optimum(instance)
     assert len(plan) == 2 and slots_matter(instance)
@@ -281,7 +281,7 @@ def test_labels_list_layers_where_one_number_is_not_enough() -> None:
 def test_fingerprints_see_every_number() -> None:
     instance = instance_of(chain([matrix("a", 1), matrix("b", 2)], [3]), mesh(1, 1))
     others = [
-        replace(instance, forward_ns=((1, 3),)),
+        with_layers(instance, [matrix("a", 1, made=3), matrix("b", 3)]),
         replace(instance, constraints=Constraints(memory=True)),
         replace(instance, cost=replace(instance.cost, flops_per_mac=2)),
     ]

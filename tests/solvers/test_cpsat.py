@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +17,7 @@ from solvers.cpsat import start
 from solvers.cpsat.bounds import lower_bound_ns
 from solvers.cpsat.layered import solve
 from solvers.cpsat.valid import floors
-from tests.examples import chain, instance_of, matrix, mesh, vgg16
+from tests.examples import chain, instance_of, matrix, mesh, times_a, vgg16
 from tests.generators import instances, layer_graphs
 
 SLOWLY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -114,16 +113,7 @@ def test_progress_is_monotone_and_ends_at_the_outcome() -> None:
 
 def test_times_a_thousand_make_the_optimum_a_thousandfold() -> None:
     instance = instance_of(chain([matrix("a", 40, taken=8, made=8), matrix("b", 24)], [8]), mesh(2, 2))
-    thousandfold = replace(
-        instance,
-        forward_ns=tuple(tuple(1000 * t for t in row) for row in instance.forward_ns),
-        backward_ns=tuple(tuple(1000 * t for t in row) for row in instance.backward_ns),
-        edges=tuple(replace(edge, size_bytes=1000 * edge.size_bytes) for edge in instance.edges),
-        form_edges=tuple(replace(edge, size_bytes=1000 * edge.size_bytes) for edge in instance.form_edges),
-        parameter_bytes=tuple(1000 * size for size in instance.parameter_bytes),
-        input_bytes=tuple(1000 * size for size in instance.input_bytes),
-        output_bytes=tuple(1000 * size for size in instance.output_bytes),
-    )
+    thousandfold = times_a(instance, 1000)
     one, other = solve(instance).objective, solve(thousandfold).objective
     assert one is not None
     assert other == 1000 * one

@@ -19,7 +19,7 @@ from formulation.plan import Span, Stage
 from formulation.tables import build_tables, line_groups
 from solvers import brute_force
 from solvers.cpsat import layered
-from tests.examples import chain, instance_of, matrix, mesh
+from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
 
 ONE_WORKER = Limits(workers=1)
@@ -27,19 +27,12 @@ ONE_WORKER = Limits(workers=1)
 
 def limited(instance: Instance, capacity_bytes: int, schedule: Schedule) -> Instance:
     """The same instance with so much memory on every device, and a limit on it."""
-    classes = tuple(replace(one, memory_bytes=capacity_bytes) for one in instance.device_classes)
-    servers = tuple(
-        replace(server, device_class=classes[instance.class_index(at)])
-        for at, server in enumerate(instance.servers)
-    )
+    servers = [
+        replace(server, device_class=replace(server.device_class, memory_bytes=capacity_bytes))
+        for server in instance.servers
+    ]
     training = replace(instance.training, schedule=schedule)
-    return replace(
-        instance,
-        device_classes=classes,
-        servers=servers,
-        training=training,
-        constraints=Constraints(memory=True),
-    )
+    return on_servers(replace(instance, training=training, constraints=Constraints(memory=True)), servers)
 
 
 @st.composite

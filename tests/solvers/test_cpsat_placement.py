@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from formulation.cluster import ClusterGraph, Wiring
 from formulation.evaluate import evaluate
 from formulation.forms import forms_on
 from formulation.groups import Group, possible_groups
@@ -22,7 +23,7 @@ from formulation.rules import check_devices
 from formulation.units import Link
 from solvers.cpsat import layered
 from solvers.cpsat.placing import alike_servers
-from tests.examples import chain, instance_of, matrix, mesh
+from tests.examples import chain, instance_of, joined, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 ONE_WORKER = Limits(workers=1)
@@ -79,11 +80,10 @@ def test_freedom_never_hurts(instance: Instance) -> None:
 def test_the_order_of_servers_does_not_matter(instance: Instance, random) -> None:
     order = list(range(len(instance.servers)))
     random.shuffle(order)
-    shuffled = replace(
-        instance,
-        servers=tuple(instance.servers[one] for one in order),
-        links=tuple(tuple(instance.links[one][other] for other in order) for one in order),
-    )
+    servers, wiring = instance.cluster.servers, instance.cluster.wiring
+    wiring = Wiring(tuple(wiring.names[one] for one in order), wiring.switches, wiring.drawn)
+    cluster = ClusterGraph("shuffled", tuple(servers[one] for one in order), wiring)
+    shuffled = replace(instance, cluster=cluster)
     one = layered.solve(free(instance), ONE_WORKER).objective
     assert layered.solve(free(shuffled), ONE_WORKER).objective == one
 
@@ -102,7 +102,7 @@ def test_servers_are_alike_only_if_nothing_tells_them_apart() -> None:
     assert alike_servers(alike) == [[0, 1, 3], [2]]
     links = [list(row) for row in alike.links]
     links[0][2] = links[2][0] = Link(1)
-    assert alike_servers(replace(alike, links=tuple(map(tuple, links)))) == [[0], [1, 3], [2]]
+    assert alike_servers(joined(alike, links)) == [[0], [1, 3], [2]]
 
 
 def test_too_many_groups_are_refused_with_a_way_out() -> None:

@@ -21,7 +21,7 @@ from solvers.explain import Clash, Explanation, explain
 from solvers.loosening import limits_of, without
 from solvers.possible import least_total_bytes
 from solvers.slacks import enough_bytes, more_memory
-from tests.examples import UNIT, chain, instance_of, matrix, mesh
+from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.demanded import SLOW, constraints
 
@@ -128,10 +128,7 @@ def test_classes_too_small_one_by_one_and_together() -> None:
     instance = small(100, 1, 1)
     tiny = replace(instance.device_classes[0], name="tiny", memory_bytes=50)
     servers = (instance.servers[0], replace(instance.servers[1], device_class=tiny))
-    one = instance.forward_ns[0]
-    mixed = replace(instance, servers=servers, device_classes=(*instance.device_classes, tiny))
-    mixed = replace(mixed, forward_ns=(one, one), backward_ns=(instance.backward_ns[0],) * 2)
-    found = amounts(only_clash(mixed))
+    found = amounts(only_clash(on_servers(instance, servers)))
     assert found["cluster.devices.unit.memory",] == 500, "all on the first device"
     both = found["cluster.devices.unit.memory", "cluster.devices.tiny.memory"]
     assert both == 250, "one layer on each"

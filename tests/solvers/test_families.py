@@ -25,7 +25,7 @@ from solvers.cpsat.families import Family, Posted
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
 from solvers.cpsat.variables import Variables
-from tests.examples import chain, instance_of, matrix, mesh
+from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 
 PRICED = {"stage_time", "boundary_time"}
@@ -68,7 +68,7 @@ def with_memory(instance: Instance, capacity_bytes: int) -> Instance:
     server = instance.servers[0]
     small = replace(server.device_class, memory_bytes=capacity_bytes)
     servers = tuple(replace(one, device_class=small) for one in instance.servers)
-    return replace(instance, device_classes=(small,), servers=servers, constraints=Constraints(memory=True))
+    return on_servers(replace(instance, constraints=Constraints(memory=True)), servers)
 
 
 def demanding(**demands: Any) -> Instance:

@@ -24,7 +24,7 @@ from solvers import brute_force, line_dp
 from solvers.cpsat import layered, staged
 from solvers.in_order import solve_in_order
 from solvers.labels import certify
-from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs
 from tests.solvers.demanded import SLOW
 
@@ -54,18 +54,7 @@ def freed(draw: st.DrawFn, *, max_layers: int = 4, goals: st.SearchStrategy[Goal
         replace(one, device_class=replace(one.device_class, price_per_hour=draw(PRICES)))
         for one in instance.servers
     )
-    return _with_servers(instance, servers)
-
-
-def _with_servers(instance: Instance, servers: tuple) -> Instance:  # type: ignore[type-arg]
-    speeds = {new.device_class: instance.class_index(at) for at, new in enumerate(servers)}
-    return replace(
-        instance,
-        servers=servers,
-        device_classes=tuple(speeds),
-        forward_ns=tuple(instance.forward_ns[old] for old in speeds.values()),
-        backward_ns=tuple(instance.backward_ns[old] for old in speeds.values()),
-    )
+    return on_servers(instance, servers)
 
 
 def has_groups(instance: Instance) -> bool:
@@ -189,7 +178,7 @@ def test_recomputation_is_paid_for_with_a_forward_pass() -> None:
     training = Training(global_batch=4, micro_batches=4, schedule=Schedule.GPIPE)
     instance = instance_of(KEEPS, mesh(1), PLAIN, training)
     small = replace(instance.servers[0], device_class=replace(instance.servers[0].device_class, memory_bytes=600))
-    instance = _with_servers(instance, (small,))
+    instance = on_servers(instance, (small,))
     kept = with_constraints(instance, Constraints(memory=True))
     assert layered.solve(kept, ONE).proof is Proof.INFEASIBLE
     allowed = with_constraints(instance, Constraints(memory=True, recompute=Recompute.ALLOWED))

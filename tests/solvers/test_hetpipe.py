@@ -29,7 +29,7 @@ from formulation.units import Link, ceil_fraction
 from solvers import hetpipe, line_dp
 from solvers.hetpipe import Allocation, global_staleness, virtual_workers
 from solvers.hetpipe_partition import Prices, best_partition, partition
-from tests.examples import GIGA, UNIT, chain, instance_of, matrix, mesh
+from tests.examples import GIGA, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
@@ -88,13 +88,9 @@ def limited(instance, capacities):
         one: replace(one, memory_bytes=size)
         for one, size in zip(instance.device_classes, capacities, strict=False)
     }
-    return replace(
-        instance,
-        device_classes=tuple(classes.values()),
-        servers=tuple(replace(server, device_class=classes[server.device_class]) for server in instance.servers),
-        training=replace(instance.training, schedule=Schedule.ASYNC_ONE_F_ONE_B),
-        constraints=Constraints(memory=True),
-    )
+    servers = [replace(server, device_class=classes[server.device_class]) for server in instance.servers]
+    training = replace(instance.training, schedule=Schedule.ASYNC_ONE_F_ONE_B)
+    return on_servers(replace(instance, training=training, constraints=Constraints(memory=True)), servers)
 
 
 @st.composite

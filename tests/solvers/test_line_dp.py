@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from formulation.cluster import DeviceClass, Server, cluster_graph, servers_of
 from formulation.evaluate import evaluate
-from formulation.instance import Edge, FormEdge, build_instance
+from formulation.instance import build_instance
 from formulation.options import (
     BoundaryCharge,
     Combine,
@@ -25,7 +25,20 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.plan import Span
 from formulation.units import Link
 from solvers import brute_force, line_dp
-from tests.examples import BYTE_LINK, GIGA, PLAIN, TURING, UNIT, chain, instance_of, matrix, mesh, vgg16
+from tests.examples import (
+    BYTE_LINK,
+    GIGA,
+    PLAIN,
+    TURING,
+    UNIT,
+    chain,
+    instance_of,
+    joined,
+    matrix,
+    mesh,
+    times_a,
+    vgg16,
+)
 from tests.generators import CLASSES, cluster_graphs, cost_models, instances, layer_graphs, links, trainings
 
 MOST_PLANS = 1500
@@ -231,38 +244,13 @@ def test_a_further_device_at_the_end_never_hurts(layers, clusters, training, cos
     assert after <= before
 
 
-def scaled(instance, factor):
-    """All times, bytes and latencies, multiplied."""
-
-    def times(rows):
-        return tuple(tuple(value * factor for value in row) for row in rows)
-
-    def sizes(values):
-        return tuple(value * factor for value in values)
-
-    return replace(
-        instance,
-        forward_ns=times(instance.forward_ns),
-        backward_ns=times(instance.backward_ns),
-        parameter_bytes=sizes(instance.parameter_bytes),
-        input_bytes=sizes(instance.input_bytes),
-        output_bytes=sizes(instance.output_bytes),
-        edges=tuple(Edge(e.producer, e.consumer, e.size_bytes * factor) for e in instance.edges),
-        form_edges=tuple(FormEdge(e.source, e.consumer, e.size_bytes * factor) for e in instance.form_edges),
-        links=tuple(
-            tuple(link and replace(link, latency_ns=link.latency_ns * factor) for link in row)
-            for row in instance.links
-        ),
-    )
-
-
 equally = cost_models.map(lambda one: replace(one, sharing=Sharing.EQUAL))
 
 
 @given(instances(layer_graphs(7), costs=equally), st.integers(2, 9))
 def test_everything_times_k_is_the_optimum_times_k(instance, k):
     """Exact, as 432 = 4 * 4 * 3 * 9 takes in all divisors: devices (squared), micro-batches and 30 Mbit/s."""
-    assert optimum(scaled(instance, 432 * k)) == k * optimum(scaled(instance, 432))
+    assert optimum(times_a(instance, 432 * k)) == k * optimum(times_a(instance, 432))
 
 
 @given(layer_graphs(7), st.integers(2, 3), st.integers(1, 2), links, links, trainings(), cost_models, st.randoms())
@@ -286,7 +274,7 @@ def test_more_bandwidth_never_hurts(instance):
         tuple(link and Link(link.bits_per_second * 2, link.latency_ns // 2) for link in row)
         for row in instance.links
     )
-    assert optimum(replace(instance, links=wider)) <= optimum(instance)
+    assert optimum(joined(instance, wider)) <= optimum(instance)
 
 
 @given(instances(layer_graphs(7)))

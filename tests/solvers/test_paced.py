@@ -30,7 +30,7 @@ from solvers.cpsat import layered
 from solvers.paced import solver
 from solvers.paced.intervals import Sizes
 from solvers.states import solver as states
-from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
 from tests.solvers.test_freedoms import freed, has_groups
 from tests.solvers.test_states import OWN_TIMES, cases, clusters
@@ -99,7 +99,7 @@ def with_memory(instance: Instance, rooms: dict[DeviceClass, int]) -> Instance:
     """The same instance with so many bytes on devices of each class."""
     resized = {one: replace(one, memory_bytes=rooms[one]) for one in instance.device_classes}
     servers = tuple(replace(row, device_class=resized[row.device_class]) for row in instance.servers)
-    return replace(instance, servers=servers, device_classes=tuple(resized.values()))
+    return on_servers(instance, servers)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=QUIET)

@@ -43,7 +43,7 @@ from solvers.states.reach import reach_at
 from solvers.states.stage_table import StageTable
 from solvers.states.starts import StartsOfStages
 from solvers.states.states import state_space
-from tests.examples import chain, instance_of, matrix, mesh, vgg16
+from tests.examples import chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import CLASSES, instances, layer_graphs, links
 from tests.solvers.test_freedoms import degrees, freed, has_groups
 
@@ -114,7 +114,7 @@ def _limited(draw: st.DrawFn, instance: Instance) -> Instance:
     instance = with_constraints(instance, replace(instance.constraints, memory=True))
     resized = {one: replace(one, memory_bytes=room) for one in instance.device_classes}
     servers = tuple(replace(row, device_class=resized[row.device_class]) for row in instance.servers)
-    return replace(instance, servers=servers, device_classes=tuple(resized.values()))
+    return on_servers(instance, servers)
 
 
 def agree(found: Outcome, best: Outcome) -> None:
@@ -186,14 +186,7 @@ def told_apart(instance: Instance) -> Instance:
         )
         for at, row in enumerate(instance.servers)
     )
-    old = [instance.class_index(at) for at in range(len(servers))]
-    return replace(
-        instance,
-        servers=servers,
-        device_classes=tuple(row.device_class for row in servers),
-        forward_ns=tuple(instance.forward_ns[one] for one in old),
-        backward_ns=tuple(instance.backward_ns[one] for one in old),
-    )
+    return on_servers(instance, servers)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
@@ -306,7 +299,7 @@ def test_a_stage_that_no_forms_fit_is_refused_once_and_the_optimum_is_still_foun
     for room in sorted({max(stage.memory_bytes for stage in row.stages) for row, _ in rows}):
         device = replace(instance.servers[0].device_class, memory_bytes=room)
         servers = (replace(instance.servers[0], device_class=device),)
-        limited = replace(instance, servers=servers, device_classes=(device,))
+        limited = on_servers(instance, servers)
         limited = with_constraints(limited, replace(instance.constraints, memory=True))
         found = checked(limited, solver.solve(limited))
         agree(found, brute_force.solve(limited))
