@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from formulation.cluster import ClusterGraph
 from formulation.demands import with_constraints
 from formulation.groups import Group
 from formulation.instance import Instance
@@ -202,8 +204,10 @@ def test_any_plan(data: st.DataObject, schedule: Schedule, sync: Synchronisation
 
 def test_names_of_users_stay_names() -> None:
     run = ran(2, 3, name=EVIL)
-    server = replace(run.instance.servers[0], name=EVIL)
-    instance = replace(run.instance, servers=(server, *run.instance.servers[1:]))
+    graph, old = run.instance.cluster_graph, run.instance.servers[0]
+    graph = nx.relabel_nodes(graph, {old.name: EVIL})
+    graph.nodes[EVIL]["server"] = replace(old, name=EVIL)
+    instance = replace(run.instance, cluster=ClusterGraph.of(graph))
     text = trace_of(replace(run, instance=instance))
     assert text.isascii()
     assert "stage 0: 1 x </script><img src=x onerror=alert(1)>\"'&??" in Trace(text).names["thread_name"].values()
