@@ -12,6 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import networkx as nx
+
+SHOWN = 8
+"""Nodes of a cycle that a message names."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProfiledLayer:
@@ -175,25 +180,21 @@ class PiperProblem:
 
 
 def _check_graph(what: str, names: Sequence[object], edges: Iterable[tuple[int, int]]) -> None:
-    """Raise ValueError for a repeated name, an edge outside the nodes, or a cycle (Kahn's algorithm)."""
+    """Raise ValueError for a repeated name, an edge outside the nodes, or a cycle, which is named."""
     if len(set(names)) != len(names):
         raise ValueError(f"{what}: two nodes have the same name")
-    waiting = [0] * len(names)
-    consumers: list[list[int]] = [[] for _ in names]
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(names)))
     for producer, consumer in edges:
         if not (0 <= producer < len(names) and 0 <= consumer < len(names)):
             raise ValueError(f"{what}: edge {producer} -> {consumer}, expected numbers below {len(names)}")
-        waiting[consumer] += 1
-        consumers[producer].append(consumer)
-    free = [node for node, count in enumerate(waiting) if count == 0]
-    for node in free:
-        for consumer in consumers[node]:
-            waiting[consumer] -= 1
-            if waiting[consumer] == 0:
-                free.append(consumer)
-    if len(free) != len(names):
-        stuck = next(names[node] for node, count in enumerate(waiting) if count)
-        raise ValueError(f"{what}: a cycle leads to node {stuck}")
+        graph.add_edge(producer, consumer)
+    if nx.is_directed_acyclic_graph(graph):
+        return
+    circle = [str(names[node]) for node, _ in nx.find_cycle(graph)]
+    if len(circle) > SHOWN:
+        circle[SHOWN - 1 :] = [f"… ({len(circle) - SHOWN + 1} more)"]
+    raise ValueError(f"{what}: a cycle, {' -> '.join([*circle, circle[0]])}")
 
 
 def _check_reals(what: str, values: Iterable[float]) -> None:

@@ -87,7 +87,7 @@ def test_edges_need_two_layers(tmp_path):
 
 def test_a_cycle_is_named(tmp_path):
     path = written(tmp_path, f"a -- X -- {NUMBERS}\nb -- X -- {NUMBERS}\n\ta -- b\n\tb -- a")
-    with pytest.raises(FormatError, match="a cycle leads to node a"):
+    with pytest.raises(FormatError, match="a cycle, a -> b -> a"):
         read_profile(path)
 
 

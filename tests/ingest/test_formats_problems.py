@@ -27,7 +27,9 @@ def test_an_input_in_the_middle_and_a_used_getitem_stay():
         ("aa", (), "two nodes have the same name"),
         ("ab", ((0, 2),), "edge 0 -> 2, expected numbers below 2"),
         ("ab", ((-1, 0),), "edge -1 -> 0, expected numbers below 2"),
-        ("abc", ((0, 1), (1, 2), (2, 1)), "a cycle leads to node b"),
+        ("abc", ((0, 1), (1, 2), (2, 1)), "a cycle, b -> c -> b$"),
+        ("abc", ((1, 1),), "a cycle, b -> b$"),
+        ("abcdefghij", tuple((at, (at + 1) % 10) for at in range(10)), r"f -> g -> … \(3 more\) -> a$"),
     ],
 )
 def test_a_graph_is_checked(names, edges, said):
