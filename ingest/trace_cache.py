@@ -3,7 +3,8 @@
 Entries are JSON files in ``$PIPECUT_CACHE``, else ``$XDG_CACHE_HOME/pipecut``, else ``~/.cache/pipecut``; deleting
 them is always safe. An entry records what the trace was made from: a digest of every loaded source file outside
 the standard library and the installed packages, size and time of the installed packages, pipecut's own tracing
-code, and the versions of torch and pipecut. If anything differs, or the entry cannot be read, there is no entry.
+code, and the versions of torch and pipecut. If anything differs, there is no entry. It ends in a checksum of all
+of that and of the graph: an entry that is damaged is none either, and a warning of this module's logger says so.
 Not noticed: data files that a model reads, and environment variables.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import sys
 import sysconfig
@@ -26,12 +28,16 @@ import networkx as nx
 from ingest.files import atomic_write
 from ingest.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_graph
 
-_VERSION = 1
+_VERSION = 2
+_FORMER_VERSIONS = (1,)
+"""Of entries that had no checksum; they are replaced without a word."""
+_CHECKSUM = "sha256"
 _ROOT = Path(__file__).resolve().parent.parent
 _OWN_PACKAGES = frozenset({"formulation", "ingest", "solvers", "scenarios", "report", "runtime", "pipecut"})
 _LIBRARY = Path(sysconfig.get_path("stdlib"))
 _STANDARD = (f"{_LIBRARY}{os.sep}", f"{_LIBRARY.resolve()}{os.sep}")
 _STARTED = time.time()
+_LOGGER = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -68,11 +74,10 @@ def load_trace(model: str, origin: Path) -> nx.DiGraph | None:
 
     ``model`` is the ``module:function`` specification, ``origin`` the file of the module.
     """
+    document = _stored(_entry(model, origin), model)
+    if document is None:
+        return None
     try:
-        with _entry(model, origin).open("rb") as file:
-            document = parse_graph(file.read(2 * SIZE_LIMIT), "cache")
-        if not isinstance(document, dict) or document.get("version") != _VERSION:
-            return None
         stamp = document["made_from"]
         known = str(origin) in stamp["sources"]
         fresh = known and stamp["versions"] == _versions() and stamp["own"] == _own_digest()
@@ -100,13 +105,41 @@ def store_trace(model: str, origin: Path, graph: nx.DiGraph, loaded_before: froz
         packages = {str(path): _signature(path) for path in _package_files()}
         stamp = {"versions": _versions(), "own": _own_digest(), "sources": sources, "packages": packages}
         document: dict[str, Any] = {"version": _VERSION, "model": model, "made_from": stamp}
-        text = json.dumps(document | {"graph": graph_document(graph)})
+        document["graph"] = graph_document(graph)
+        text = json.dumps(document | {_CHECKSUM: _checksum(document)})
         entry = _entry(model, origin)
         entry.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(entry, text)
     except (OSError, RuntimeError, ValueError):
         return False
     return True
+
+
+def _stored(entry: Path, model: str) -> dict[str, Any] | None:
+    """Return what an entry of this version says, or None, with a warning where it is not what was stored."""
+    try:
+        with entry.open("rb") as file:
+            document: Any = parse_graph(file.read(2 * SIZE_LIMIT), "cache")
+        if (
+            isinstance(document, dict)
+            and document.get("version") in _FORMER_VERSIONS
+            and _CHECKSUM not in document
+        ):
+            return None
+        checksum = document.pop(_CHECKSUM)
+        if checksum == _checksum(document) and document["version"] == _VERSION:
+            return document
+    except OSError:
+        return None
+    except (RuntimeError, KeyError, TypeError, AttributeError, ValueError):
+        pass
+    _LOGGER.warning("%s: this trace of %s is damaged, so the model is traced again", entry, model)
+    return None
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    """Digest a document by what it says, not by how its JSON is laid out."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def user_modules() -> Iterator[tuple[str, Path]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -165,6 +166,67 @@ def test_a_spoilt_entry_is_traced_again(project: Path, spoil: Callable[[Path], o
     spoil(entry)
     assert same(load(project), first)
     assert calls(project) == 2
+
+
+def numbers(value: object, where: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the way to every number of a document."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(inner, (*where, key))
+    elif isinstance(value, int):
+        yield where
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_an_entry_with_any_other_number_is_traced_again(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = load(project)
+    (entry,) = entries(project)
+    text = entry.read_text()
+    found = list(numbers(json.loads(text)))
+    kinds = {next(step for step in reversed(where) if isinstance(step, str)) for where in found}
+    assert {
+        "version",
+        "element_bytes",
+        "macs",
+        "parameter_bytes",
+        "stash_bytes",
+        "bytes",
+        "allowed_forms",
+    } <= kinds
+    for at, where in enumerate(found):
+        document = json.loads(text)
+        inner = document
+        for step in where[:-1]:
+            inner = inner[step]
+        inner[where[-1]] += 1
+        entry.write_text(json.dumps(document))
+        caplog.clear()
+        assert same(load(project), first) and calls(project) == at + 2, where
+        assert warnings(caplog) == [f"{entry}: this trace of net:build is damaged, so the model is traced again"]
+
+
+def test_an_entry_of_a_version_without_a_checksum_is_replaced_in_silence(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(project)
+    (entry,) = entries(project)
+    document = json.loads(entry.read_text()) | {"version": 1}
+    del document["sha256"]
+    entry.write_text(json.dumps(document))
+    load(project)
+    load(project)
+    assert calls(project) == 2 and not warnings(caplog)
+
+
+def test_an_entry_laid_out_anew_is_still_whole(project: Path) -> None:
+    load(project)
+    (entry,) = entries(project)
+    entry.write_text(json.dumps(json.loads(entry.read_text()), indent=3))
+    load(project)
+    assert calls(project) == 1
 
 
 @pytest.mark.parametrize("version", ["torch", "pipecut"])
