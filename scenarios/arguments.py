@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from scenarios import exit_codes
 from scenarios.compare_arguments import add_all
+from scenarios.failures import UsageError
 from scenarios.run_arguments import add_order, add_outputs, whole
 from scenarios.studies.catalogue import STUDIES, study_names
 from solvers.catalogue import SOLVERS, solver_names
@@ -23,7 +25,7 @@ MOST_WORKERS = 1024
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; ``run`` of the result names the module whose ``run(arguments)`` does the work.
 
-    Exits as argparse does: 2 with a message for a mistake, 0 after ``--help`` and ``--version``.
+    Raises UsageError for a mistake, and SystemExit after ``--help`` and ``--version``.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -33,6 +35,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if "check" in arguments:
         arguments.check(arguments)
     return arguments
+
+
+def asks_for_json(words: Sequence[str]) -> bool:
+    """Tell whether a command line, which may be wrong, asks for JSON."""
+    return "--json" in itertools.takewhile(lambda word: word != "--", words)
 
 
 def seconds(text: str) -> float:
@@ -71,6 +78,13 @@ def _solvers(text: str) -> tuple[str, ...]:
     return tuple(_solver(name) for name in names)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are raised, for whoever reads them: a person or, with ``--json``, a program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(self.format_usage(), f"{self.prog}: error: {message}")
+
+
 class _Version(argparse.Action):
     """``--version``: looks the version up only when it is asked for."""
 
@@ -88,7 +102,7 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pipecut",
         description=DESCRIPTION,
         epilog=exit_codes.table(),
@@ -108,8 +122,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, summary: str, epilog: str = "") -> argparse.ArgumentParser:  # noqa: ANN401
-    """Add a command. ``commands`` is what ``add_subparsers`` returns, a private class of argparse."""
+def _command(
+    commands: Any,  # noqa: ANN401 (what add_subparsers returns, a private class of argparse)
+    name: str,
+    summary: str,
+    epilog: str = "",
+    *,
+    reads: tuple[str, ...] = ("scenario",),
+    writes: tuple[str, ...] = (),
+) -> argparse.ArgumentParser:
+    """Add a command. ``reads`` and ``writes`` name its arguments that are files (``scenarios.named_files``)."""
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,
@@ -118,7 +140,7 @@ def _command(commands: Any, name: str, summary: str, epilog: str = "") -> argpar
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.set_defaults(run=f"scenarios.commands.{name}")
+    command.set_defaults(run=f"scenarios.commands.{name}", reads=reads, writes=writes)
     return command
 
 
@@ -134,6 +156,10 @@ def _add_scenario(command: argparse.ArgumentParser, *, optional: bool = False) -
         default=[],
         help="override a value of the scenario, for example training.global_batch=128 (may be repeated)",
     )
+    _add_json(command)
+
+
+def _add_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="write one JSON object to stdout, nothing else")
 
 
@@ -150,7 +176,8 @@ def _solver_list() -> str:
 
 
 def _add_plan(commands: Any) -> None:  # noqa: ANN401
-    command = _command(commands, "plan", "find the best plan of a scenario and prove it", _solver_list())
+    summary = "find the best plan of a scenario and prove it"
+    command = _command(commands, "plan", summary, _solver_list(), writes=("out", "certificate"))
     _add_scenario(command)
     command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else cpsat")
     _add_search(command)
@@ -170,7 +197,8 @@ def _add_plan(commands: Any) -> None:  # noqa: ANN401
 
 
 def _add_compare(commands: Any) -> None:  # noqa: ANN401
-    command = _command(commands, "compare", "run several solvers on one scenario, side by side", _solver_list())
+    summary = "run several solvers on one scenario, side by side"
+    command = _command(commands, "compare", summary, _solver_list(), writes=("out",))
     _add_scenario(command, optional=True)
     add_all(command)
     command.add_argument(
@@ -180,7 +208,8 @@ def _add_compare(commands: Any) -> None:  # noqa: ANN401
 
 
 def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
-    command = _command(commands, "evaluate", "price any plan of a scenario and list the rules that it breaks")
+    summary = "price any plan of a scenario and list the rules that it breaks"
+    command = _command(commands, "evaluate", summary, reads=("scenario", "plan"))
     command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
     _add_scenario(command)
     _add_search(command)
@@ -190,7 +219,9 @@ def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
 
 
 def _add_simulate(commands: Any) -> None:  # noqa: ANN401
-    command = _command(commands, "simulate", "run a plan step by step on the timeline and draw it", _solver_list())
+    summary, files = "run a plan step by step on the timeline and draw it", ("scenario", "plan", "schedule_file")
+    written = ("out", "trace", "svg", "png")
+    command = _command(commands, "simulate", summary, _solver_list(), reads=files, writes=written)
     _add_scenario(command)
     command.add_argument("--plan", metavar="FILE", help="run this plan (JSON) instead of searching for the best")
     add_order(command)
@@ -206,17 +237,20 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
 
 
 def _add_trace(commands: Any) -> None:  # noqa: ANN401
-    command = _command(commands, "trace", "write the layer graph of a model, which a scenario can then name")
+    summary = "write the layer graph of a model, which a scenario can then name"
+    command = _command(commands, "trace", summary, reads=("model",), writes=("out",))
     command.add_argument(
         "model", metavar="MODULE:FUNCTION", help="a Python function, or a PipeDream profile (*.txt)"
     )
     command.add_argument("--samples", metavar="N", type=_whole(1, 2**31), help="minibatch of the profile")
     command.add_argument("--device-class", metavar="NAME", help="what the profile was measured on")
     command.add_argument("--out", metavar="FILE", required=True, help="the graph file to write (JSON)")
+    _add_json(command)
 
 
 def _add_verify(commands: Any) -> None:  # noqa: ANN401
-    command = _command(commands, "verify", "check a certificate of pipecut plan without a solver")
+    summary = "check a certificate of pipecut plan without a solver"
+    command = _command(commands, "verify", summary, reads=("scenario", "certificate"))
     command.add_argument("certificate", metavar="CERTIFICATE", help="a file of pipecut plan --certificate")
     _add_scenario(command)
 
@@ -224,10 +258,12 @@ def _add_verify(commands: Any) -> None:  # noqa: ANN401
 def _add_study(commands: Any) -> None:  # noqa: ANN401
     rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in STUDIES)
     summary = "set published numbers beside what pipecut computes"
-    command = _command(commands, "study", summary, f"studies:\n{rows}\n\n")
+    command = _command(
+        commands, "study", summary, f"studies:\n{rows}\n\n", reads=("data", "plans"), writes=("out",)
+    )
     command.add_argument("study", metavar="NAME", type=_study, help="one of the studies below")
     command.add_argument("--data", metavar="DIR", help="a folder of public data in the study's format")
     command.add_argument("--plans", metavar="DIR", help="a folder of plans in the study's format")
     command.add_argument("--time-limit", metavar="TIME", type=seconds, help="longest time of each search")
     command.add_argument("--out", metavar="FILE", help="also write the tables to a document (Markdown)")
-    command.add_argument("--json", action="store_true", help="write one JSON object to stdout, nothing else")
+    _add_json(command)

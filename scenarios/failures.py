@@ -9,12 +9,37 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One line of a message, and where it is known the place in a file that it speaks of, counted from 1."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+
 class InputError(Exception):
-    """The user's input is at fault; the message is printed as it is, and the exit code is 2."""
+    """The user's input is at fault; the message is printed as it is, and the exit code is 2.
+
+    ``problems`` says the same line by line, each with its place.
+    """
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems) or lines_of(message)
+
+
+class UsageError(InputError):
+    """The command line is at fault. ``usage`` says how it is written; the message is what is wrong with it."""
+
+    def __init__(self, usage: str, message: str) -> None:
+        super().__init__(usage + message, lines_of(message))
 
 
 class ClaimFailedError(Exception):
@@ -32,14 +57,32 @@ def reading(subject: str | Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise InputError(f"{error.filename or subject}: {error.strerror or error}") from error
-    except RecursionError as error:
-        raise InputError(f"{subject}: nested too deeply to be read") from error
-    except ImportError as error:
-        raise InputError(f"{subject}: {error}") from error
+    except (RecursionError, ImportError) as error:
+        reason = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"{subject}: {reason}") from error
     except ValueError as error:
         # Errors of ingest name file and line; those of formulation do not know of files.
         plain = type(error) is ValueError or isinstance(error, UnicodeError)
-        raise InputError(f"{subject}: {error}" if plain else str(error)) from error
+        raise InputError(f"{subject}: {error}" if plain else str(error), _places(error)) from error
+
+
+def lines_of(message: str) -> tuple[Problem, ...]:
+    """Return a message line by line, without places."""
+    return tuple(Problem(line) for line in message.splitlines() if line.strip())
+
+
+def _places(error: ValueError) -> list[Problem]:
+    """Return the mistakes of a scenario file with their places, or nothing for any other error."""
+    from ingest.scenario_errors import ScenarioError
+
+    if not isinstance(error, ScenarioError):
+        return []
+    return [
+        Problem(str(one), one.place.source, one.place.line, one.place.column or None)
+        if one.place.line
+        else Problem(str(one))
+        for one in error.mistakes
+    ]
 
 
 def output_path(text: str | None) -> Path | None:

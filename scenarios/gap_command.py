@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from formulation.outcome import Limits
 from ingest.files import atomic_write
 from scenarios import output
+from scenarios.commands.compare import problems_of
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import output_path
 from scenarios.gap_cases import every_series, number_of_cases
@@ -40,9 +41,10 @@ def run_all(arguments: argparse.Namespace) -> int:
     content = to_dict(results, number_of_cases(series))
     stopped = search.stop.is_set()
     if arguments.json:
-        output.write_json(content)
+        failed = [f"{one.case.name}: {problem}" for one in results for problem in problems_of(one.rows)]
+        arguments.reply.put(content, failed)
     else:
-        output.write(output.render(_table(content), "", _worst(content)))
+        output.show(_table(content), "", _worst(content))
     if stopped:
         where = "" if path is None else f"; {arguments.out} is not written"
         output.remark(f"stopped after {len(results)} of {content['planned']} cases{where}")

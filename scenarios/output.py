@@ -1,14 +1,13 @@
-"""What goes to stdout (text, rich renderables as text, one JSON object) and remarks for stderr."""
+"""What a command says: text and tables on stdout, remarks on stderr; all through ``scenarios.terminal``."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scenarios.failures import InputError
+from scenarios.terminal import Cleaned, CleanStream, console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,45 +18,41 @@ WIDTH_OF_FILES = 120
 
 def write(text: str) -> None:
     """Write text to stdout. Raises BrokenPipeError, and InputError where stdout cannot take it (a full disk)."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InputError(f"standard output: {error.strerror}") from error
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def remark(text: str) -> None:
     """Write a line to stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
-def write_json(content: dict[str, Any]) -> None:
-    """Write one JSON object to stdout."""
-    write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+def show(*parts: RenderableType) -> None:
+    """Write rich renderables to stdout: in colour on a terminal, else plain and of a fixed width.
+
+    Raises as :func:`write` does.
+    """
+    drawn = _drawn(*parts)
+    if isinstance(sys.stdout, CleanStream):
+        sys.stdout.write_drawn(drawn)
+    else:
+        sys.stdout.write(drawn)
+    sys.stdout.flush()
 
 
-def render(*parts: RenderableType) -> str:
-    """Return rich renderables as text for stdout: in colour on a terminal, else plain and of a fixed width."""
-    from rich.console import Console
+def _drawn(*parts: RenderableType) -> str:
     from rich.table import Table
 
     terminal = sys.stdout.isatty()
     # In memory and in stdout's encoding, so that rich draws only lines that can be shown there.
     encoding = sys.stdout.encoding or "utf-8"
     page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
-    console = Console(
-        file=page,
-        force_terminal=terminal,
-        width=None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    width = None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES
+    screen = console(page, force_terminal=terminal, width=width)
     for part in parts:
         # Tables fit the width; lines of text are left whole for whoever reads them by program.
-        console.print(part, soft_wrap=not isinstance(part, Table))
+        screen.print(Cleaned(part), soft_wrap=not isinstance(part, Table))
     page.seek(0)
     return "".join(line.rstrip() + "\n" for line in page)

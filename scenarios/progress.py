@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from scenarios import human
+from scenarios.terminal import Cleaned, console
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -32,12 +33,11 @@ class ProgressLine:
 
     def __enter__(self) -> ProgressLine:
         if self.shown:
-            from rich.console import Console
             from rich.live import Live
 
             self._live = Live(
-                console=Console(stderr=True, highlight=False),
-                get_renderable=self._line,
+                console=console(sys.stderr),
+                get_renderable=lambda: Cleaned(self._line()),
                 refresh_per_second=REFRESHES_PER_SECOND,
                 transient=True,
                 redirect_stdout=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     goal = task.instance.goals[0]
     if arguments.json:
-        output.write_json(comparison_to_dict(task, rows, best))
+        arguments.reply.put(comparison_to_dict(task, rows, best), problems_of(rows))
     else:
-        output.write(output.render(_table(goal, rows, best), "", _lines(goal, rows, best)))
+        output.show(_table(goal, rows, best), "", _lines(goal, rows, best))
     return _exit_code(rows, best)
 
 
@@ -115,6 +116,11 @@ def _price(outcome: Outcome) -> int:
 
 def _one_line(error: ClaimFailedError) -> str:
     return str(error).replace("\n", "; ")
+
+
+def problems_of(rows: Iterable[Row]) -> list[str]:
+    """Say of every solver that broke down or made a false claim why the comparison ends in an error."""
+    return [f"{row.solver}: {row.reason}" for row in rows if row.failure is not None]
 
 
 def _exit_code(rows: list[Row], best: Outcome | None) -> ExitCode:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     ran = None if evaluation.objective is None else summary_of(simulate(task.instance, plan))
     if arguments.json:
         content = plan_to_dict(task.instance, plan, evaluation) | _to_dict(task, evaluation, best, gap)
-        output.write_json(content | {"plan": arguments.plan, "timeline": ran})
+        arguments.reply.put(content | {"plan": arguments.plan, "timeline": ran})
     else:
         _show(task, plan, evaluation, best, ran)
     return _exit_code(evaluation, best)
@@ -79,7 +79,7 @@ def _show(
     parts = [plan_table(task.instance, plan, evaluation), "", _lines(task, evaluation, best)]
     if ran is not None:
         parts += ["", f"formula and timeline: {run_name(ran)}", "", measure_table(ran), "", rank_table(ran)]
-    output.write(output.render(*parts))
+    output.show(*parts)
 
 
 def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         why = {} if explanation is None else {"explanation": explanation_to_dict(explanation)}
         again = {} if checks is None else {"double_check": checks_to_list(checks)}
-        output.write_json(outcome_to_dict(task, outcome, evaluation) | again | why)
+        arguments.reply.put(outcome_to_dict(task, outcome, evaluation) | again | why)
     else:
         _show(task, outcome, evaluation, [] if explanation is None else explanation_rows(explanation))
     if failure is not None:
@@ -96,6 +96,6 @@ def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list
     if why:
         lines = lines.append("\n").append(key_lines(why))
     if outcome.plan is None or evaluation is None:
-        output.write(output.render(lines))
+        output.show(lines)
         return
-    output.write(output.render(plan_table(task.instance, outcome.plan, evaluation), "", lines))
+    output.show(plan_table(task.instance, outcome.plan, evaluation), "", lines)

@@ -19,6 +19,7 @@ from scenarios.drawing import Targets, targets_of, write_files
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import InputError, reading
 from scenarios.orders import Order, order_of
+from scenarios.reply import Reply
 from scenarios.running import MAIN_SOLVER, contradiction
 from scenarios.task import EXIT_CODES, Task, open_task
 from solvers.catalogue import solver_names
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     """Find or read the plan, run it, write and show what was asked for; return the exit code."""
     targets = targets_of(arguments.out, arguments.trace, arguments.svg, arguments.png)
-    order = order_of(arguments)
+    order, reply = order_of(arguments), arguments.reply
     task = open_task(arguments)
     plan, outcome = _given(task, arguments.plan) if arguments.plan else _solved(task, arguments)
     evaluation = None if plan is None else evaluate(task.instance, plan)
     if plan is None or evaluation is None or evaluation.objective is None:
-        return _show_nothing(task, outcome, evaluation, targets, as_json=arguments.json)
+        return _show_nothing(task, outcome, evaluation, targets, reply)
     best = search_order(task, plan) if order is not None and order.searched else None
     if best is not None and best.outcome.schedule is None:
-        return _show_nothing(task, outcome, evaluation, targets, as_json=arguments.json, best=best)
+        return _show_nothing(task, outcome, evaluation, targets, reply, best=best)
     simulation = _simulated(task, plan, order, best)
-    compared, failure = None, None
+    compared, failure, problems = None, None, []
     if arguments.compare and (targets.page or arguments.json):
-        compared, failure = _comparison(task, plan, evaluation, outcome)
+        compared, failure, problems = _comparison(task, plan, evaluation, outcome)
     content = content_of(
         simulation,
         scenario=task.scenario.name,
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = with_order_content(content, best)
     unwritten = _write(simulation, content, targets)
     if arguments.json:
-        output.write_json(content)
+        reply.put(content, problems)
     else:
         _show(task, simulation, content, outcome, best)
     if unwritten is not None:
@@ -88,8 +89,8 @@ def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Plan | None, Out
 
 def _comparison(
     task: Task, plan: Plan, evaluation: Evaluation, outcome: Outcome | None
-) -> tuple[dict[str, Any], ExitCode | None]:
-    """Return what ``pipecut compare --json`` would write, and how it failed; the outcome at hand is not redone.
+) -> tuple[dict[str, Any], ExitCode | None, list[str]]:
+    """Return what ``pipecut compare --json`` would write, how it failed, and why; ``outcome`` is not redone.
 
     Raises ClaimFailedError if a given plan keeps the rules and beats what was proved.
     """
@@ -107,7 +108,7 @@ def _comparison(
         if problem:
             raise task.claim_failed(best.solver, problem)
     failures = [row.failure for row in rows if row.failure is not None]
-    return compare.comparison_to_dict(task, rows, best), min(failures, default=None)
+    return compare.comparison_to_dict(task, rows, best), min(failures, default=None), compare.problems_of(rows)
 
 
 def _exit_code(outcome: Outcome | None, simulation: Simulation, best: BestOrder | None) -> ExitCode:
@@ -135,8 +136,7 @@ def _show_nothing(
     outcome: Outcome | None,
     evaluation: Evaluation | None,
     targets: Targets,
-    *,
-    as_json: bool,
+    reply: Reply,
     best: BestOrder | None = None,
 ) -> ExitCode:
     """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
@@ -144,7 +144,7 @@ def _show_nothing(
 
     for path in targets.paths:
         output.remark(f"{path}: not written, as there is no plan to run")
-    if as_json:
+    if reply.wanted:
         broken = [f"{one.rule}: {one.message}" for one in evaluation.violations] if evaluation else []
         claim = {
             "solver": outcome.solver if outcome else None,
@@ -156,11 +156,11 @@ def _show_nothing(
         }
         searched = {} if best is None else {"order": order_to_dict(best)}
         head = {"format": "pipecut simulation", "scenario": task.scenario.name}
-        output.write_json(head | {"claim": claim} | searched)
+        reply.put(head | {"claim": claim} | searched)
     elif outcome is not None:
-        output.write(output.render(claim_lines(task.instance, outcome, evaluation), *order_lines(best)))
+        output.show(claim_lines(task.instance, outcome, evaluation), *order_lines(best))
     else:
-        output.write(output.render(key_lines(violation_rows(evaluation)), *order_lines(best)))
+        output.show(key_lines(violation_rows(evaluation)), *order_lines(best))
     return EXIT_CODES[outcome.proof] if outcome is not None and best is None else ExitCode.NO_PLAN
 
 
@@ -188,4 +188,4 @@ def _show(
         rules = violation_rows(simulation.evaluation) or [("rules", "the plan keeps every rule")]
         lines = key_lines([("objective", objective), *rules])
     shown = (run_name(content), "", measure_table(content), "", rank_table(content), "", lines)
-    output.write(output.render(*shown, *order_lines(best)))
+    output.show(*shown, *order_lines(best))

@@ -32,9 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         atomic_write(path, to_markdown(study, _command(arguments), today))
     if arguments.json:
-        output.write_json({"study": arguments.study, "title": study.title, "figures": study.figures})
+        arguments.reply.put({"study": arguments.study, "title": study.title, "figures": study.figures})
     else:
-        output.write(output.render(*_parts(study)))
+        output.show(*_parts(study))
     return ExitCode.DONE
 
 

@@ -27,9 +27,13 @@ def run(arguments: argparse.Namespace) -> int:
     with reading(out):
         write_graph(graph, out)
     rows = layers_of(graph)
-    parameters = human.amount(sum(layer.parameter_bytes for layer in rows))
-    edges = human.count(graph.number_of_edges(), "edge")
-    output.write(f"{arguments.out}: {human.count(len(rows), 'layer')}, {edges}, {parameters} of parameters\n")
+    size, many = sum(layer.parameter_bytes for layer in rows), graph.number_of_edges()
+    if arguments.json:
+        content = {"model": arguments.model, "out": arguments.out}
+        arguments.reply.put(content | {"layers": len(rows), "edges": many, "parameter_bytes": size})
+    else:
+        counts = f"{human.count(len(rows), 'layer')}, {human.count(many, 'edge')}"
+        output.write(f"{arguments.out}: {counts}, {human.amount(size)} of parameters\n")
     return ExitCode.DONE
 
 

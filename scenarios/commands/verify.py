@@ -30,18 +30,17 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = time.perf_counter() - began
     optimal = refuted is None and certificate.optimal
     if arguments.json:
-        output.write_json(
-            {
-                "scenario": scenario.name,
-                "holds": refuted is None,
-                "optimal": optimal,
-                "reason": refuted,
-                "objective": certificate.objective,
-                "bound": certificate.bound,
-                "labels": len(certificate.labels),
-                "seconds": seconds,
-            }
-        )
+        content = {
+            "scenario": scenario.name,
+            "holds": refuted is None,
+            "optimal": optimal,
+            "reason": refuted,
+            "objective": certificate.objective,
+            "bound": certificate.bound,
+            "labels": len(certificate.labels),
+            "seconds": seconds,
+        }
+        arguments.reply.put(content, [] if refuted is None else [f"the certificate does not hold: {refuted}"])
     elif refuted is not None:
         output.write(f"the certificate does not hold: {refuted}\n")
     else:

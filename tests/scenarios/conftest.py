@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from scenarios.cli import main
+from scenarios.outputs.schema import check_output
+from scenarios.reply import KINDS
 from solvers import catalogue
 from tests.scenarios.fakes import entries, write_scenario
 
@@ -44,12 +46,19 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def pipecut(scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run a command in this process, with the misbehaving solvers in the catalogue."""
+    """Run a command in this process, with the misbehaving solvers in the catalogue.
+
+    Whatever a test asks with ``--json`` is held against the schema of outputs.
+    """
     monkeypatch.setattr(catalogue, "SOLVERS", entries())
 
     def command(*arguments: str | Path) -> Ran:
-        code = main([str(argument) for argument in arguments])
+        words = [str(argument) for argument in arguments]
+        code = main(words)
         captured = capsys.readouterr()
+        if "--json" in words:
+            check_output(words[0], captured.out)
+            assert ("error" in json.loads(captured.out)) == (code in KINDS)
         return Ran(code, captured.out, captured.err)
 
     return command

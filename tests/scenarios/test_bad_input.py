@@ -54,7 +54,7 @@ def test_every_mistake_of_a_scenario_with_its_line(pipecut: Command, scenario: P
         scenario.read_text(encoding="utf-8").replace("1 TFLOP/s", "1 TFLOPS").replace("devices: 2", "devices: two")
     )
     scenario.write_text(text, encoding="utf-8")
-    ran = pipecut("plan", scenario, "--json")
+    ran = pipecut("plan", scenario)
     refused(ran, "tiny.yaml:6:", "tiny.yaml:8:", "TFLOP/s")
     assert len(ran.err.splitlines()) == 2
 

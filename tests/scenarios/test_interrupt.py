@@ -80,7 +80,8 @@ def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert time.monotonic() - began < 5
-    assert (process.returncode, out, err) == (130, b"", b"aborted\n")
+    error = {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}
+    assert (process.returncode, json.loads(out), err) == (130, {"error": error}, b"aborted\n")
     assert not Path("plan.json").exists()
 
 
