@@ -14,7 +14,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from report.wording import printable
@@ -31,7 +31,7 @@ def clean(text: str) -> str:
     return _OTHER_THAN_LINES.sub(lambda run: run[0] if run[0].isprintable() else printable(run[0]), text)
 
 
-class CleanStream(io.TextIOBase):
+class CleanStream:
     """A stream that cleans all text on its way to ``raw``; anything else is asked of ``raw``.
 
     Where the words of a stream are only remarks, a failure to write them is none of the command's: ``needed`` is
@@ -48,6 +48,11 @@ class CleanStream(io.TextIOBase):
             self.raw.write(clean(text))
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts one behind another, cleaned."""
+        for text in lines:
+            self.write(text)
+
     def write_drawn(self, text: str) -> None:
         """Write what rich has drawn out of cleaned parts, with its colours."""
         with self._said():
@@ -57,28 +62,6 @@ class CleanStream(io.TextIOBase):
         """Hand on what was written."""
         with self._said():
             self.raw.flush()
-
-    def writable(self) -> bool:
-        """Say that this stream is for writing."""
-        return True
-
-    def isatty(self) -> bool:
-        """Tell whether a person may be watching."""
-        return self.raw.isatty()
-
-    def fileno(self) -> int:
-        """Return the number of the file behind."""
-        return self.raw.fileno()
-
-    @property
-    def encoding(self) -> str:
-        """How the characters are written."""
-        return self.raw.encoding or "utf-8"
-
-    @property
-    def errors(self) -> str | None:
-        """What becomes of characters that the encoding lacks."""
-        return self.raw.errors
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever a stream has)
         return getattr(self.raw, name)

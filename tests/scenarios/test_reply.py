@@ -227,6 +227,16 @@ def test_a_full_disk_behind_stdout(scenario: Path) -> None:
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
 
 
+def test_the_example_of_the_document(pipecut: Command, scenario: Path) -> None:
+    document = (ROOT / "docs" / "formats" / "json.md").read_text(encoding="utf-8")
+    text = scenario.read_text(encoding="utf-8").replace("1 TFLOP/s", "1 TFLOPS")
+    Path("net.yaml").write_text(text, encoding="utf-8")
+    ran = pipecut("plan", "net.yaml", "--json")
+    assert ran.json == json.loads(document.split("```json\n")[1].split("```")[0])
+    for models in OUTPUTS.values():
+        assert all(f"`{model.__name__}`" in document for model in models)
+
+
 def test_text_that_any_terminal_takes() -> None:
     reply = Reply(wanted=True)
     reply.put({"name": "\x7f\x1b\u202e\x9b"})
