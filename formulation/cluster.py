@@ -2,8 +2,9 @@
 
 A *cluster graph* is a ``networkx.Graph``. Nodes are server names with the attribute ``server`` (a
 :class:`Server`), or names of switches without it. Every edge carries ``link`` (a :class:`Link`). Two servers
-that share no edge talk along the path with the largest bandwidth, at its slowest link's bandwidth and the sum
-of its latencies; so a full mesh is drawn with edges between servers, and racks with a tree of switches.
+that share no edge talk along the path with the largest bandwidth (of several the one with the least latency), at
+its slowest link's bandwidth and the sum of its latencies; so a full mesh is drawn with edges between servers, and
+racks with a tree of switches.
 """
 
 from __future__ import annotations
@@ -90,9 +91,10 @@ class Wiring:
     """How servers are joined, as drawn: their names in line order, switches, and links (one, other, link).
 
     ``between[v][w]`` is the link between two servers (None: a server and itself), derived from what is drawn. Each
-    pair takes its widest path (largest smallest bandwidth), which the maximum spanning tree contains; a direct
-    link is always taken as drawn. Raises ValueError for a link to something unknown, and where two servers cannot
-    reach each other. Cost: one spanning tree, and one traversal for each server.
+    pair takes its widest path (largest smallest bandwidth) and of several the one with the least sum of latencies;
+    a direct link is always taken as drawn. Raises ValueError for a link to something unknown, and where two
+    servers cannot reach each other. Cost: one spanning tree, and one traversal for each server; where links go
+    round in circles also one search for each server and bandwidth.
     """
 
     names: tuple[str, ...]
@@ -109,11 +111,11 @@ class Wiring:
         object.__setattr__(self, "between", _between(graph, self.names))
 
     def graph(self) -> nx.Graph:
-        """Return the servers and switches as a graph of names; its edges carry ``link`` and ``weight``."""
+        """Return the servers and switches as a graph of names; edges have ``link``, ``weight``, ``latency``."""
         graph = nx.Graph()
         graph.add_nodes_from((*self.names, *self.switches))
         for one, other, link in self.drawn:
-            graph.add_edge(one, other, link=link, weight=link.bits_per_second)
+            graph.add_edge(one, other, link=link, weight=link.bits_per_second, latency=link.latency_ns)
         return graph
 
 
@@ -153,14 +155,34 @@ class ClusterGraph:
 
 def _between(graph: nx.Graph, names: tuple[str, ...]) -> tuple[tuple[Link | None, ...], ...]:
     tree = nx.maximum_spanning_tree(graph)
+    circles = graph.number_of_edges() > tree.number_of_edges()
     rows: list[tuple[Link | None, ...]] = []
     for one in names:
-        reached = _links_from(tree, one) | {other: row["link"] for other, row in graph.adj[one].items()}
+        reached = _links_from(tree, one)
+        if circles:
+            far = {
+                name: reached[name].bits_per_second for name in names if name != one and name not in graph.adj[one]
+            }
+            reached |= _quickest(graph, one, far)
+        reached |= {other: row["link"] for other, row in graph.adj[one].items()}
         rows.append(tuple(None if one == other else reached[other] for other in names))
     return tuple(rows)
 
 
+def _quickest(graph: nx.Graph, start: str, widths: dict[str, int]) -> dict[str, Link]:
+    """Return the links along paths of these widths, the largest that there are, with the least latency."""
+    found: dict[str, Link] = {}
+    for width in set(widths.values()):
+        wide = nx.subgraph_view(
+            graph, filter_edge=lambda one, other, width=width: graph.edges[one, other]["weight"] >= width
+        )
+        latencies = nx.single_source_dijkstra_path_length(wide, start, weight="latency")
+        found |= {name: Link(width, int(latencies[name])) for name, bits in widths.items() if bits == width}
+    return found
+
+
 def _links_from(tree: nx.Graph, start: str) -> dict[str, Link]:
+    """Return the links along the paths of a tree. Of a maximum spanning tree every path is a widest one."""
     reached: dict[str, Link] = {}
     for before, after in nx.bfs_edges(tree, start):
         step: Link = tree.edges[before, after]["link"]

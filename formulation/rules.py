@@ -162,19 +162,17 @@ RULES: tuple[Rule, ...] = (
 
 
 def structure_violations(instance: Instance, plan: Plan) -> Iterator[Violation]:
-    """Yield what makes a plan no plan at all, so that it has no price: layers missing, unknown or empty groups."""
+    """Yield what makes a plan no plan at all, so that it has no price: layers missing, groups that cannot be."""
     yield from check_cover(instance, plan)
     for index, stage in enumerate(plan.stages):
-        known = all(0 <= server < len(instance.servers) for server, _ in stage.group.counts)
-        bad_form = any(form not in FORMS for form in stage.forms)
-        if (
-            not known
-            or stage.group.devices < 1
-            or bad_form
-            or not 1 <= stage.group.replicas <= stage.group.devices
-        ):
-            message = f"stage {index}: unknown server, no device, no replica, or a form other than 0, 1, 2"
-            yield Violation("devices", f"stage {index}", stage.group.devices, 1, "devices", message)
+        group, where = stage.group, f"stage {index}"
+        known = all(0 <= server < len(instance.servers) and count > 0 for server, count in group.counts)
+        if not known or group.devices < 1 or any(form not in FORMS for form in stage.forms):
+            message = f"{where}: unknown server, no device, or a form other than 0, 1, 2"
+            yield Violation("devices", where, group.devices, 1, "devices", message)
+        elif group.replicas < 1 or group.devices % group.replicas:
+            message = f"{where}: {group.devices} devices cannot hold {group.replicas} equal replicas"
+            yield Violation("devices", where, group.replicas, group.devices, "replicas", message)
 
 
 def _devices(instance: Instance, counts: tuple[tuple[int, int], ...]) -> str:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from formulation.cluster import DeviceClass
 from formulation.evaluate import evaluate
 from formulation.groups import Group
+from formulation.modes import Mode
 from formulation.options import Constraints, Placement
 from formulation.plan import Plan, Span, Stage
 from formulation.rules import RULES, check_cover, check_devices, check_forms, check_line, structure_violations
@@ -108,6 +109,19 @@ def test_a_stage_beyond_the_last_layer():
 def test_a_group_that_is_none_has_no_price(group):
     bad = plan(tail=replace(TAIL, group=group))
     assert [found.rule for found in structure_violations(INSTANCE, bad)] == ["devices"]
+    assert evaluate(INSTANCE, bad).objective is None
+
+
+@pytest.mark.parametrize("replicas", [0, -1, 2, 4])
+def test_replicas_that_do_not_divide_the_devices_have_no_price(replicas):
+    bad = plan(tail=replace(TAIL, group=Group(((0, 1), (1, 2)), Mode(replicas))))
+    (found,) = structure_violations(INSTANCE, bad)
+    assert (found.rule, found.found, found.limit, found.unit) == ("devices", replicas, 3, "replicas")
+    assert evaluate(INSTANCE, bad).objective is None
+
+
+def test_a_group_with_less_than_one_device_of_a_server_has_no_price():
+    bad = plan(tail=replace(TAIL, group=Group(((0, 3), (1, -1)))))
     assert evaluate(INSTANCE, bad).objective is None
 
 

@@ -1,0 +1,147 @@
+"""docs/formulation.md, "The numbers of an instance" and "Links and transfers", from what a user writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from math import ceil
+
+import networkx as nx
+
+from formulation.cluster import Server
+from formulation.instance import Instance
+from formulation.layers import Layer
+from formulation.options import AllReduce, Constraints, CostModel, Count, Goal, Training
+
+Link = tuple[int, int]
+"""Bandwidth in bits per second, latency in ns of a message."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of an instance by layer and server; ``edges`` are (producer, consumer, bytes)."""
+
+    layers: list[Layer]
+    weights: list[int]
+    taken: list[int]
+    made: list[int]
+    stash: list[int]
+    edges: list[tuple[int, int, int]]
+    servers: list[Server]
+    memory: list[int]
+    links: dict[tuple[int, int], Link]
+    training: Training
+    cost: CostModel
+    constraints: Constraints
+    goals: tuple[Goal, ...]
+
+    def forward_ns(self, layer: int, server: int) -> int:
+        """f_cl of a device of the server."""
+        row, samples = self.layers[layer], Fraction(self.training.global_batch, self.training.micro_batches)
+        for found in row.measured:
+            if found.device_class == self.servers[server].device_class.name:
+                return ceil(found.forward_ns * samples / found.samples)
+        return ceil(10**9 * self._operations(row) / self.servers[server].device_class.flops_per_second)
+
+    def backward_ns(self, layer: int, server: int) -> int:
+        """g_cl of a device of the server."""
+        row, samples = self.layers[layer], Fraction(self.training.global_batch, self.training.micro_batches)
+        for found in row.measured:
+            if found.device_class == self.servers[server].device_class.name:
+                return ceil(found.backward_ns * samples / found.samples)
+        work = 10**9 * self.cost.backward_factor * self._operations(row)
+        return ceil(work / self.servers[server].device_class.flops_per_second)
+
+    def _operations(self, row: Layer) -> Fraction:
+        counted = row.macs if self.cost.count is Count.MACS else row.torchstat_flops
+        return (
+            Fraction(self.training.global_batch, self.training.micro_batches) * self.cost.flops_per_mac * counted
+        )
+
+    def matching(self, *globs: str) -> set[int]:
+        """The layers that match one of the globs."""
+        return {
+            at
+            for at, layer in enumerate(self.layers)
+            for glob in globs
+            if layer.name == glob or fnmatchcase(layer.name, glob)
+        }
+
+    def sum_ns(self, size: Fraction | int, devices: int, link: Link | None) -> int:
+        """Time to add a tensor of so many bytes over so many devices."""
+        if devices == 1:
+            return 0
+        if self.cost.all_reduce is AllReduce.PLAIN:
+            return transfer_ns(size, 1, link)
+        return transfer_ns(Fraction(2 * (devices - 1), devices) * size, 2 * (devices - 1), link)
+
+
+def transfer_ns(size: Fraction | int, messages: int, link: Link | None) -> int:
+    """Time to move so many bytes in so many messages."""
+    if size == 0 or link is None:
+        return 0
+    bandwidth, latency = link
+    return ceil(Fraction(8 * 10**9) * size / bandwidth) + messages * latency
+
+
+def slowest(links: list[Link]) -> Link | None:
+    """The smallest bandwidth and the largest latency, each by itself."""
+    if not links:
+        return None
+    return min(bandwidth for bandwidth, _ in links), max(latency for _, latency in links)
+
+
+def numbers_of(instance: Instance) -> Numbers:
+    """Read the graphs and options of an instance, and nothing that was worked out of them."""
+    graph, training = instance.layer_graph, instance.training
+    layers = [row["layer"] for _, row in graph.nodes(data=True)]
+    place = {name: at for at, name in enumerate(graph.nodes)}
+    scale = Fraction(training.bytes_per_element, graph.graph["element_bytes"])
+    batch = scale * training.global_batch / training.micro_batches
+    servers = [row["server"] for _, row in instance.cluster_graph.nodes(data=True) if "server" in row]
+    kept = {server.name: 0 for server in servers}
+    for reserve in instance.constraints.reserve:
+        kept[reserve.server] += reserve.memory_bytes
+    return Numbers(
+        layers=layers,
+        weights=[ceil(scale * layer.parameter_bytes) for layer in layers],
+        taken=[ceil(batch * layer.input_bytes) for layer in layers],
+        made=[ceil(batch * layer.output_bytes) for layer in layers],
+        stash=[ceil(batch * layer.stash_bytes) for layer in layers],
+        edges=[(place[u], place[v], ceil(batch * size)) for u, v, size in graph.edges(data="bytes")],
+        servers=servers,
+        memory=[server.device_class.memory_bytes - kept[server.name] for server in servers],
+        links=_links(instance.cluster_graph, servers),
+        training=training,
+        cost=instance.cost,
+        constraints=instance.constraints,
+        goals=instance.goals,
+    )
+
+
+def _links(graph: nx.Graph, servers: list[Server]) -> dict[tuple[int, int], Link]:
+    links: dict[tuple[int, int], Link] = {}
+    for one, server in enumerate(servers):
+        if server.link is not None:
+            links[one, one] = server.link.bits_per_second, server.link.latency_ns
+        for two, other in enumerate(servers):
+            if one != two:
+                links[one, two] = _between(graph, server.name, other.name)
+    return links
+
+
+def _between(graph: nx.Graph, one: str, other: str) -> Link:
+    """The edge as drawn, or the widest path, and of several of these the one with the least latency."""
+    if graph.has_edge(one, other):
+        drawn = graph.edges[one, other]["link"]
+        return drawn.bits_per_second, drawn.latency_ns
+    for width in sorted({link.bits_per_second for _, _, link in graph.edges(data="link")}, reverse=True):
+        wide = nx.Graph()
+        wide.add_nodes_from(graph.nodes)
+        for u, v, link in graph.edges(data="link"):
+            if link.bits_per_second >= width:
+                wide.add_edge(u, v, latency=link.latency_ns)
+        if nx.has_path(wide, one, other):
+            return width, int(nx.dijkstra_path_length(wide, one, other, weight="latency"))
+    raise LookupError(f"no path from {one} to {other}")
