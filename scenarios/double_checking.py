@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 UNLIMITED_S = 600.0
 """Longest double check where the scenario sets no time limit."""
 NOTHING_PROVED = "not double-checked: nothing is proved"
+NOT_CONFIRMED = "not double-checked: no route that is independent of {} proves the same"
 
 
 def double_checked(task: Task, outcome: Outcome, spent_s: float) -> list[Check]:
@@ -62,8 +63,15 @@ def notes(checks: Sequence[Check]) -> list[str]:
     """Say in a sentence each what the routes answered."""
     if not checks:
         return [NOTHING_PROVED]
-    several = len({check.goal for check in checks}) > 1
-    return [f"{check.goal}: {_note(check)}" if several else _note(check) for check in checks]
+    goals = tuple(dict.fromkeys(check.goal for check in checks))
+    found: list[str] = []
+    for goal in goals:
+        about = [check for check in checks if check.goal == goal]
+        said = [_note(check) for check in about]
+        if not any(check.confirms for check in about):
+            said.append(NOT_CONFIRMED.format(about[0].claim.solver))
+        found += [f"{goal}: {one}" for one in said] if len(goals) > 1 else said
+    return found
 
 
 def checks_to_list(checks: Sequence[Check]) -> list[dict[str, Any]]:
@@ -75,6 +83,8 @@ def checks_to_list(checks: Sequence[Check]) -> list[dict[str, Any]]:
             "verdict": str(check.answer.verdict),
             "seconds": check.seconds,
             "reason": check.answer.reason,
+            "independent": check.shared == (),
+            "shares": [one.words for one in check.shared or ()],
         }
         for check in checks
     ]
@@ -84,8 +94,11 @@ def _note(check: Check) -> str:
     from solvers.double_check.claim import Verdict
 
     name, answer = check.route.summary, check.answer
-    if answer.verdict is Verdict.AGREED:
+    if check.confirms:
         return f"double-checked: {name} agrees ({check.seconds:.1f} s)"
+    if answer.verdict is Verdict.AGREED:
+        rests = ", ".join(one.words for one in check.shared or ()) or "nobody knows what"
+        return f"asked again: {name} agrees ({check.seconds:.1f} s), resting on {rests} like {check.claim.solver}"
     return f"not double-checked: {name} is {answer.verdict}: {answer.reason}"
 
 

@@ -16,6 +16,7 @@ from formulation.options import Goal, Placement
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from solvers.catalogue import find_solver
 from solvers.in_order import solve_in_order
+from solvers.ingredients import independent
 
 if TYPE_CHECKING:
     from formulation.instance import Instance
@@ -28,6 +29,7 @@ METHODS = {
     "paced_dp": "the exact branch and bound over bottlenecks",
 }
 """Exact methods that a proof of CP-SAT is compared with, in words."""
+NOT_INDEPENDENT = "not cross-checked: no exact method that sees this instance is independent of {}"
 SAME_OPTIMUM = "{} finds the same optimum"
 SAME_INFEASIBLE = "{} finds no plan either"
 
@@ -63,11 +65,13 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
     proved = outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
     if not (cross_check and proved and solver == MAIN_SOLVER):
         return outcome
+    if not independent(solver, SECOND_SOLVER):
+        return _noted(outcome, NOT_INDEPENDENT.format(solver))
     left = None if limits.time_limit_s is None else limits.time_limit_s - (time.monotonic() - began)
     if left is not None and left <= 0:
         return _noted(outcome, "not cross-checked: the time limit was used up")
     try:
-        second = _second(instance, replace(limits, time_limit_s=left))
+        second = _second(instance, solver, replace(limits, time_limit_s=left))
     except ValueError as error:
         return _noted(outcome, f"not cross-checked: {SECOND_SOLVER} cannot take this instance ({error})")
     problem = contradiction(outcome, second)
@@ -76,17 +80,18 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
     return _noted(outcome, _agreement(outcome, second))
 
 
-def _second(instance: Instance, limits: Limits) -> Outcome:
+def _second(instance: Instance, solver: str, limits: Limits) -> Outcome:
     """Ask an exact method that sees this instance for its first goal; the one over the line where none does.
 
-    Raises ValueError where that one cannot take it either.
+    Only methods that are independent of ``solver`` are asked. Raises ValueError where the last one cannot take it.
     """
     first = replace(instance, goals=instance.goals[:1])
     beyond_line = instance.constraints.memory or instance.constraints.placement is not Placement.LINE
     if instance.goals[0] is Goal.ITERATION_TIME or beyond_line:
         name = "paced_dp" if instance.goals[0] is Goal.ITERATION_TIME else "state_dp"
-        with contextlib.suppress(ValueError):
-            return solve_checked(first, name, limits)
+        if independent(solver, name):
+            with contextlib.suppress(ValueError):
+                return solve_checked(first, name, limits)
     return solve_checked(first, SECOND_SOLVER, limits)
 
 

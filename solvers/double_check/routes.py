@@ -12,6 +12,7 @@ from formulation.options import Goal
 from formulation.outcome import Limits, Outcome
 from solvers.double_check import case_split, certificate, exact, highs, presolve
 from solvers.double_check.claim import Answer, Ask, Claim, Verdict, claims_of
+from solvers.ingredients import Ingredient, shared
 
 
 class Route(NamedTuple):
@@ -43,6 +44,16 @@ class Check:
     claim: Claim
     answer: Answer
     seconds: float
+
+    @property
+    def shared(self) -> tuple[Ingredient, ...] | None:
+        """What route and claimant both rest on beyond common ground; None: nobody said what the claimant reads."""
+        return shared(self.claim.solver, self.route.name)
+
+    @property
+    def confirms(self) -> bool:
+        """Tell whether this is a second proof: the route agrees and is independent of the claimant."""
+        return self.answer.verdict is Verdict.AGREED and self.shared == ()
 
 
 def double_check(

@@ -202,9 +202,23 @@ def test_a_double_check_says_what_every_route_answered(pipecut: Command, scenari
     assert set(answers) == {route.name for route in ROUTES}
     assert all(answers[name] == "agreed" for name in ("line_dp", "case_split", "presolve", "highs", "certificate"))
     assert all(row["seconds"] >= 0 and row["goal"] == "bottleneck" for row in found["double_check"])
-    assert any(note.startswith("double-checked: presolve on agrees (") for note in found["notes"])
+    assert any(note.startswith("double-checked: a certificate agrees (") for note in found["notes"])
+    shares = {row["route"]: row["shares"] for row in found["double_check"]}
+    assert shares["highs"] == ["the declarative model"] and shares["line_dp"] == shares["certificate"] == []
+    assert all(row["independent"] is (not row["shares"]) for row in found["double_check"])
     assert "double_check" not in pipecut("plan", scenario, "--json").json
-    assert "note       double-checked: HiGHS agrees (" in pipecut("plan", scenario, "--double-check").out
+    text = pipecut("plan", scenario, "--double-check").out
+    assert "note       double-checked: a certificate agrees (" in text
+    assert "note       asked again: HiGHS agrees (" in text and "no route that is independent" not in text
+
+
+def test_a_route_that_starts_from_the_same_states_is_no_second_one(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("plan", scenario, "--solver", "cpsat_stages", "--double-check", "--json")
+    rows = {row["route"]: row for row in ran.json["double_check"]}
+    assert rows["state_dp"]["verdict"] == "agreed" and not rows["state_dp"]["independent"]
+    assert "reachability of device states" in rows["state_dp"]["shares"]
+    assert not any(note.startswith("double-checked: the dynamic programme") for note in ran.json["notes"])
+    assert rows["certificate"]["independent"] and rows["certificate"]["verdict"] == "agreed"
 
 
 def test_a_double_check_of_an_infeasible_scenario(pipecut: Command, scenario: Path) -> None:

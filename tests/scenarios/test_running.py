@@ -46,9 +46,17 @@ def test_only_proofs_of_the_main_solver_are_cross_checked(instance: Instance) ->
 
 
 def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", wrong_excluded))
-    monkeypatch.setattr("scenarios.running.SECOND_SOLVER", "cpsat")
+    both = [one for name in ("cpsat", "line_dp") for one in instead_of(name, wrong_excluded) if one.name == name]
+    monkeypatch.setattr(catalogue, "SOLVERS", tuple(both))
     assert solve_and_cross_check(instance, "cpsat", Limits()).notes == (SAME_INFEASIBLE.format("wrong_excluded"),)
+
+
+def test_a_method_that_shares_its_search_is_not_asked(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scenarios.running.MAIN_SOLVER", "cpsat_stages")
+    note = "not cross-checked: no exact method that sees this instance is independent of cpsat_stages"
+    assert solve_and_cross_check(instance, "cpsat_stages", Limits()).notes[-1] == note
 
 
 def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

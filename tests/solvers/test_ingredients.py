@@ -1,0 +1,216 @@
+"""Independence is derived from what methods read; here their calls are traced, and the table is held to them."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pkgutil
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+
+import pytest
+
+import solvers
+from formulation.certificate import verify
+from formulation.demands import with_constraints
+from formulation.instance import Instance
+from formulation.options import Constraints, Goal, Placement
+from formulation.outcome import Limits, Outcome, Proof
+from solvers.catalogue import find_solver
+from solvers.cpsat import layered
+from solvers.double_check.claim import Claim, Verdict, claims_of
+from solvers.double_check.routes import ROUTES, double_check
+from solvers.ingredients import METHODS, Ingredient, independent, shared
+from solvers.labels import certify
+from tests.enumerator import truth
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+
+ONE = Limits(workers=1)
+PLUMBING = ("solvers.catalogue", "solvers.double_check.", "solvers.in_order", "solvers.ingredients")
+"""Modules of solvers that carry questions and answers about and decide nothing."""
+ROUTE_ONLY = ("case_split", "presolve", "highs", "certificate")
+
+LAYERS = chain(
+    [matrix(name, 50, weights, taken=90, made=90) for name, weights in zip("abc", (90, 10, 40), strict=True)],
+    [40, 70],
+)
+BASE = instance_of(LAYERS, mesh(2, 1), PLAIN)
+
+
+def with_memory(instance: Instance, placement: Placement) -> Instance:
+    """Memory that a stage of all layers does not fit into."""
+    constraints = Constraints(memory=True, placement=placement, tensor_parallel_degrees=(1, 2))
+    servers = tuple(
+        replace(server, device_class=replace(server.device_class, memory_bytes=700)) for server in instance.servers
+    )
+    classes = tuple(dict.fromkeys(server.device_class for server in servers))
+    return with_constraints(replace(instance, servers=servers, device_classes=classes), constraints)
+
+
+CASES = (
+    BASE,
+    with_memory(BASE, Placement.LINE),
+    with_memory(BASE, Placement.FREE),
+    with_constraints(BASE, Constraints(no_cut=("b",), placement=Placement.FREE)),
+)
+STEPS = tuple(replace(instance, goals=(Goal.ITERATION_TIME,)) for instance in CASES[:3])
+
+
+def traced(work: Callable[[], object]) -> set[tuple[str, str]]:
+    """Return the functions of this house that are called, as (module, name in the module)."""
+    called: set[tuple[str, str]] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.startswith(("solvers.", "formulation.")):
+            called.add((module, frame.f_code.co_qualname))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        work()
+    except ValueError:  # the method cannot take the instance
+        pass
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return {(module, name) for module, name in called if name != "<module>"}
+
+
+def ingredients(called: set[tuple[str, str]]) -> set[Ingredient]:
+    """Return the ingredients that these functions belong to."""
+    found = {ingredient for ingredient in Ingredient for one in called if belongs(one, ingredient)}
+    strange = {
+        module
+        for module, name in called
+        if module.startswith("solvers.")
+        and not module.startswith(PLUMBING)
+        and not any(belongs((module, name), ingredient) for ingredient in Ingredient)
+    }
+    assert not strange, f"say in solvers/ingredients.py what these are: {sorted(strange)}"
+    return found
+
+
+def belongs(called: tuple[str, str], ingredient: Ingredient) -> bool:
+    module, name = called
+    return any(
+        code == module or (code.startswith(f"{module}:") and name.startswith(code.split(":")[1]))
+        for code in ingredient.code
+    )
+
+
+def claimed(instance: Instance, more: int = 0) -> Claim:
+    """Return the claim that no plan is better than the best one, or a bit worse."""
+    best = truth(instance)
+    assert best.plan is not None and best.values is not None
+    value = best.values[0] + more
+    (claim,) = claims_of(instance, Outcome("claimant", Proof.OPTIMAL, best.plan, value, value))
+    return claim
+
+
+def reads(name: str) -> set[tuple[str, str]]:
+    """Trace a method on every case: a solver as it is asked for a plan, a route as it is asked about a claim."""
+    called: set[tuple[str, str]] = set()
+    for instance in (*CASES, *STEPS):
+        if name in ROUTE_ONLY:
+            route = next(route for route in ROUTES if route.name == name)
+            for more in (0, 1):  # the truth, and a claim that is to be refuted
+                claim = claimed(instance, more)
+                called |= traced(lambda route=route, claim=claim: route.ask(claim, ONE))
+        else:
+            solve = find_solver(name).load()
+            called |= traced(lambda solve=solve, instance=instance: solve(instance, ONE))
+    return called
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_reads_what_the_table_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in pkgutil.walk_packages(solvers.__path__, "solvers."):
+        importlib.import_module(module.name)
+    called = reads(name)
+    if name == "cpsat_stages":  # and where there are too many states
+        monkeypatch.setattr("solvers.cpsat.warm_start.MODERATE_STATES", 0)
+        called |= reads(name)
+    assert ingredients(called) == METHODS[name].rests_on | METHODS[name].proposed_by
+
+
+def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
+    called: set[tuple[str, str]] = set()
+    for instance in CASES:
+        best = truth(instance)
+        assert best.plan is not None and best.values is not None
+        certificate = certify(instance, best.plan, best.values[0])
+        called |= traced(lambda instance=instance, certificate=certificate: verify(instance, certificate))
+    assert ingredients(called) == METHODS["certificate"].rests_on
+    assert not any(module.startswith("solvers.") for module, _ in called)
+
+
+@pytest.mark.parametrize(
+    ("name", "patched"),
+    [
+        ("cpsat", "solvers.cpsat.layered.first_plan"),
+        ("cpsat_stages", "solvers.cpsat.staged.best_start"),
+        ("state_dp", "solvers.states.solver.first_plan"),
+        ("paced_dp", "solvers.paced.solver.first_plan"),
+    ],
+)
+def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first plan changes no answer: without it the same value is proved."""
+    solve = find_solver(name).load()
+    monkeypatch.setattr(patched, lambda *_: None)
+    for instance in STEPS if name == "paced_dp" else CASES:
+        try:
+            found = solve(instance, ONE)
+        except ValueError:
+            continue
+        best = truth(instance)
+        assert best.values is not None
+        assert found.proof is Proof.OPTIMAL and found.objective == best.values[0]
+
+
+def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
+    assert {route.name for route in ROUTES} | {"cpsat", "cpsat_stages", "paced_dp"} == set(METHODS)
+
+
+def test_common_ground_is_the_formulation() -> None:
+    for ingredient in Ingredient:
+        rooms = {code.split(".")[0] for code in ingredient.code}
+        assert rooms == ({"formulation"} if ingredient.ground or ingredient is Ingredient.CHECKER else {"solvers"})
+
+
+def test_who_is_independent_of_whom() -> None:
+    """Written out, so that a change of the table shows here."""
+    pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if independent(*pair)}
+    of = {name: {other for pair in pairs if name in pair for other in pair - {name}} for name in METHODS}
+    programmes = {"line_dp", "state_dp", "paced_dp"}
+    on_model = {"cpsat", "case_split", "presolve", "highs"}
+    assert of["cpsat"] == programmes | {"brute_force", "certificate"}
+    assert of["cpsat_stages"] == {"brute_force", "certificate"}
+    for name in programmes:
+        assert of[name] == on_model | {"brute_force", "certificate"}
+    assert of["brute_force"] == set(METHODS) - {"brute_force"}
+    assert of["certificate"] == set(METHODS) - {"certificate"}
+
+
+def test_of_an_unknown_claimant_nobody_is_independent() -> None:
+    assert shared("claimant", "brute_force") is None and not independent("claimant", "brute_force")
+    best = truth(BASE)
+    assert best.values is not None
+    outcome = Outcome("claimant", Proof.OPTIMAL, best.plan, *best.values, *best.values)
+    checks = list(double_check(BASE, outcome, ONE))
+    assert any(check.answer.verdict is Verdict.AGREED for check in checks)
+    assert not any(check.confirms for check in checks)
+
+
+def test_the_programme_over_states_does_not_confirm_whole_stages() -> None:
+    """``cpsat_stages`` posts what that programme reaches: a lie of its tables would be told twice."""
+    outcome = find_solver("cpsat_stages").load()(BASE, ONE)
+    checks = {check.route.name: check for check in double_check(BASE, outcome, ONE)}
+    assert checks["state_dp"].answer.verdict is Verdict.AGREED
+    common = checks["state_dp"].shared
+    assert common is not None and Ingredient.STATE_REACH in common and not checks["state_dp"].confirms
+    by_cpsat = {check.route.name: check for check in double_check(BASE, layered.solve(BASE, ONE), ONE)}
+    assert by_cpsat["state_dp"].confirms and not by_cpsat["highs"].confirms
