@@ -51,9 +51,7 @@ def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeyp
     assert solve_and_cross_check(instance, "cpsat", Limits()).notes == (SAME_INFEASIBLE.format("wrong_excluded"),)
 
 
-def test_a_method_that_shares_its_search_is_not_asked(
-    instance: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_that_shares_its_search_is_not_asked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scenarios.running.MAIN_SOLVER", "cpsat_stages")
     note = "not cross-checked: no exact method that sees this instance is independent of cpsat_stages"
     assert solve_and_cross_check(instance, "cpsat_stages", Limits()).notes[-1] == note

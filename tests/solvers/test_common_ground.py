@@ -1,0 +1,328 @@
+"""What certificates, CP-SAT and the programmes over states all read, held by pricing every plan.
+
+Possible groups, alike servers, states of devices, shares and cut bytes are common ground
+(docs/decisions/0006-independence.md): a mistake in one would be made by all of them alike. So instances are made
+on purpose, with servers that are alike and servers that differ in one thing, and every plan of them is priced
+(``tests.enumerator`` reads neither possible groups nor alike servers).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+
+import networkx as nx
+import pytest
+
+from formulation.certificate import certifiable, verify
+from formulation.certificate_states import alike_servers
+from formulation.cluster import DeviceClass, Server, cluster_graph
+from formulation.evaluate import evaluate
+from formulation.groups import Group, group_kind, possible_groups
+from formulation.instance import Instance, build_instance
+from formulation.layers import layer_graph
+from formulation.options import (
+    Constraints,
+    CostModel,
+    Goal,
+    GoalLimit,
+    Pin,
+    Placement,
+    Reserve,
+    Schedule,
+    Sharing,
+    Training,
+)
+from formulation.outcome import Limits, checked
+from formulation.plan import Plan
+from formulation.times import cut_bytes
+from formulation.units import Link
+from solvers.catalogue import find_solver
+from solvers.cpsat import placing
+from solvers.labels import certify
+from tests.enumerator import every_plan, truth
+from tests.examples import PLAIN, chain, matrix
+
+ONE = Limits(workers=1)
+CARD = DeviceClass("card", 4_000, 10**9)
+INSIDE, BETWEEN = Link(8 * 10**9, 3), Link(2 * 10**9, 40)
+LAYERS = chain(
+    [
+        matrix("a", 90, 10, taken=40, made=60),
+        matrix("b", 120, 60, taken=60, made=20),
+        matrix("c", 70, 5, taken=20),
+    ],
+    [60, 20],
+)
+TRAINING = Training(global_batch=4, micro_batches=2, schedule=Schedule.ONE_F_ONE_B)
+FREE = Constraints(placement=Placement.FREE)
+
+
+def cluster(*servers: Server, links: dict[tuple[int, int], Link] | None = None) -> nx.Graph:
+    """A full mesh, in which some links are others."""
+    pairs = itertools.combinations(range(len(servers)), 2)
+    known = links or {}
+    return cluster_graph(
+        "made", servers, [(servers[a].name, servers[b].name, known.get((a, b), BETWEEN)) for a, b in pairs]
+    )
+
+
+def server(at: int, devices: int = 1, kind: DeviceClass = CARD, inside: Link = INSIDE) -> Server:
+    return Server(f"s{at}", kind, devices, inside if devices > 1 else None)
+
+
+def made(
+    graph: nx.Graph, constraints: Constraints = FREE, cost: CostModel = PLAIN, layers: nx.DiGraph = LAYERS
+) -> Instance:
+    return build_instance(layers, graph, TRAINING, cost, constraints)
+
+
+THREE = tuple(server(at) for at in range(3))
+TWO_PAIRS = (server(0, 2), server(1, 2))
+WITH_MEMORY = replace(FREE, memory=True)
+SLOWER, LATER = Link(10**9, 40), Link(2 * 10**9, 41)
+CASES: dict[str, tuple[Instance, list[list[int]]]] = {
+    "three alike": (made(cluster(*THREE)), [[0, 1, 2]]),
+    "two alike pairs": (made(cluster(*TWO_PAIRS)), [[0, 1]]),
+    "pairs and replicas": (made(cluster(*TWO_PAIRS), replace(FREE, tensor_parallel_degrees=(1, 2))), [[0, 1]]),
+    "one link is slower": (made(cluster(*THREE, links={(1, 2): SLOWER})), [[0], [1, 2]]),
+    "one link is later": (made(cluster(*THREE, links={(0, 1): LATER})), [[0, 1], [2]]),
+    "a link inside is later": (made(cluster(server(0, 2), server(1, 2, inside=Link(8 * 10**9, 4)))), [[0], [1]]),
+    "one device more": (made(cluster(server(0, 2), server(1), server(2))), [[0], [1, 2]]),
+    "one costs more": (
+        made(cluster(server(0), server(1, kind=replace(CARD, price_per_hour=5)), server(2))),
+        [[0, 2], [1]],
+    ),
+    "one has less memory": (
+        made(cluster(server(0), server(1, kind=replace(CARD, memory_bytes=650)), server(2)), WITH_MEMORY),
+        [[0, 2], [1]],
+    ),
+    "one reserves memory": (
+        made(cluster(*THREE), replace(WITH_MEMORY, reserve=(Reserve("s2", 3_400),))),
+        [[0, 1], [2]],
+    ),
+    "one is faster": (
+        made(cluster(server(0), server(1, kind=replace(CARD, flops_per_second=2 * 10**9)))),
+        [[0], [1]],
+    ),
+}
+"""Free placement: the servers that cannot be told apart."""
+DEMANDED: dict[str, tuple[Instance, list[list[int]]]] = {
+    "a pin": (made(cluster(*THREE), replace(FREE, pins=(Pin("b", servers=("s1",)),))), [[0, 2], [1]]),
+    "a pin of two": (made(cluster(*THREE), replace(FREE, pins=(Pin("b", servers=("s1", "s2")),))), [[0], [1, 2]]),
+}
+"""Where only demands tell servers apart, which certificates and states do not look at."""
+
+
+def exchanged(plan: Plan, one: int, other: int) -> Plan:
+    """Return the plan with two servers exchanged."""
+    to = {one: other, other: one}
+    stages = []
+    for stage in plan.stages:
+        counts = tuple(sorted((to.get(at, at), count) for at, count in stage.group.counts))
+        stages.append(replace(stage, group=replace(stage.group, counts=counts)))
+    return Plan(tuple(stages))
+
+
+def judged(instance: Instance, plan: Plan) -> tuple[object, ...]:
+    """Return everything that a plan is judged by: all goals, and whether it keeps the rules."""
+    found = evaluate(replace(instance, goals=tuple(Goal)), plan)
+    return found.feasible, found.objective, found.further
+
+
+def can_be_exchanged(instance: Instance, one: int, other: int) -> bool:
+    """Price every plan, and the same with two servers exchanged."""
+    if instance.servers[one].devices != instance.servers[other].devices:
+        return False
+    return all(
+        judged(instance, plan) == judged(instance, exchanged(plan, one, other)) for plan in every_plan(instance)
+    )
+
+
+@pytest.mark.parametrize(("instance", "classes"), CASES.values(), ids=CASES)
+def test_servers_are_alike_exactly_if_every_plan_costs_the_same_when_they_change_places(
+    instance: Instance, classes: list[list[int]]
+) -> None:
+    assert sorted(alike_servers(instance, possible_groups(instance))) == classes
+    together = {pair for row in classes for pair in itertools.combinations(row, 2)}
+    for pair in itertools.combinations(range(len(instance.servers)), 2):
+        assert can_be_exchanged(instance, *pair) is (pair in together)
+
+
+@pytest.mark.parametrize(("instance", "classes"), DEMANDED.values(), ids=DEMANDED)
+def test_the_model_tells_servers_apart_that_a_pin_tells_apart(
+    instance: Instance, classes: list[list[int]]
+) -> None:
+    assert sorted(placing.alike_servers(instance)) == classes
+    together = {pair for row in classes for pair in itertools.combinations(row, 2)}
+    for pair in itertools.combinations(range(len(instance.servers)), 2):
+        assert can_be_exchanged(instance, *pair) is (pair in together)
+
+
+def steps(instance: Instance) -> Instance:
+    return replace(instance, goals=(Goal.ITERATION_TIME,))
+
+
+@pytest.mark.parametrize("name", [*CASES, *DEMANDED])
+def test_every_method_finds_what_pricing_every_plan_finds(name: str) -> None:
+    instance, _ = (CASES | DEMANDED)[name]
+    answers = 0
+    for judged_by in (instance, steps(instance), replace(instance, goals=(Goal.COST,))):
+        best = truth(judged_by)
+        assert best.values is not None
+        for method in ("cpsat", "cpsat_stages", "state_dp", "paced_dp", "brute_force"):
+            try:
+                found = checked(judged_by, find_solver(method).load()(judged_by, ONE))
+            except ValueError:
+                continue
+            assert (method, found.objective, found.bound) == (method, best.values[0], best.values[0])
+            answers += 1
+    assert answers >= (9 if name in DEMANDED else 11)
+
+
+@pytest.mark.parametrize("name", [*CASES, *DEMANDED])
+def test_a_certificate_proves_what_pricing_every_plan_finds_and_no_more(name: str) -> None:
+    """Demands and limits are not seen by labels: what they prove is the best plan without."""
+    instance, _ = (CASES | DEMANDED)[name]
+    assert certifiable(instance) is None
+    best = truth(instance)
+    without = truth(
+        build_instance(
+            instance.layer_graph,
+            instance.cluster_graph,
+            instance.training,
+            instance.cost,
+            replace(instance.constraints, pins=()),
+        )
+    )
+    assert best.plan is not None and best.values is not None and without.values is not None
+    certificate = certify(instance, best.plan, best.values[0])
+    verify(instance, certificate)
+    assert certificate.bound == without.values[0]
+
+
+@pytest.mark.parametrize(
+    ("constraints", "in_vain"),
+    [
+        (FREE, 0),
+        (Constraints(), 0),
+        (replace(FREE, max_servers=1), 0),
+        (replace(FREE, devices_per_stage=(2,)), 0),
+        (Constraints(devices_per_stage=(1, 3), tensor_parallel_degrees=(1,)), 0),
+        (replace(FREE, tensor_parallel_degrees=(1, 2)), 0),
+        (Constraints(tensor_parallel_degrees=(2,)), 1),
+    ],
+    ids=str,
+)
+def test_the_possible_groups_are_those_of_the_plans_that_keep_the_rules(
+    constraints: Constraints, in_vain: int
+) -> None:
+    """Devices 0, 0, 1, 2 in line. In the last case nobody can take the second and third: one goes before them."""
+    instance = made(cluster(server(0, 2), server(1), server(2)), constraints)
+    keeping = (plan for plan in every_plan(instance) if evaluate(instance, plan).feasible)
+    kept = {stage.group for plan in keeping for stage in plan.stages}
+    possible = set(possible_groups(instance))
+    assert kept <= possible and len(possible - kept) == in_vain
+
+
+MIXED = (server(0, 2), server(1, 1, kind=replace(CARD, name="quick", flops_per_second=3 * 10**9)))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "devices"),
+    [(1, (1, 1)), (2, (1, 1)), (1, (2, 1)), (3, (2, 1))],
+)
+def test_proportional_shares_device_by_device(replicas: int, devices: tuple[int, int]) -> None:
+    """Every device's share from the page: in proportion to speed; a replica takes the next devices."""
+    instance = made(
+        cluster(*MIXED),
+        replace(FREE, tensor_parallel_degrees=(1, 2, 3)),
+        replace(PLAIN, sharing=Sharing.PROPORTIONAL),
+    )
+    held = tuple((at, count) for at, count in enumerate(devices) if count)
+    shares = group_kind(instance, Group(held, replicas)).shares
+    speeds = [speed for count, speed in zip(devices, (1, 3), strict=True) for _ in range(count)]
+    each = [Fraction(speed, sum(speeds)) for speed in speeds]
+    degree = len(each) // replicas
+    rows = [each[at : at + degree] for at in range(0, len(each), degree)]
+    assert shares.by_class == (each[0], each[-1]) and shares.device == max(each)
+    assert shares.replica == max(sum(row) for row in rows)
+    assert shares.gather == max(sum(row) - one for row in rows for one in row)
+    assert shares.shard == max(one / sum(row) for row in rows for one in row)
+    assert shares.turn == max(one * (sum(row) - one) / sum(row) for row in rows for one in row)
+
+
+def test_the_links_of_a_group_device_by_device() -> None:
+    """The slowest link between any two devices, and between any two of one replica, bandwidth and latency each."""
+    later_inside = server(0, 2, inside=Link(8 * 10**9, 90))
+    links = {(0, 1): SLOWER, (1, 2): LATER}
+    graph = cluster(later_inside, server(1, 2), server(2), links=links)
+    instance = made(graph, replace(FREE, tensor_parallel_degrees=(1, 2, 3, 4, 5)))
+    for group in possible_groups(instance):
+        devices = [at for at, count in group.counts for _ in range(count)]
+        degree = len(devices) // group.replicas
+        kind = group_kind(instance, group)
+        assert kind.link == slowest_between(instance, [devices])
+        replicas = [devices[first : first + degree] for first in range(0, len(devices), degree)]
+        assert kind.inner == slowest_between(instance, replicas)
+
+
+def slowest_between(instance: Instance, rows: list[list[int]]) -> Link | None:
+    """Return the least bandwidth and the largest latency between any two devices of a row."""
+    found = [instance.links[a][b] for row in rows for a, b in itertools.combinations(row, 2)]
+    known = [link for link in found if link is not None]
+    if not known:
+        return None
+    return Link(min(link.bits_per_second for link in known), max(link.latency_ns for link in known))
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+@pytest.mark.parametrize("placement", Placement)
+def test_every_method_agrees_on_mixed_devices(sharing: Sharing, placement: Placement) -> None:
+    for degrees in ((), (1, 2), (1, 3)):
+        constraints = Constraints(placement=placement, memory=True, tensor_parallel_degrees=degrees)
+        instance = made(cluster(*MIXED), constraints, replace(PLAIN, sharing=sharing))
+        agree_all(instance)
+
+
+def agree_all(instance: Instance) -> None:
+    best = truth(instance)
+    assert best.values is not None and best.plan is not None
+    for method in ("cpsat", "cpsat_stages", "state_dp", "brute_force"):
+        found = checked(instance, find_solver(method).load()(instance, ONE))
+        assert (method, found.objective, found.bound) == (method, best.values[0], best.values[0])
+    certificate = certify(instance, best.plan, best.values[0])
+    verify(instance, certificate)
+    assert certificate.optimal
+
+
+SKIPS = layer_graph(
+    "skips",
+    [matrix("a", 50, 5, made=30), matrix("b", 60, 5, made=20), matrix("c", 70, 5, made=90), matrix("d", 40, 5)],
+    [("a", "b", 25), ("a", "c", 25), ("a", "d", 4), ("b", "c", 20), ("b", "d", 12), ("c", "d", 60)],
+)
+"""``a`` makes 30 bytes for a sample and sends 25 + 25 + 4 of them, partly the same ones; it skips two layers."""
+
+
+def test_what_crosses_a_cut_is_counted_once_also_when_it_skips() -> None:
+    """Two samples in a micro-batch. Behind a: all it sends, at most 30. Behind b: 29 of a, 20 of b (not 32)."""
+    instance = made(cluster(*THREE), layers=SKIPS)
+    assert [cut_bytes(instance, cut) for cut in (1, 2, 3)] == [2 * 30, 2 * (29 + 20), 2 * (4 + 12 + 60)]
+
+
+@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize("slow", [2 * 10**9, 4 * 10**8])
+def test_every_method_agrees_where_tensors_skip_stages(placement: Placement, slow: int) -> None:
+    links = dict.fromkeys(itertools.combinations(range(3), 2), Link(slow, 40))
+    agree_all(made(cluster(*THREE, links=links), Constraints(placement=placement), layers=SKIPS))
+
+
+def test_a_limit_on_cost_is_kept_where_all_but_the_price_is_alike() -> None:
+    """The middle server costs more: within the budget it stays idle, and no alike one stands in for it."""
+    dear = cluster(server(0), server(1, kind=replace(CARD, price_per_hour=5)), server(2))
+    instance = made(dear, replace(FREE, at_most=(GoalLimit(Goal.COST, 4),)))
+    best, free = truth(instance), truth(made(dear))
+    assert best.values is not None and free.values is not None and best.values > free.values
+    for method in ("cpsat", "cpsat_stages", "brute_force"):
+        assert checked(instance, find_solver(method).load()(instance, ONE)).objective == best.values[0]
