@@ -25,7 +25,7 @@ class Ingredient(enum.Enum):
         ("formulation.shares", "formulation.times", "formulation.forms", "formulation.memory"),
         True,
     )
-    GROUPS = ("possible groups", ("formulation.groups:possible_groups", "formulation.groups:modes"), True)
+    GROUPS = ("possible groups", ("formulation.groups:possible_groups", "formulation.modes:modes"), True)
     ALIKE = ("alike servers", ("formulation.certificate_states:alike_servers",), True)
     STATES = (
         "states of devices",

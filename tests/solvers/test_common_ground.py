@@ -22,6 +22,7 @@ from formulation.evaluate import evaluate
 from formulation.groups import Group, group_kind, possible_groups
 from formulation.instance import Instance, build_instance
 from formulation.layers import layer_graph
+from formulation.modes import Mode
 from formulation.options import (
     Constraints,
     CostModel,
@@ -241,7 +242,7 @@ def test_proportional_shares_device_by_device(replicas: int, devices: tuple[int,
         replace(PLAIN, sharing=Sharing.PROPORTIONAL),
     )
     held = tuple((at, count) for at, count in enumerate(devices) if count)
-    shares = group_kind(instance, Group(held, replicas)).shares
+    shares = group_kind(instance, Group(held, Mode(replicas))).shares
     speeds = [speed for count, speed in zip(devices, (1, 3), strict=True) for _ in range(count)]
     each = [Fraction(speed, sum(speeds)) for speed in speeds]
     degree = len(each) // replicas

@@ -15,7 +15,7 @@ import pytest
 
 import solvers
 from formulation.certificate import verify
-from formulation.demands import with_constraints
+from formulation.demands import with_constraints, with_servers
 from formulation.instance import Instance
 from formulation.options import Constraints, Goal, Placement
 from formulation.outcome import Limits, Outcome, Proof
@@ -43,11 +43,10 @@ BASE = instance_of(LAYERS, mesh(2, 1), PLAIN)
 def with_memory(instance: Instance, placement: Placement) -> Instance:
     """Memory that a stage of all layers does not fit into."""
     constraints = Constraints(memory=True, placement=placement, tensor_parallel_degrees=(1, 2))
-    servers = tuple(
+    servers = [
         replace(server, device_class=replace(server.device_class, memory_bytes=700)) for server in instance.servers
-    )
-    classes = tuple(dict.fromkeys(server.device_class for server in servers))
-    return with_constraints(replace(instance, servers=servers, device_classes=classes), constraints)
+    ]
+    return with_servers(with_constraints(instance, constraints), servers)
 
 
 CASES = (
