@@ -198,7 +198,7 @@ def test_of_an_unknown_claimant_nobody_is_independent() -> None:
     assert shared("claimant", "brute_force") is None and not independent("claimant", "brute_force")
     best = truth(BASE)
     assert best.values is not None
-    outcome = Outcome("claimant", Proof.OPTIMAL, best.plan, *best.values, *best.values)
+    outcome = Outcome("claimant", Proof.OPTIMAL, best.plan, best.values[0], best.values[0])
     checks = list(double_check(BASE, outcome, ONE))
     assert any(check.answer.verdict is Verdict.AGREED for check in checks)
     assert not any(check.confirms for check in checks)
