@@ -37,6 +37,8 @@ class Route(Part):
     verdict: Literal["agreed", "inconclusive", "not applicable", "out of time"]
     seconds: float
     reason: str
+    independent: bool
+    shares: list[str]
 
 
 class Limit(Part):
