@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,7 @@ def plan(
     from scenarios.interrupt import run_stoppable
     from scenarios.running import MAIN_SOLVER, solve_and_cross_check
 
+    began_s = time.monotonic()
     if isinstance(problem, Instance):
         instance, chosen, given = problem, solver or MAIN_SOLVER, limits or Limits()
     else:
@@ -108,7 +110,7 @@ def plan(
             limits or scenario.solver.limits(),
         )
     interrupted = threading.Event()
-    stoppable = replace(given, stopped=lambda: interrupted.is_set() or given.stopped())
+    stoppable = replace(given.begun(began_s), stopped=lambda: interrupted.is_set() or given.stopped())
     outcome = run_stoppable(
         lambda: solve_and_cross_check(instance, chosen, stoppable, cross_check=cross_check), interrupted
     )

@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 def ask(tables: Tables, threshold_ns: int, settings: dict[str, object]) -> tuple[str, float]:
     """Ask one question; return the answer and the seconds it took."""
     model = build_model(tables, threshold_ns, (*FAMILIES, *redundant_families(tables))).model
-    solver = make_solver(Limits(), 120)
+    solver = make_solver(Limits(time_limit_s=120).begun())
     for name, value in settings.items():
         setattr(solver.parameters, name, value)
     began = time.perf_counter()

@@ -30,12 +30,11 @@ from ortools.sat.python import cp_model
 
 from benchmarks import scaling_picture
 from formulation.cluster import DeviceClass, Server, cluster_graph
-from formulation.groups import possible_groups
 from formulation.instance import Instance, build_instance
 from formulation.layers import layer_graph, layers_of
 from formulation.options import CostModel, Training
 from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.tables import build_tables
+from formulation.tables import all_tables
 from formulation.units import Link
 from ingest.scenario import load_scenario
 from solvers import brute_force, line_dp
@@ -44,8 +43,7 @@ from solvers.cpsat.engine import make_solver
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
 from solvers.double_check import highs
-from solvers.double_check.background import THREAD_NAME
-from solvers.double_check.question import start
+from solvers.search.background import THREAD_NAME
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "pipepar" / "resnet152.yaml"
 GIGABYTE_BITS = 8 * 10**9
@@ -145,9 +143,9 @@ def _search(solve: Callable[[Instance, Limits], Outcome], instance: Instance, op
 
 def _cpsat_question(instance: Instance, optimum: int, limit_s: float) -> str:
     began = time.monotonic()
-    tables = build_tables(instance, possible_groups(instance))
+    tables = all_tables(instance)
     v = build_model(tables, optimum - 1, (*FAMILIES, *redundant_families(tables)))
-    solver = make_solver(Limits(), limit_s - (time.monotonic() - began))
+    solver = make_solver(Limits(limit_s).begun(began))
     status = solver.solve(v.model)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         raise SystemExit(f"CP-SAT finds a plan below {optimum}")
@@ -155,10 +153,10 @@ def _cpsat_question(instance: Instance, optimum: int, limit_s: float) -> str:
 
 
 def _highs_question(instance: Instance, optimum: int, limit_s: float) -> str:
-    clock = start(Limits(time_limit_s=limit_s))
-    tables = build_tables(instance, possible_groups(instance))
+    limits = Limits(time_limit_s=limit_s).begun()
+    tables = all_tables(instance)
     v = build_model(tables, optimum - 1, (*FAMILIES, *redundant_families(tables)))
-    result = highs.solve(v.model, clock)
+    result = highs.solve(v.model, limits)
     for thread in threading.enumerate():
         if thread.name == THREAD_NAME:
             thread.join()  # one that was left behind would take time from the next measurement

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.instance import Instance
 from formulation.modes import ONE_COPY, Mode, modes
 from formulation.options import Placement, Sharing
@@ -88,8 +89,8 @@ class GroupKind:
 MAX_GROUPS = 20_000
 
 
-def possible_groups(instance: Instance) -> tuple[Group, ...]:
-    """Return every group that a stage may run on, in a fixed order.
+def possible_groups(instance: Instance, deadline: Deadline = NEVER) -> tuple[Group, ...]:
+    """Return every group that a stage may run on, in a fixed order. Raises StoppedError after the deadline.
 
     Raises ValueError where free placement allows more than MAX_GROUPS of them (narrow it with max_servers), and
     where there is none, as no allowed tensor-parallel degree divides a number of devices that there are.
@@ -98,13 +99,14 @@ def possible_groups(instance: Instance) -> tuple[Group, ...]:
     if constraints.placement is Placement.LINE:
         groups = tuple(
             line_group(instance, first, stop - first, mode)
-            for first, stop in _places(instance)
+            for first, stop in in_time(_places(instance), deadline)
             for mode in modes(instance, stop - first)
         )
     else:
+        most = constraints.max_servers or len(instance.servers)
         groups = tuple(
             Group(group.counts, mode)
-            for group in _free_groups(instance, constraints.max_servers or len(instance.servers))
+            for group in in_time(_free_groups(instance, most), deadline)
             for mode in modes(instance, group.devices)
         )
     if not groups:

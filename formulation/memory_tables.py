@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from formulation.deadline import in_time
 from formulation.forms import forms_on
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
@@ -59,7 +60,10 @@ class MemoryTables:
 
 
 def memory_tables(tables: Tables) -> MemoryTables:
-    """Divide every layer among the devices of every kind. Cost: O(kinds x layers)."""
+    """Divide every layer among the devices of every kind. Cost: O(kinds x layers).
+
+    Raises StoppedError after the deadline of the tables.
+    """
     instance = tables.instance
     states = [optimizer_bytes(instance, layer) for layer in range(len(instance.layers))]
     taken = [2 * size for size in instance.input_bytes]
@@ -95,7 +99,7 @@ def _possible(instance: Instance, degree: int) -> list[list[bool]]:
 def _received(tables: Tables) -> Times:
     sizes = [cut_bytes(tables.instance, cut) for cut in range(len(tables.instance.layers) + 1)]
     shares = [kind.shares.device for kind in tables.kinds]
-    return _times(sizes, shares)
+    return _times(tables, sizes, shares)
 
 
 WHOLE_WEIGHTS = {True: (True, False, False), False: (True, True, False)}
@@ -115,11 +119,12 @@ def _divided(
     """
     matrix = np.array([layer.split is Split.MATRIX for layer in tables.instance.layers])
     every = np.where(matrix[:, None], whole[True], whole[False])
-    full = _times(sizes, [Fraction(1) if weights else kind.shares.replica for kind in tables.kinds])
-    part = _times(sizes, [kind.shares.shard if weights else kind.shares.device for kind in tables.kinds])
+    full = _times(tables, sizes, [Fraction(1) if weights else kind.shares.replica for kind in tables.kinds])
+    part = _times(tables, sizes, [kind.shares.shard if weights else kind.shares.device for kind in tables.kinds])
     return np.where(every[None, :, :], full[:, :, None], part[:, :, None])
 
 
-def _times(sizes: Sequence[int], shares: Sequence[Fraction]) -> Times:
+def _times(tables: Tables, sizes: Sequence[int], shares: Sequence[Fraction]) -> Times:
     """Return every size times every share, rounded up; by (share, size)."""
-    return np.array([[-(-size * n.numerator // n.denominator) for size in sizes] for n in shares], dtype=np.int64)
+    rows = [[-(-size * n.numerator // n.denominator) for size in sizes] for n in in_time(shares, tables.deadline)]
+    return np.array(rows, dtype=np.int64)

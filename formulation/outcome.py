@@ -7,9 +7,11 @@ price, recomputed without the solver, equals the claimed objective to the nanose
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from formulation.deadline import Deadline
 from formulation.evaluate import evaluate
 from formulation.goals import UNITS
 from formulation.instance import Instance
@@ -65,7 +67,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how a solver may search. Workers and seed make a search repeatable."""
+    """How long and how a solver may search. Workers and seed make a search repeatable.
+
+    ``time_limit_s`` counts from when the limits are begun, at the latest by the solver that gets them; what is
+    begun keeps its end, whoever it is handed on to.
+    """
 
     time_limit_s: float | None = None
     workers: int = 2
@@ -74,6 +80,33 @@ class Limits:
     """Asked often during a search; once true, the solver returns its best plan with an honest proof."""
     progress: Callable[[Progress], None] = field(default=lambda _: None, compare=False)
     """Told of every new best plan and bound."""
+    end_s: float | None = field(default=None, compare=False)
+    """When the time ends, in seconds of ``time.monotonic``; None before it begins, or without a limit."""
+
+    def begun(self, since_s: float | None = None) -> Limits:
+        """Return these limits with the clock running, since now or since an earlier ``time.monotonic()``."""
+        if self.end_s is not None or self.time_limit_s is None:
+            return self
+        began = time.monotonic() if since_s is None else since_s
+        return replace(self, end_s=began + self.time_limit_s)
+
+    def within(self, seconds: float) -> Limits:
+        """Return limits that end after so many seconds, or when these do if that is earlier."""
+        return replace(self, end_s=self.begun().deadline.within(seconds).end_s)
+
+    def share(self, parts: float) -> Limits:
+        """Return limits that end after a part of the time that is left."""
+        return replace(self, end_s=self.begun().deadline.share(parts).end_s)
+
+    @property
+    def deadline(self) -> Deadline:
+        """The deadline of limits that are begun."""
+        return Deadline(self.end_s, self.stopped)
+
+
+def begin(limits: Limits | None) -> Limits:
+    """Return the limits with the clock running; None: without limits."""
+    return (limits or Limits()).begun()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.groups import Group, GroupKind, group_kind, line_group, link_between
+from formulation.deadline import NEVER, Deadline, in_time
+from formulation.groups import Group, GroupKind, group_kind, line_group, link_between, possible_groups
 from formulation.instance import Instance
 from formulation.layers import Layer, Split
 from formulation.options import AllReduce, Boundary, Synchronisation
@@ -44,7 +45,8 @@ class Tables:
     ``kind_of[g]``: kind index of group g. ``compute[k, l]``: forward plus backward. ``inside[k, l, t]``:
     communication inside layer l under form t of the layer that decides its layout, FORBIDDEN where it has no
     such form. ``between[k, e, s, t]``: form edge e from form s to form t. ``activation[x, c]`` and
-    ``gradient[x, c]``: what crosses cut c over link x, 0 at both ends of the model.
+    ``gradient[x, c]``: what crosses cut c over link x, 0 at both ends of the model. ``deadline`` is that of the
+    search that they were built for; tables that are built from these look at it too.
     """
 
     instance: Instance
@@ -57,6 +59,7 @@ class Tables:
     links: tuple[Link, ...]
     activation: Times
     gradient: Times
+    deadline: Deadline = NEVER
 
     @property
     def rows(self) -> int:
@@ -81,9 +84,12 @@ def line_groups(instance: Instance) -> dict[tuple[int, int], Group]:
     }
 
 
-def build_tables(instance: Instance, groups: tuple[Group, ...]) -> Tables:
-    """Price every layer, edge and cut on every kind of the given groups."""
-    kinds_of_groups = [group_kind(instance, group) for group in groups]
+def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadline = NEVER) -> Tables:
+    """Price every layer, edge and cut on every kind of the given groups.
+
+    Raises StoppedError once the deadline is over.
+    """
+    kinds_of_groups = _kinds_of(instance, groups, deadline)
     kinds = tuple(dict.fromkeys(kinds_of_groups))
     index = {kind: at for at, kind in enumerate(kinds)}
     links = _links(instance)
@@ -92,15 +98,28 @@ def build_tables(instance: Instance, groups: tuple[Group, ...]) -> Tables:
         groups=groups,
         kinds=kinds,
         kind_of=tuple(index[kind] for kind in kinds_of_groups),
-        compute=np.array([_compute(instance, kind) for kind in kinds], dtype=np.int64),
-        inside=np.array([_inside(instance, kind) for kind in kinds], dtype=np.int64),
-        between=np.array([_between(instance, kind) for kind in kinds], dtype=np.int64).reshape(
+        compute=np.array([_compute(instance, kind) for kind in in_time(kinds, deadline)], dtype=np.int64),
+        inside=np.array([_inside(instance, kind) for kind in in_time(kinds, deadline)], dtype=np.int64),
+        between=np.array([_between(instance, kind) for kind in in_time(kinds, deadline)], dtype=np.int64).reshape(
             len(kinds), len(instance.form_edges), 3, 3
         ),
         links=links,
-        activation=_crossing(instance, links, charged=instance.cost.boundary is not Boundary.NONE),
-        gradient=_crossing(instance, links, charged=instance.cost.boundary is Boundary.BOTH),
+        activation=_crossing(instance, links, deadline, charged=instance.cost.boundary is not Boundary.NONE),
+        gradient=_crossing(instance, links, deadline, charged=instance.cost.boundary is Boundary.BOTH),
+        deadline=deadline,
     )
+
+
+def all_tables(instance: Instance, deadline: Deadline = NEVER) -> Tables:
+    """Price every layer, edge and cut on every group that a stage may run on.
+
+    Raises ValueError as ``formulation.groups.possible_groups`` does, and StoppedError once the deadline is over.
+    """
+    return build_tables(instance, possible_groups(instance, deadline), deadline)
+
+
+def _kinds_of(instance: Instance, groups: tuple[Group, ...], deadline: Deadline) -> list[GroupKind]:
+    return [group_kind(instance, group) for group in in_time(groups, deadline)]
 
 
 def _links(instance: Instance) -> tuple[Link, ...]:
@@ -205,11 +224,11 @@ def _changes(kind: GroupKind, link: Link, matrix: bool, size: int) -> list[list[
     return times
 
 
-def _crossing(instance: Instance, links: tuple[Link, ...], *, charged: bool) -> Times:
+def _crossing(instance: Instance, links: tuple[Link, ...], deadline: Deadline, *, charged: bool) -> Times:
     total = len(instance.layers)
     times = np.zeros((len(links), total + 1), dtype=np.int64)
     if charged:
         sizes = [cut_bytes(instance, cut) for cut in range(1, total)]
-        for at, link in enumerate(links):
+        for at, link in enumerate(in_time(links, deadline)):
             times[at, 1:total] = [_transfer(size, 1, 1, link) for size in sizes]
     return times

@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 from scenarios.arguments import asks_for_json, parse
 from scenarios.ending import guarded
+from scenarios.entry import imported
 from scenarios.exit_codes import ExitCode
 from scenarios.named_files import inputs_of, refuse_overwriting
 from scenarios.opening import open_scenario
@@ -34,18 +36,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str], reply: Reply) -> int:
+    began_s = time.monotonic()
     try:
         arguments = parse(words)
     except SystemExit:  # help was asked for, and argparse has said what there is to say
         sys.stdout.flush()
         return ExitCode.DONE
-    arguments.reply = reply
+    arguments.reply, arguments.began_s = reply, began_s
     if "scenario" in arguments:
         reply.files = (arguments.scenario,)
         arguments.scenario = open_scenario(arguments.scenario, arguments.overrides)
     reply.files = tuple(str(named.path) for named in inputs_of(arguments))
     refuse_overwriting(arguments)
-    return importlib.import_module(arguments.run).run(arguments)
+    command = importlib.import_module(arguments.run)
+    imported()
+    return command.run(arguments)
 
 
 if __name__ == "__main__":

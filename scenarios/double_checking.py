@@ -27,8 +27,8 @@ NOTHING_PROVED = "not double-checked: nothing is proved"
 NOT_CONFIRMED = "not double-checked: no route that is independent of {} proves the same"
 
 
-def double_checked(task: Task, outcome: Outcome, spent_s: float) -> list[Check]:
-    """Ask every route about an outcome, in what ``spent_s`` leaves of the time limit.
+def double_checked(task: Task, outcome: Outcome) -> list[Check]:
+    """Ask every route about an outcome, in what is left of the time limit.
 
     Ctrl-C leaves the rest out of time.
 
@@ -37,9 +37,9 @@ def double_checked(task: Task, outcome: Outcome, spent_s: float) -> list[Check]:
     from solvers.double_check.claim import Verdict
     from solvers.double_check.routes import double_check
 
-    limit = task.limits.time_limit_s
-    left = UNLIMITED_S if limit is None else max(0.0, limit - spent_s)
-    limits = replace(task.limits, time_limit_s=left, stopped=task.stop.is_set)
+    limits = replace(task.limits, stopped=task.stop.is_set)
+    if limits.end_s is None:
+        limits = limits.within(UNLIMITED_S)
     with ProgressLine(f"double-checking {task.scenario.name}", quiet=task.quiet) as line:
 
         def announce() -> None:

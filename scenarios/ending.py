@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ingest.files import WriteError
 from scenarios import output, terminal
 from scenarios.exit_codes import ExitCode
-from scenarios.failures import ClaimFailedError, InputError, lines_of
+from scenarios.failures import ClaimFailedError, InputError, OutOfTimeError, lines_of
 from scenarios.reply import Reply
 
 DEFECT = "pipecut: this is a defect in pipecut"
@@ -54,6 +54,8 @@ def _said(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode.BAD_INPUT, str(error)
     if isinstance(error, WriteError):
         return ExitCode.BAD_INPUT, f"{error.filename}: not written: {error.strerror}"
+    if isinstance(error, OutOfTimeError):
+        return ExitCode.NOT_PROVED, str(error)
     if isinstance(error, ClaimFailedError):
         return ExitCode.FALSE_CLAIM, str(error)
     if isinstance(error, KeyboardInterrupt):

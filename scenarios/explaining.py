@@ -27,9 +27,9 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
         return None
     from solvers.explain import explain
 
-    limit = task.limits.time_limit_s
-    left = UNLIMITED_S if limit is None else max(0.0, limit - outcome.seconds)
-    limits = replace(task.limits, time_limit_s=left, stopped=task.stop.is_set)
+    limits = replace(task.limits, stopped=task.stop.is_set)
+    if limits.end_s is None:
+        limits = limits.within(UNLIMITED_S)
     with ProgressLine(f"why {task.scenario.name} has no plan", quiet=task.quiet) as line:
 
         def announce() -> None:

@@ -42,6 +42,17 @@ class UsageError(InputError):
         super().__init__(usage + message, lines_of(message))
 
 
+class OutOfTimeError(Exception):
+    """The time limit was over before there was anything to show; the exit code is 3.
+
+    Commands that reply in JSON put a claim of ``solver``, which knows nothing after ``seconds``.
+    """
+
+    def __init__(self, message: str, solver: str, seconds: float) -> None:
+        super().__init__(message)
+        self.solver, self.seconds = solver, seconds
+
+
 class ClaimFailedError(Exception):
     """A claim of a solver failed its check; the message names the reproducer, and the exit code is 4."""
 

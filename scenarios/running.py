@@ -8,7 +8,6 @@ states, or for the time of a step the branch and bound over bottlenecks.
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,18 +59,17 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
     The outcome is the first solver's, its notes say how the comparison went.
     Raises FalseClaimError if a claim fails its check or the two methods contradict each other.
     """
-    began = time.monotonic()
+    limits = limits.begun()
     outcome = solve_checked(instance, solver, limits)
     proved = outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
     if not (cross_check and proved and solver == MAIN_SOLVER):
         return outcome
     if not independent(solver, SECOND_SOLVER):
         return _noted(outcome, NOT_INDEPENDENT.format(solver))
-    left = None if limits.time_limit_s is None else limits.time_limit_s - (time.monotonic() - began)
-    if left is not None and left <= 0:
+    if limits.deadline.over():
         return _noted(outcome, "not cross-checked: the time limit was used up")
     try:
-        second = _second(instance, solver, replace(limits, time_limit_s=left))
+        second = _second(instance, solver, replace(limits, progress=lambda _: None))
     except ValueError as error:
         return _noted(outcome, f"not cross-checked: {SECOND_SOLVER} cannot take this instance ({error})")
     problem = contradiction(outcome, second)

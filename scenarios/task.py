@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,12 +14,13 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from ingest.scenario import Scenario
 from scenarios import output
 from scenarios.exit_codes import ExitCode
-from scenarios.failures import ClaimFailedError, reading
+from scenarios.failures import ClaimFailedError, OutOfTimeError, reading
 from scenarios.interrupt import run_stoppable
 from scenarios.judged import goal_text
 from scenarios.progress import ProgressLine
 from scenarios.reproducer import write_reproducer
 from scenarios.running import solve_and_cross_check, solve_checked
+from solvers.search.background import in_background
 
 EXIT_CODES: dict[Proof, ExitCode] = {
     Proof.OPTIMAL: ExitCode.DONE,
@@ -70,11 +72,13 @@ class Task:
         return ClaimFailedError(f"a claim failed its check: {message}\nthis is a defect in pipecut; {where}")
 
 
-def open_task(arguments: argparse.Namespace) -> Task:
-    """Trace the model of a command's scenario and collect the limits. Raises InputError for a wrong model."""
+def open_task(arguments: argparse.Namespace, *, timed: bool = False) -> Task:
+    """Trace the model of a command's scenario and collect the limits.
+
+    With ``timed`` the time limit is one for the whole command, from its start; without, one for each search.
+    Raises InputError for a wrong model, and OutOfTimeError where the time is over before there is an instance.
+    """
     scenario: Scenario = arguments.scenario
-    with reading(scenario.path):
-        instance = scenario.load()
     given = {
         "time_limit_s": arguments.time_limit,
         "workers": arguments.workers,
@@ -82,6 +86,19 @@ def open_task(arguments: argparse.Namespace) -> Task:
     }
     limits = replace(scenario.solver.limits(), **{key: value for key, value in given.items() if value is not None})
     solver = getattr(arguments, "solver", None) or scenario.solver.name
+    if timed:
+        limits = limits.begun(arguments.began_s)
+    # Not in the main thread, so that Ctrl-C and the deadline do not wait for what a model's own code does.
+    with reading(scenario.path):
+        instance = in_background(scenario.load, limits.deadline.over)
+    if instance is None:
+        spent_s = time.monotonic() - arguments.began_s
+        raise OutOfTimeError(
+            f"{scenario.path}: no plan found in time: the time limit of {limits.time_limit_s:g} s was over while "
+            f"the model was read ({spent_s:.1f} s); allow more, or plan a graph that pipecut trace has written",
+            solver,
+            spent_s,
+        )
     return Task(scenario, tuple(arguments.overrides), instance, solver, limits, quiet=arguments.quiet)
 
 

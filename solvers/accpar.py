@@ -24,23 +24,26 @@ from __future__ import annotations
 import time
 from fractions import Fraction
 
+from formulation.deadline import NEVER, Deadline
 from formulation.instance import FormEdge, Instance
-from formulation.outcome import Limits, Outcome
+from formulation.outcome import Limits, Outcome, begin
 from formulation.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from solvers.halves import Halves, Machine, Share, bisected, moved_bytes, summed_bytes
 from solvers.one_stage import BetweenCosts, InsideCosts, least_forms, priced, rounded, sum_of_costs, tables_of
+from solvers.search.stoppable import stoppable
 
 NAME = "accpar"
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return AccPar's plan with one type a layer, priced by the evaluator (proof FEASIBLE).
 
-    ``limits`` do not bind. Cost: O(devices x (layers + form edges)) exact fractions, O(log devices) of them for
+    UNKNOWN if stopped. Cost: O(devices x (layers + form edges)) exact fractions, O(log devices) of them for
     equal devices in powers of two, and one run of :func:`solvers.viterbi.best_forms`.
     """
     start = time.perf_counter()
-    inside, between = costs(instance)
+    inside, between = costs(instance, begin(limits).deadline)
     forms = least_forms(tables_of(instance, instance.layers), inside, between)
     believed = sum_of_costs(instance, forms, inside, between)
     machine = bisected(instance)
@@ -51,7 +54,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     return priced(NAME, instance, forms, tuple(notes), start)
 
 
-def costs(instance: Instance) -> tuple[InsideCosts, BetweenCosts]:
+def costs(instance: Instance, deadline: Deadline = NEVER) -> tuple[InsideCosts, BetweenCosts]:
     """Return AccPar's own costs of one step in ns, rounded up once each.
 
     By layer and form: computing and the sums inside the layer. By form edge and forms: the change of layout.
@@ -64,7 +67,7 @@ def costs(instance: Instance) -> tuple[InsideCosts, BetweenCosts]:
     def between(edge: FormEdge, source: int, form: int) -> Fraction:
         return _edge_ns(instance, machine, edge, source, form, Share())
 
-    return rounded(instance, inside, between)
+    return rounded(instance, inside, between, deadline)
 
 
 def _layer_ns(

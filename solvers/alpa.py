@@ -32,32 +32,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Span
 from formulation.tables import FORBIDDEN, Times
 from formulation.units import slowest
 from solvers.blind import unseen
 from solvers.flat import FlatView, flat_view, lay_on_line, slowest_link
+from solvers.search.stoppable import stoppable
 
 NAME = "alpa"
 EPSILON_NS = 1_000
 """The paper's epsilon, 10**-6 s."""
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EPSILON_NS) -> Outcome:
     """Return Alpa's plan, priced by the evaluator (proof FEASIBLE); the notes say what Alpa believes of a step.
 
-    ``limits`` do not bind. Raises ValueError for a negative epsilon, and as :func:`solvers.hybrid.stage_times`
+    UNKNOWN if stopped. Raises ValueError for a negative epsilon, and as :func:`solvers.hybrid.stage_times`
     does. Cost: O(devices x submeshes x layers**2) numpy operations for each candidate that is tried.
     """
     if epsilon_ns < 0:
         raise ValueError(f"epsilon is {epsilon_ns} ns, expected 0 or more")
     start = time.perf_counter()
-    views = submeshes(instance)
+    deadline = begin(limits).deadline
+    views = submeshes(instance, deadline)
     times = {n: view.times.time[view.kinds[n]] for n, view in views.items()}
-    believed, stages = least_step(times, instance.devices, instance.training.micro_batches, epsilon_ns)
+    believed, stages = least_step(times, instance.devices, instance.training.micro_batches, epsilon_ns, deadline)
     plan = lay_on_line(instance, [views[n].stage(span, n) for span, n in stages])
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
@@ -65,16 +69,16 @@ def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EP
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
 
 
-def submeshes(instance: Instance) -> dict[int, FlatView]:
+def submeshes(instance: Instance, deadline: Deadline = NEVER) -> dict[int, FlatView]:
     """Return, by number of devices, the view that prices a stage on a submesh of so many devices."""
     whole, sizes = instance.devices, {server.devices for server in instance.servers}
     if len(sizes) > 1 or len(instance.servers) == 1:
-        view = flat_view(instance, whole, slowest_link(instance))
+        view = flat_view(instance, whole, slowest_link(instance), deadline)
         return {n: view for n in (*_powers(whole), whole)}
     inside = sizes.pop()
     links = [server.link for server in instance.servers if server.link is not None]
-    within = flat_view(instance, inside, slowest(tuple(links)) if links else None)
-    across = flat_view(instance, whole, slowest_link(instance))
+    within = flat_view(instance, inside, slowest(tuple(links)) if links else None, deadline)
+    across = flat_view(instance, whole, slowest_link(instance), deadline)
     several = range(2 * inside, whole + 1, inside)
     return {n: within for n in (*_powers(inside), inside)} | {n: across for n in several}
 
@@ -85,11 +89,12 @@ def _powers(most: int) -> list[int]:
 
 
 def least_step(
-    times: Mapping[int, Times], devices: int, micro_batches: int, epsilon_ns: int
+    times: Mapping[int, Times], devices: int, micro_batches: int, epsilon_ns: int, deadline: Deadline = NEVER
 ) -> tuple[int, list[tuple[Span, int]]]:
     """Return T in ns and the stages (layers, devices) of the least step, given stage times [i, k] by devices.
 
-    T is that of the stages found, so at most the candidate's. Raises ValueError where no stages use all devices.
+    T is that of the stages found, so at most the candidate's. Raises ValueError where no stages use all devices,
+    and StoppedError after the deadline.
     """
     total = next(iter(times.values())).shape[0]
     known = np.unique(np.concatenate([table[np.triu_indices(total, 1, total + 1)] for table in times.values()]))
@@ -98,7 +103,7 @@ def least_step(
     ranges = [(0, len(candidates))]
     while ranges:
         low, high = ranges.pop()
-        sums = _Sums(times, devices, candidates[high - 1])
+        sums = _Sums(times, devices, candidates[high - 1], deadline)
         if sums.least >= FORBIDDEN:
             continue  # no plan is this fast, so none of a smaller candidate is
         best.take(sums.stages())
@@ -138,13 +143,13 @@ class _Best:
 class _Sums:
     """F(i, d) for one t_max, by d: N + 1 values in ns each, FORBIDDEN where no stages fit."""
 
-    def __init__(self, times: Mapping[int, Times], devices: int, most_ns: int) -> None:
+    def __init__(self, times: Mapping[int, Times], devices: int, most_ns: int, deadline: Deadline) -> None:
         self._allowed = {n: np.where(table <= most_ns, table, FORBIDDEN) for n, table in sorted(times.items())}
         total = next(iter(times.values())).shape[0]
         done = np.full(total + 1, FORBIDDEN, dtype=np.int64)
         done[total] = 0
         self._values = [done]
-        for d in range(1, devices + 1):
+        for d in in_time(range(1, devices + 1), deadline):
             row = np.full(total + 1, FORBIDDEN, dtype=np.int64)
             for n in (n for n in self._allowed if n <= d):
                 row[:total] = np.minimum(row[:total], self._onward(n, d).min(axis=1))

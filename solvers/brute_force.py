@@ -22,7 +22,7 @@ from formulation.instance import Instance
 from formulation.layers import FORMS, Split
 from formulation.modes import every_mode
 from formulation.options import Placement
-from formulation.outcome import Limits, Outcome, Progress, Proof
+from formulation.outcome import Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan, Span, Stage
 from formulation.rules import check_mode
 
@@ -45,7 +45,7 @@ def solve(
     bound, or UNKNOWN. Raises ValueError where there are more than ``max_plans`` plans.
     Cost: one evaluation for each of :func:`count_plans` plans.
     """
-    limits, start = limits or Limits(), time.perf_counter()
+    limits, start = begin(limits), time.perf_counter()
     total = len(instance.layers)
     # Cut points alone, before anything is counted exactly: counting the plans of a long model takes minutes.
     least = sum(math.comb(total - 1, cuts) for cuts in range(min(total, instance.devices)))
@@ -57,8 +57,7 @@ def solve(
     best: tuple[int, Plan] | None = None
     complete = True
     for plan in plans(instance):
-        late = limits.time_limit_s is not None and time.perf_counter() - start > limits.time_limit_s
-        if late or limits.stopped():
+        if limits.deadline.over():
             complete = False
             break
         price = _price(instance, plan, accept)

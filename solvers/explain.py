@@ -17,12 +17,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from formulation.deadline import StoppedError
 from formulation.instance import Instance
-from formulation.outcome import Limits
+from formulation.outcome import Limits, begin
 from formulation.plan import Plan
 from solvers import limit_words
 from solvers.loosening import Limit, limits_of, without
-from solvers.possible import Possible, StoppedError
+from solvers.possible import Possible
 from solvers.slacks import Slack, memory_slack
 
 QUESTION_PARTS = 4
@@ -69,7 +70,7 @@ def explain(instance: Instance, limits: Limits | None = None) -> Explanation:
     Cost: about as many searches as there are limits, and some thirty for each number that is loosened.
     """
     began = time.monotonic()
-    possible = Possible(limits or Limits(), began)
+    possible = Possible(begin(limits))
     clashes: list[Clash] = []
     notes: list[str] = []
     complete = True
@@ -188,7 +189,7 @@ def _least(instance: Instance, slack: Slack, plan: Plan, possible: Possible) -> 
     """
     low, high, steps = 1, slack.used(instance, plan), 0
     hard: tuple[int, int] | None = None
-    while low < high and not possible.over():
+    while low < high and not possible.limits.deadline.over():
         steps += 1
         if hard is None:
             middle = high - 1 if steps % 3 == 0 else (low + high) // 2

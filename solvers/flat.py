@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from formulation.cluster import ClusterGraph, Server, cluster_graph
+from formulation.deadline import NEVER, Deadline
 from formulation.groups import line_group
 from formulation.instance import Instance
 from formulation.plan import Plan, Span, Stage
@@ -51,14 +52,16 @@ class FlatView:
         return CountedStage(span, devices, best_forms(self.tables, self.kinds[devices], span))
 
 
-def flat_view(instance: Instance, devices: int, link: Link | None) -> FlatView:
+def flat_view(instance: Instance, devices: int, link: Link | None, deadline: Deadline = NEVER) -> FlatView:
     """Price the model on 1 to ``devices`` devices that share one link (None only for one device).
+
+    Raises StoppedError after the deadline.
 
     Cost: that of :func:`solvers.hybrid.stage_times` with as many kinds as devices.
     """
     flat = _flat_instance(instance, devices, link)
     groups = line_groups(flat)
-    tables = build_tables(flat, tuple(groups[0, count] for count in range(1, devices + 1)))
+    tables = build_tables(flat, tuple(groups[0, count] for count in range(1, devices + 1)), deadline)
     none = np.zeros(len(instance.layers) + 1, dtype=np.int64)
     return FlatView(
         tables=tables,

@@ -21,25 +21,28 @@ import itertools
 import time
 from collections.abc import Sequence
 
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.evaluate import evaluate
 from formulation.groups import line_group
 from formulation.instance import Instance
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Plan, Span, Stage
 from solvers.blind import unseen
 from solvers.flat import flat_view
+from solvers.search.stoppable import stoppable
 
 NAME = "gpipe"
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return the plan of least variance, one cell a device, priced by the evaluator (proof FEASIBLE).
 
-    ``limits`` do not bind. Cost: that of :func:`least_variance`.
+    UNKNOWN if stopped. Cost: that of :func:`least_variance`.
     """
-    start = time.perf_counter()
-    costs = [int(cost) for cost in flat_view(instance, 1, None).tables.compute[0]]
-    cuts = least_variance(costs, min(instance.devices, len(costs)))
+    deadline, start = begin(limits).deadline, time.perf_counter()
+    costs = [int(cost) for cost in flat_view(instance, 1, None, deadline).tables.compute[0]]
+    cuts = least_variance(costs, min(instance.devices, len(costs)), deadline)
     stages = (
         Stage(Span(first, stop), line_group(instance, place, 1), (0,) * (stop - first))
         for place, (first, stop) in enumerate(itertools.pairwise(cuts))
@@ -52,10 +55,11 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
 
 
-def least_variance(costs: Sequence[int], cells: int) -> tuple[int, ...]:
+def least_variance(costs: Sequence[int], cells: int, deadline: Deadline = NEVER) -> tuple[int, ...]:
     """Return the ends 0, ..., N of ``cells`` runs of costs, none empty, whose sums vary least.
 
-    Raises ValueError unless there is a cost for every cell. Cost: O(N**2 + N x cells) exact whole numbers.
+    Raises ValueError unless there is a cost for every cell, and StoppedError after the deadline.
+    Cost: O(N**2 + N x cells) exact whole numbers.
     """
     total = len(costs)
     if not 1 <= cells <= total:
@@ -63,7 +67,7 @@ def least_variance(costs: Sequence[int], cells: int) -> tuple[int, ...]:
     sums = list(itertools.accumulate(costs, initial=0))
     values = [0, *(running**2 for running in sums[1:])]
     starts = [[0] * (total + 1)]
-    for cell in range(2, cells + 1):
+    for cell in in_time(range(2, cells + 1), deadline):
         values, start = _one_more(values, starts[-1], sums, cell)
         starts.append(start)
     ends = [total]

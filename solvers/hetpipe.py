@@ -25,19 +25,20 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
 from typing import assert_never
 
+from formulation.deadline import Deadline
 from formulation.demands import with_layers
 from formulation.evaluate import evaluate
 from formulation.groups import line, line_group
 from formulation.instance import Instance
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Plan, Stage
 from formulation.tables import build_tables
 from solvers.blind import unseen
-from solvers.hetpipe_partition import Partition, StoppedError, best_partition, partition
+from solvers.hetpipe_partition import Partition, best_partition, partition
 from solvers.one_stage import prefer
+from solvers.search.stoppable import stoppable
 from solvers.viterbi import best_forms
 
 __all__ = ["NAME", "Allocation", "global_staleness", "partition", "solve", "virtual_workers"]
@@ -92,6 +93,7 @@ def global_staleness(in_flight: int, clock_distance: int) -> int:
     return (clock_distance + 1) * in_flight + in_flight - 2
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None, allocation: Allocation = Allocation.WHOLE) -> Outcome:
     """Return HetPipe's plan with one device a stage (``ed``: one server), priced by the evaluator.
 
@@ -99,7 +101,7 @@ def solve(instance: Instance, limits: Limits | None = None, allocation: Allocati
     than layers: the first ones of each server in turn stay. Raises ValueError for an allocation with several
     different virtual workers, and as :func:`solvers.hetpipe_partition.best_partition` does.
     """
-    limits, start = limits or Limits(), time.perf_counter()
+    deadline, start = begin(limits).deadline, time.perf_counter()
     workers = virtual_workers(instance, allocation)
     if len(set(workers)) > 1:
         raise ValueError(
@@ -107,15 +109,8 @@ def solve(instance: Instance, limits: Limits | None = None, allocation: Allocati
             " expected allocation whole or ed"
         )
 
-    def stopped() -> bool:
-        late = limits.time_limit_s is not None and time.perf_counter() - start > limits.time_limit_s
-        return late or limits.stopped()
-
     counts = _counts(instance, workers[0])
-    try:
-        in_flight, found = _most_in_flight(instance, counts, len(workers), stopped)
-    except StoppedError:
-        return Outcome(NAME, Proof.UNKNOWN, seconds=time.perf_counter() - start, notes=("stopped early",))
+    in_flight, found = _most_in_flight(instance, counts, len(workers), deadline)
     if found is None:
         notes = ("HetPipe finds no partition that fits into memory with one minibatch in flight",)
         return Outcome(NAME, Proof.UNKNOWN, seconds=time.perf_counter() - start, notes=notes)
@@ -142,20 +137,20 @@ def _counts(instance: Instance, worker: tuple[int, ...]) -> list[int]:
 
 
 def _most_in_flight(
-    instance: Instance, counts: list[int], workers: int, stopped: Callable[[], bool]
+    instance: Instance, counts: list[int], workers: int, deadline: Deadline
 ) -> tuple[int, Partition | None]:
     """Return the largest N_m up to the number of stages that fits into memory, and its best partition.
 
     Whatever fits with more minibatches in flight fits with fewer, so the largest is found by halving.
     """
     most = sum(counts)
-    found = best_partition(instance, counts, most, workers, stopped)
+    found = best_partition(instance, counts, most, workers, deadline)
     if found is not None:
         return most, found
     fits, fails, best = 0, most, None
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        found = best_partition(instance, counts, middle, workers, stopped)
+        found = best_partition(instance, counts, middle, workers, deadline)
         if found is None:
             fails = middle
         else:

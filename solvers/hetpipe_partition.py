@@ -24,6 +24,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from formulation.deadline import NEVER, Deadline
 from formulation.instance import Instance
 from formulation.memory import optimizer_bytes
 from formulation.plan import Span
@@ -40,10 +41,6 @@ TABLE_BYTES = 1 << 28
 Used = tuple[int, ...]
 """Devices used of each server."""
 _State = tuple[Used, int, Link | None]
-
-
-class StoppedError(Exception):
-    """The search was stopped before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +69,11 @@ def best_partition(
     counts: Sequence[int],
     in_flight: int,
     workers: int = 1,
-    stopped: Callable[[], bool] = lambda: False,
+    deadline: Deadline = NEVER,
 ) -> Partition | None:
     """Return the best partition over all orders of ``counts[v]`` devices of server v; None if none fits.
 
-    ``stopped`` is asked often; StoppedError is raised once it is true. Raises ValueError as :func:`partition`
+    Raises StoppedError after the deadline, and ValueError as :func:`partition`
     does, and for more than MAX_STATES states. Cost: O(states x servers x links x layers**2) in numpy.
     """
     _check(instance, counts, in_flight)
@@ -90,7 +87,7 @@ def best_partition(
     def following(used: Used) -> list[int]:
         return [server for server, count in enumerate(counts) if used[server] < count]
 
-    return _Search(instance, in_flight, workers, sum(counts), stopped).best(following)
+    return _Search(instance, in_flight, workers, sum(counts), deadline).best(following)
 
 
 def _check(instance: Instance, counts: Sequence[int], in_flight: int) -> None:
@@ -114,9 +111,9 @@ class _Search:
         in_flight: int,
         workers: int,
         devices: int,
-        stopped: Callable[[], bool] = lambda: False,
+        deadline: Deadline = NEVER,
     ) -> None:
-        self._instance, self._in_flight, self._devices, self._stopped = instance, in_flight, devices, stopped
+        self._instance, self._in_flight, self._devices, self._deadline = instance, in_flight, devices, deadline
         self._prices = Prices(instance, workers)
         self._levels: list[dict[_State, Times]] = []
 
@@ -130,8 +127,7 @@ class _Search:
         for at in range(self._devices):
             level: dict[_State, Times] = {}
             for (used, server, before), starts in reached.items():
-                if self._stopped():
-                    raise StoppedError
+                self._deadline.check()
                 now = _with(used, server)
                 last = at + 1 == self._devices
                 links = () if last else (self._instance.links[server][one] for one in following(now))

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from formulation.deadline import in_time
 from formulation.layers import Split
 from formulation.options import StageTime
 from formulation.tables import FORBIDDEN, Tables, Times
@@ -76,7 +77,7 @@ def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = 
     upper = np.triu_indices(total, 1, total + 1)
     whole = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree == 1]
     several = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree > 1]
-    for index in whole:  # nothing is split, so gradients are summed and that is all
+    for index in in_time(whole, tables.deadline):  # nothing is split, so gradients are summed and that is all
         moved = np.concatenate([[0], np.cumsum(tables.inside[index, :, 0])])[places]
         communication[index][upper] = (moved[None, :] - moved[:-1, None])[upper]
     if several:
@@ -107,7 +108,7 @@ def _least_communication(tables: Tables, kinds: list[int], max_live: int, places
     least = np.full((len(kinds), total, total + 1), FORBIDDEN, dtype=np.int64)
     frontier = _Frontier(tables, kinds, places[:-1])
     stops = {place: at for at, place in enumerate(places)}
-    for layer in range(len(instance.layers)):
+    for layer in in_time(range(len(instance.layers)), tables.deadline):
         if instance.layers[layer].split is Split.FOLLOW:
             frontier.follow(layer)
         else:

@@ -20,9 +20,10 @@ import time
 from collections.abc import Sequence
 from fractions import Fraction
 
+from formulation.deadline import NEVER, Deadline
 from formulation.instance import FormEdge, Instance
 from formulation.layers import Layer, Split
-from formulation.outcome import Limits, Outcome
+from formulation.outcome import Limits, Outcome, begin
 from formulation.tables import Tables
 from solvers.halves import Share, moved_bytes, summed_bytes
 from solvers.one_stage import (
@@ -35,6 +36,7 @@ from solvers.one_stage import (
     sum_of_costs,
     tables_of,
 )
+from solvers.search.stoppable import stoppable
 
 NAME = "hypar"
 
@@ -43,17 +45,18 @@ TYPES = (0, 1)
 HALF = Fraction(1, 2)
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
-    """Return HyPar's plan with one type a layer, priced by the evaluator (proof FEASIBLE); ``limits`` do not bind.
+    """Return HyPar's plan with one type a layer, priced by the evaluator (proof FEASIBLE); UNKNOWN if stopped.
 
     Cost: levels + 1 runs of :func:`solvers.viterbi.best_forms`.
     """
-    start = time.perf_counter()
+    deadline, start = begin(limits).deadline, time.perf_counter()
     tables = tables_of(instance, narrowed(instance))
-    inside, between = uniform_costs(instance)
+    inside, between = uniform_costs(instance, deadline)
     forms = least_forms(tables, inside, between)
     believed = sum_of_costs(instance, forms, inside, between)
-    types, moved = by_level(instance, tables)
+    types, moved = by_level(instance, tables, deadline)
     changed = sum(len(set(column)) > 1 for column in zip(*types, strict=True))
     notes = (
         f"HyPar counts {believed} bytes a step with one type a layer, {moved} with a type a level",
@@ -72,7 +75,7 @@ def levels_of(instance: Instance) -> int:
     return (instance.devices - 1).bit_length()
 
 
-def uniform_costs(instance: Instance) -> tuple[InsideCosts, BetweenCosts]:
+def uniform_costs(instance: Instance, deadline: Deadline = NEVER) -> tuple[InsideCosts, BetweenCosts]:
     """Return the bytes that all pairs of halves exchange in a step where layers keep their type at all levels.
 
     By layer and form, and by form edge and forms; each is rounded up once.
@@ -93,10 +96,12 @@ def uniform_costs(instance: Instance) -> tuple[InsideCosts, BetweenCosts]:
             (2**level * moved_bytes(instance, edge, source, form, shares[level], HALF) for level in depth), nothing
         )
 
-    return rounded(instance, inside, between)
+    return rounded(instance, inside, between, deadline)
 
 
-def by_level(instance: Instance, tables: Tables) -> tuple[tuple[tuple[int, ...], ...], int]:
+def by_level(
+    instance: Instance, tables: Tables, deadline: Deadline = NEVER
+) -> tuple[tuple[tuple[int, ...], ...], int]:
     """Return HyPar's own answer: the types of all layers at each level from the top, and the bytes of all pairs.
 
     ``tables`` say which types a layer may take. At every level the best types of that level alone are taken.
@@ -105,14 +110,14 @@ def by_level(instance: Instance, tables: Tables) -> tuple[tuple[tuple[int, ...],
     total = 0
     for level in range(levels_of(instance)):
         shares = [_split(instance, at, [row[at] for row in types]) for at in range(len(instance.layers))]
-        inside, between = _level_costs(instance, shares)
+        inside, between = _level_costs(instance, shares, deadline)
         chosen = least_forms(tables, inside, between)
         total += 2**level * sum_of_costs(instance, chosen, inside, between)
         types.append(tuple(0 if one is None else chosen[one] for one in instance.sources))
     return tuple(types), total
 
 
-def _level_costs(instance: Instance, shares: list[Share]) -> tuple[InsideCosts, BetweenCosts]:
+def _level_costs(instance: Instance, shares: list[Share], deadline: Deadline) -> tuple[InsideCosts, BetweenCosts]:
     """Return what one pair of halves exchanges at a level where it holds these shares of the layers."""
 
     def inside(layer: int, form: int) -> Fraction:
@@ -121,7 +126,7 @@ def _level_costs(instance: Instance, shares: list[Share]) -> tuple[InsideCosts, 
     def between(edge: FormEdge, source: int, form: int) -> Fraction:
         return moved_bytes(instance, edge, source, form, shares[edge.consumer], HALF)
 
-    return rounded(instance, inside, between)
+    return rounded(instance, inside, between, deadline)
 
 
 def _split(instance: Instance, layer: int, types: Sequence[int]) -> Share:

@@ -27,7 +27,7 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
     """
     if len(instance.goals) == 1:
         return solve(instance, limits)
-    began = time.monotonic()
+    began, limits = time.monotonic(), limits.begun()
     outcome = solve(instance, limits)
     claims: list[GoalClaim] = []
     notes = list(outcome.notes)
@@ -38,7 +38,7 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
             break
         instance = limited(instance, before, value, goal)
         # Nobody is told of the bounds of later goals, which are in other units.
-        last = solve(instance, replace(_left(limits, began), progress=lambda _: None))
+        last = solve(instance, replace(limits, progress=lambda _: None))
         value = last.objective
         if last.plan is None or value is None:
             notes.append(f"{goal}: stopped without a plan")
@@ -55,9 +55,3 @@ def limited(instance: Instance, before: Goal, value: int, goal: Goal) -> Instanc
     others = (limit for limit in instance.constraints.at_most if limit.goal is not before)
     constraints = replace(instance.constraints, at_most=(*others, GoalLimit(before, value)))
     return replace(with_constraints(instance, constraints), goals=(goal,))
-
-
-def _left(limits: Limits, began: float) -> Limits:
-    if limits.time_limit_s is None:
-        return limits
-    return replace(limits, time_limit_s=max(0.01, began + limits.time_limit_s - time.monotonic()))

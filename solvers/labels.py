@@ -7,7 +7,6 @@ first possible one for possible; where it is not, the labels list exactly the la
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 from formulation.certificate import Certificate, certifiable, fingerprint
 from formulation.certificate_labels import Labels, Runs
 from formulation.certificate_stages import slots_matter
-from formulation.groups import possible_groups
+from formulation.deadline import NEVER, Deadline, StoppedError
 from formulation.instance import Instance
 from formulation.outcome import Limits
 from formulation.plan import Plan
-from formulation.tables import build_tables
+from formulation.tables import all_tables
 from solvers.hybrid import stage_times
 from solvers.states.reach import StateReach
 from solvers.states.solver import Search, sizes_are_narrowed
@@ -28,15 +27,16 @@ from solvers.states.stage_table import StageTable
 from solvers.states.states import state_space
 
 
-def certify(instance: Instance, plan: Plan, objective: int) -> Certificate:
+def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
     """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.
 
     That is the least time of any plan, whatever demands and limits on goals the instance has: the objective itself
     where it has none and the plan is optimal. Raises ValueError, with the reason, where labels prove nothing about
-    the instance, and as ``solvers.states.states.state_space`` does.
+    the instance, and as ``solvers.states.states.state_space`` does. Raises StoppedError
+    after the deadline.
     Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal.
     """
-    search = search_of(instance)
+    search = search_of(instance, deadline)
     bound = objective
     if search.ask(objective - 1) is not False:
         search.run()
@@ -44,24 +44,24 @@ def certify(instance: Instance, plan: Plan, objective: int) -> Certificate:
     return Certificate(fingerprint(instance), plan, objective, bound, labels_below(search, bound - 1))
 
 
-def search_of(instance: Instance) -> Search:
+def search_of(instance: Instance, deadline: Deadline = NEVER) -> Search:
     """Return a search that sees times and memory only. Raises ValueError as :func:`certify`."""
     reason = certifiable(instance)
     if reason is not None:
         raise ValueError(reason)
     sizes = instance.constraints.devices_per_stage if sizes_are_narrowed(instance) else ()
-    limits = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
-    limits = replace(limits, pins=(), together=(), apart=(), no_cut=(), devices_per_stage=sizes)
-    instance = replace(instance, constraints=limits)
-    tables = build_tables(instance, possible_groups(instance))
-    return Search(state_space(tables), StageTable(stage_times(tables)), Limits(), time.monotonic())
+    rest = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
+    rest = replace(rest, pins=(), together=(), apart=(), no_cut=(), devices_per_stage=sizes)
+    tables = all_tables(replace(instance, constraints=rest), deadline)
+    limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
+    return Search(state_space(tables), StageTable(stage_times(tables)), limits)
 
 
 def labels_below(search: Search, threshold_ns: int, *, closed: bool = True) -> Labels:
     """Return the labels for a threshold that the search has answered with no."""
     reach = search.reach(threshold_ns, thorough=True, closed=closed)
     if reach is None:
-        raise ValueError("stopped while labels were made")
+        raise StoppedError
     if closed and reach.depth is not None:
         return labels_below(search, threshold_ns, closed=False)
     slots = range(len(reach.reached))

@@ -28,16 +28,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from formulation.deadline import in_time
 from formulation.evaluate import evaluate
 from formulation.groups import Group, line_group, line_places
 from formulation.instance import Instance
 from formulation.modes import modes
 from formulation.options import BoundaryCharge, Combine, Goal, Placement, StageTime
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import FORBIDDEN, Times, build_tables
 from solvers.blind import unseen
 from solvers.hybrid import StageTimes, best_forms, stage_times
+from solvers.search.stoppable import stoppable
 
 NAME = "line_dp"
 
@@ -47,6 +49,7 @@ Label = int
 """A link by its index in the tables, where the time of a stage depends on it; else 0 for every link."""
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return an optimal plan of the line, with proof OPTIMAL; UNKNOWN if stopped before the end.
 
@@ -56,13 +59,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Raises ValueError as :func:`solvers.hybrid.stage_times` does.
     Cost: O(devices**2 x layers**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
-    limits, start = limits or Limits(), time.perf_counter()
+    deadline, start = begin(limits).deadline, time.perf_counter()
     places = places_of(instance)
-    sweep = Sweep(stage_times(build_tables(instance, tuple(itertools.chain(*places.values())))), places)
-    for group in sorted(places):
-        late = limits.time_limit_s is not None and time.perf_counter() - start > limits.time_limit_s
-        if late or limits.stopped():
-            return Outcome(NAME, Proof.UNKNOWN, seconds=time.perf_counter() - start, notes=("stopped early",))
+    sweep = Sweep(stage_times(build_tables(instance, tuple(itertools.chain(*places.values())), deadline)), places)
+    for group in in_time(sorted(places), deadline):
         sweep.reach(group)
     value, plan = sweep.best()
     if instance.goals[0] is not Goal.BOTTLENECK:

@@ -31,7 +31,7 @@ from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.megatron_forms import megatron_forms
 from formulation.modes import Mode, in_words, modes
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import build_tables
 from solvers.naive_model_parallel import equal_parts
@@ -60,12 +60,11 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Ties go to the configuration tried first. ``limits`` bind between configurations. Cost: an evaluation for each
     of at most 4 * (divisors of the number of devices)**2 configurations.
     """
-    start, given = time.perf_counter(), limits or Limits()
+    deadline, start = begin(limits).deadline, time.perf_counter()
     best: tuple[Evaluation, Plan, Configuration] | None = None
     tried = kept = 0
     for configuration in configurations(instance):
-        spent = time.perf_counter() - start
-        if given.stopped() or (given.time_limit_s is not None and spent > given.time_limit_s):
+        if deadline.over():
             break
         plan = plan_of(instance, configuration)
         found = evaluate(instance, plan)

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.demands import with_layers
 from formulation.evaluate import evaluate
 from formulation.groups import line_group
@@ -60,13 +61,20 @@ def rounded(
     instance: Instance,
     inside: Callable[[int, int], Fraction],
     between: Callable[[FormEdge, int, int], Fraction],
+    deadline: Deadline = NEVER,
 ) -> tuple[InsideCosts, BetweenCosts]:
-    """Fill both tables of a planner's own costs, (layer, form) and (edge, form of source, form), rounding up."""
+    """Fill both tables of a planner's own costs, (layer, form) and (edge, form of source, form), rounding up.
+
+    Raises StoppedError after the deadline.
+    """
     return (
-        [[ceil_fraction(inside(layer, form)) for form in FORMS] for layer in range(len(instance.layers))],
+        [
+            [ceil_fraction(inside(layer, form)) for form in FORMS]
+            for layer in in_time(range(len(instance.layers)), deadline)
+        ],
         [
             [[ceil_fraction(between(edge, source, form)) for form in FORMS] for source in FORMS]
-            for edge in instance.form_edges
+            for edge in in_time(instance.form_edges, deadline)
         ],
     )
 

@@ -32,7 +32,7 @@ from formulation.evaluate import evaluate
 from formulation.groups import line_group
 from formulation.instance import Instance
 from formulation.modes import Mode
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.peers import ProfiledLayer, ProfiledModel
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import build_tables
@@ -44,6 +44,7 @@ from solvers.peers import pipedream_code, pipedream_paper
 from solvers.peers.pipedream_code import Level, PipeDreamStage
 from solvers.peers.pipedream_paper import Row
 from solvers.peers.pipedream_states import States, antichain_states
+from solvers.search.stoppable import stoppable
 from solvers.viterbi import best_forms
 
 NAME, NAME_OF_CODE = "pipedream", "pipedream_code"
@@ -53,31 +54,35 @@ MOST_STEPS = 10**11
 """Steps of a recurrence that are still begun: some minutes."""
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return the plan of the paper's recurrence, priced by the evaluator (proof FEASIBLE).
 
-    ``limits`` do not bind. Raises ValueError where the recurrence would take more than MOST_STEPS.
+    UNKNOWN if stopped. Raises ValueError where the recurrence would take more than MOST_STEPS.
     Cost: that of :func:`solvers.peers.pipedream_paper.optimise`.
     """
     start, levels = time.perf_counter(), levels_of(instance)
+    deadline = begin(limits).deadline
     _check_steps(sum(level.machines**2 for level in levels) * len(instance.layers) ** 3)
-    plan = pipedream_paper.optimise(row_of(instance), levels)
+    plan = pipedream_paper.optimise(row_of(instance), levels, deadline)
     spans = ((Span(first, stop), devices) for first, stop, devices in _flattened(plan.stages))
     return _outcome(NAME, instance, list(spans), plan.period_s, start)
 
 
+@stoppable(NAME_OF_CODE)
 def solve_code(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return the plan of the program, priced by the evaluator (proof FEASIBLE).
 
-    ``limits`` do not bind. Raises ValueError for a layer graph with more than MOST_STATES antichains, and where
+    UNKNOWN if stopped. Raises ValueError for a layer graph with more than MOST_STATES antichains, and where
     the recurrence would take more than MOST_STEPS.
     Cost: that of :func:`solvers.peers.pipedream_code.optimise_states`.
     """
     start, levels = time.perf_counter(), levels_of(instance)
     *below, top = (level.machines**2 * len(instance.layers) ** 2 for level in levels)
     _check_steps(sum(below) * len(instance.layers) + top)
+    deadline = begin(limits).deadline
     states = prefixes(antichain_states(profile_of(instance), MOST_STATES))
-    plan = pipedream_code.optimise_states(states, levels)
+    plan = pipedream_code.optimise_states(states, levels, deadline=deadline)
     ends = [0, *(mask.bit_count() for mask in states.layers)]
     spans = ((Span(ends[first], ends[stop]), devices) for first, stop, devices in _flattened(plan.stages))
     return _outcome(NAME_OF_CODE, instance, list(spans), plan.period_s, start)

@@ -28,24 +28,27 @@ from dataclasses import replace
 
 import numpy as np
 
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
 from formulation.options import BoundaryCharge, Combine, CostModel, StageTime
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Span
 from formulation.tables import FORBIDDEN, Times
 from formulation.units import Link, slowest
 from solvers.blind import unseen
 from solvers.flat import CountedStage, FlatView, flat_view, lay_on_line, slowest_link
+from solvers.search.stoppable import stoppable
 
 NAME = "pipepar"
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None, levels: int | None = None) -> Outcome:
     """Return PipePar's plan with proof FEASIBLE and without a bound; the notes say what F believed.
 
-    ``levels`` is 1 or 2; None takes 2 where :func:`suits_two_levels`. ``limits`` do not bind: nothing here is a
-    search. Raises ValueError for any other ``levels``, for 2 where servers are not alike, and as
+    ``levels`` is 1 or 2; None takes 2 where :func:`suits_two_levels`. UNKNOWN if stopped.
+    Raises ValueError for any other ``levels``, for 2 where servers are not alike, and as
     :func:`solvers.hybrid.stage_times` does. Cost: O(devices**2 x layers**2) numpy operations, and
     O(devices of a server**2 x layers**3) for the lower of two levels.
     """
@@ -54,7 +57,8 @@ def solve(instance: Instance, limits: Limits | None = None, levels: int | None =
         levels = 2 if suits_two_levels(instance) else 1
     if levels not in (1, 2):
         raise ValueError(f"levels is {levels}, expected 1 or 2")
-    believed, stages = _two_levels(instance) if levels == 2 else _one_level(instance)
+    deadline = begin(limits).deadline
+    believed, stages = _two_levels(instance, deadline) if levels == 2 else _one_level(instance, deadline)
     plan = lay_on_line(instance, stages)
     found = evaluate(instance, plan).objective
     notes = (f"levels: {levels}", f"the recurrence believes {believed} ns, the evaluator finds {found} ns")
@@ -78,9 +82,15 @@ class Level:
     """
 
     def __init__(
-        self, cost: CostModel, compute: list[Times], communication: list[Times], boundary: tuple[Times, Times]
+        self,
+        cost: CostModel,
+        compute: list[Times],
+        communication: list[Times],
+        boundary: tuple[Times, Times],
+        deadline: Deadline = NEVER,
     ) -> None:
         self.devices = len(compute) - 1
+        self._deadline = deadline
         self._compute, self._communication = compute, communication
         self._activation, self._gradient = boundary
         self._overlap = cost.stage_time is StageTime.OVERLAP
@@ -93,7 +103,7 @@ class Level:
         suffixes = self._suffix(end)
         options = [
             self._onward(self._stage_ns(n, end, inner=False), suffixes[self.devices - n], end).min(axis=1)
-            for n in range(1, self.devices + 1)
+            for n in in_time(range(1, self.devices + 1), self._deadline)
         ]
         return np.minimum.reduce(options)
 
@@ -118,7 +128,7 @@ class Level:
             done = np.full(end + 1, FORBIDDEN, dtype=np.int64)
             done[end] = 0
             values = [done]
-            for m in range(1, self.devices):
+            for m in in_time(range(1, self.devices), self._deadline):
                 options = [self._onward(stages[n - 1], values[m - n], end).min(axis=1) for n in range(1, m + 1)]
                 # One stage on all m devices always does, so F(k, m) is a real time for every k < end.
                 values.append(np.append(np.minimum.reduce(options), FORBIDDEN))
@@ -148,25 +158,25 @@ class Level:
         return np.where(np.tri(end, end + 1, dtype=bool), FORBIDDEN, times)
 
 
-def _one_level(instance: Instance) -> tuple[int, list[CountedStage]]:
+def _one_level(instance: Instance, deadline: Deadline) -> tuple[int, list[CountedStage]]:
     """Return F(0, M) over the slowest link of the cluster, and its stages."""
     total = len(instance.layers)
-    view = flat_view(instance, instance.devices, slowest_link(instance))
+    view = flat_view(instance, instance.devices, slowest_link(instance), deadline)
     level = _level(instance, view, [view.times.compute(kind) for kind in view.kinds])
     return int(level.least(total)[0]), [view.stage(span, n) for span, n in level.walk(0, total)]
 
 
-def _two_levels(instance: Instance) -> tuple[int, list[CountedStage]]:
+def _two_levels(instance: Instance, deadline: Deadline) -> tuple[int, list[CountedStage]]:
     """Return F(0, V) over servers, each as fast as F over its devices, and the stages on devices."""
     if not _equal_servers(instance):
         raise ValueError("two levels count devices of a server: all servers must have the same number of devices")
     total, inside = len(instance.layers), instance.servers[0].devices
-    view = flat_view(instance, inside, _slowest(_inner_links(instance)))
+    view = flat_view(instance, inside, _slowest(_inner_links(instance)), deadline)
     lower = _level(instance, view, [view.times.compute(kind) for kind in view.kinds])
     on_server = np.full((total, total + 1), FORBIDDEN, dtype=np.int64)
     for end in range(1, total + 1):
         on_server[:end, end] = lower.least(end)
-    wide = flat_view(instance, len(instance.servers), _slowest(_outer_links(instance)))
+    wide = flat_view(instance, len(instance.servers), _slowest(_outer_links(instance)), deadline)
     upper = _level(instance, wide, [-(-on_server // max(k, 1)) for k in range(wide.devices + 1)])
     stages: list[CountedStage] = []
     for span, servers in upper.walk(0, total):
@@ -179,7 +189,7 @@ def _two_levels(instance: Instance) -> tuple[int, list[CountedStage]]:
 
 def _level(instance: Instance, view: FlatView, compute: list[Times]) -> Level:
     moved = [view.times.communication[kind] for kind in view.kinds]
-    return Level(instance.cost, compute, moved, (view.activation, view.gradient))
+    return Level(instance.cost, compute, moved, (view.activation, view.gradient), view.tables.deadline)
 
 
 def _equal_servers(instance: Instance) -> bool:

@@ -38,26 +38,29 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from formulation.deadline import in_time
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
 from formulation.options import Combine
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Span
 from formulation.tables import FORBIDDEN, Times
 from solvers.blind import unseen
 from solvers.flat import FlatView, flat_view, lay_on_line, slowest_link
+from solvers.search.stoppable import stoppable
 
 NAME = "pipepar_listed"
 
 
+@stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return the listing's plan with proof FEASIBLE and without a bound; the notes say what it believed.
 
-    ``limits`` do not bind: nothing here is a search. Raises ValueError as :func:`solvers.hybrid.stage_times`.
+    UNKNOWN if stopped. Raises ValueError as :func:`solvers.hybrid.stage_times`.
     Cost: O(devices**2 x layers**2) numpy operations.
     """
     start = time.perf_counter()
-    view = flat_view(instance, instance.devices, slowest_link(instance))
+    view = flat_view(instance, instance.devices, slowest_link(instance), begin(limits).deadline)
     split = _table(view)
     stages = [view.stage(span, n) for span, n in _walk(split)]
     plan = lay_on_line(instance, stages)
@@ -81,7 +84,7 @@ def _table(view: FlatView) -> list[Split]:
     # Hybrid(k, end, m - n) by k: no layers left cost 0, layers left for no device are forbidden.
     rest = [nothing, *(np.append(hybrid[n][:, total], 0) for n in range(1, view.devices + 1))]
     table: list[Split] = []
-    for m in range(1, view.devices + 1):
+    for m in in_time(range(1, view.devices + 1), view.tables.deadline):
         options = np.stack([combine(hybrid[n], rest[m - n]) for n in range(1, m + 1)], axis=2)
         flat = options.reshape(total, -1)
         best = flat.argmin(axis=1)

@@ -7,19 +7,18 @@ families on memory and on alike servers keep the answer "no" short.
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
 
+from formulation.deadline import StoppedError, in_time
 from formulation.evaluate import evaluate
-from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.memory import in_flight, optimizer_bytes
 from formulation.options import Goal, Recompute
 from formulation.outcome import Limits
 from formulation.plan import Plan
-from formulation.tables import Tables, build_tables
+from formulation.tables import Tables, all_tables
 from solvers.cpsat.clocks import TIME_FAMILIES
 from solvers.cpsat.engine import found, make_solver, run
 from solvers.cpsat.families import Family
@@ -31,16 +30,14 @@ from solvers.cpsat.valid import floors, staircase
 from solvers.fitting import fitting_plans
 
 
-class StoppedError(Exception):
-    """A question was not answered within the limits."""
-
-
 @dataclass(slots=True)
 class Possible:
-    """Answers "is there a plan?" about variants of one instance, within limits that all questions share."""
+    """Answers "is there a plan?" about variants of one instance, within limits that all questions share.
+
+    The limits are begun.
+    """
 
     limits: Limits
-    began: float = field(default_factory=time.monotonic)
     questions: int = 0
     _known: list[Plan] = field(default_factory=list)
     _tables: dict[object, Tables] = field(default_factory=dict)
@@ -54,12 +51,12 @@ class Possible:
         rule broken. Cost: one model and one search; tables are shared by variants that differ in memory only. A
         plan of an earlier answer, or a simple one that fits, saves both.
         """
-        if self.over():
-            raise StoppedError
+        self.limits.deadline.check()
         self.questions += 1
         if instance.constraints.memory and least_total_bytes(instance) > total_capacity_bytes(instance):
             return None
-        for plan in itertools.chain(reversed(self._known), fitting_plans(instance, thorough=likely)):
+        simple = itertools.chain(reversed(self._known), fitting_plans(instance, thorough=likely))
+        for plan in in_time(simple, self.limits.deadline):
             if evaluate(instance, plan).feasible:
                 return self._remember(plan)
         tables = self._tables_of(instance)
@@ -67,7 +64,7 @@ class Possible:
         families = [family for family in FAMILIES if timed or family not in TIME_FAMILIES]
         memory = Family(101, "staircase", staircase(floors(tables)))
         v = build_model(tables, None, [*families, memory, Family(103, "alike", post_alike)])
-        status = run(solver := make_solver(self.limits, self.left_s()), v.model, self.over)
+        status = run(solver := make_solver(self.limits), v.model, self.limits.deadline.over)
         if status == cp_model.INFEASIBLE:
             return None
         if not found(status):
@@ -85,21 +82,7 @@ class Possible:
 
     def share(self, parts: int) -> Possible:
         """Return one that has only this part of the time that is left; what they learn, they share."""
-        left = self.left_s()
-        if left is None:
-            return self
-        until = time.monotonic() - self.began + left / parts
-        return replace(self, limits=replace(self.limits, time_limit_s=until))
-
-    def left_s(self) -> float | None:
-        """Return the seconds that are left; None: any number."""
-        limit = self.limits.time_limit_s
-        return None if limit is None else self.began + limit - time.monotonic()
-
-    def over(self) -> bool:
-        """Tell whether the limits forbid a further question."""
-        left = self.left_s()
-        return self.limits.stopped() or (left is not None and left <= 0)
+        return replace(self, limits=self.limits.share(parts))
 
     def _tables_of(self, instance: Instance) -> Tables:
         """Return tables for an instance, the same for all with these groups: times depend on no other demand."""
@@ -109,8 +92,8 @@ class Possible:
         modes = (sizes, constraints.tensor_parallel_degrees, constraints.recompute)
         key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers)
         if key not in self._tables:
-            self._tables[key] = build_tables(instance, possible_groups(instance))
-        return replace(self._tables[key], instance=instance)
+            self._tables[key] = all_tables(instance, self.limits.deadline)
+        return replace(self._tables[key], instance=instance, deadline=self.limits.deadline)
 
 
 def least_total_bytes(instance: Instance) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from formulation.deadline import in_time
 from formulation.forms import forms_on
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables
@@ -58,6 +59,7 @@ class Thrift:
 
         Cost: O(layers x 3**live x labels**2) steps in Python; few labels survive in practice, as those go that
         cannot end within both limits even if every later layer took its least of each.
+        Raises StoppedError after the deadline of the tables.
         """
         compute = int(self._tables.compute[kind, span.first : span.stop].sum())
         overlap = self._tables.instance.cost.stage_time is StageTime.OVERLAP
@@ -68,7 +70,7 @@ class Thrift:
         states: _States = {(): [_Label(0, 0, 0, 0, None)]}
         live: list[int] = []
         more_time, more_held = self._least_behind(slot, kind)
-        for layer in span.layers:
+        for layer in in_time(span.layers, self._tables.deadline):
             later_time = int(more_time[layer + 1] - more_time[span.stop])
             later_held = int(more_held[layer + 1] - more_held[span.stop])
             kept = [*live, layer] if self._tables.instance.layers[layer].split is not Split.FOLLOW else live

@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from formulation.evaluate import Evaluation, evaluate
-from formulation.outcome import Outcome
+from formulation.outcome import Outcome, Proof
 from ingest.plan_file import plan_to_dict, write_plan
 from scenarios import output
 from scenarios.certifying import refuse_uncertifiable, save_certificate
 from scenarios.double_checking import checks_to_list, double_checked, notes
 from scenarios.explaining import explanation_of, explanation_rows, explanation_to_dict
-from scenarios.failures import InputError, output_path
+from scenarios.failures import InputError, OutOfTimeError, output_path
 from scenarios.running import MAIN_SOLVER
 from scenarios.task import EXIT_CODES, Task, open_task
 
 if TYPE_CHECKING:
+    from formulation.instance import Instance
     from solvers.double_check.routes import Check
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and show the outcome; return the exit code of its proof."""
     out, proof = output_path(arguments.out), output_path(arguments.certificate)
-    task = open_task(arguments)
+    try:
+        task = open_task(arguments, timed=True)
+    except OutOfTimeError as error:
+        unknown = Outcome(error.solver, Proof.UNKNOWN, seconds=error.seconds, notes=(str(error),))
+        arguments.reply.put(outcome_to_dict(arguments.scenario.name, unknown))
+        raise
     refuse_uncertifiable(task, proof)
-    began = time.monotonic()
     try:
         outcome = task.search(task.solver, cross_check=arguments.cross_check and task.solver == MAIN_SOLVER)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
-    outcome, checks = _double_checked(task, outcome, began, wanted=arguments.double_check)
+    outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
     failure = _save(task, outcome, evaluation, out) or save_certificate(task, outcome, proof)
     explanation = explanation_of(task, outcome)
     if arguments.json:
+        priced = None if evaluation is None else (task.instance, evaluation)
         why = {} if explanation is None else {"explanation": explanation_to_dict(explanation)}
         again = {} if checks is None else {"double_check": checks_to_list(checks)}
-        arguments.reply.put(outcome_to_dict(task, outcome, evaluation) | again | why)
+        arguments.reply.put(outcome_to_dict(task.scenario.name, outcome, priced) | again | why)
     else:
         _show(task, outcome, evaluation, [] if explanation is None else explanation_rows(explanation))
     if failure is not None:
@@ -48,30 +53,30 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[outcome.proof]
 
 
-def outcome_to_dict(task: Task, outcome: Outcome, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Return an outcome as plain data: the plan as in a plan file, and the solver's claim."""
+def outcome_to_dict(
+    name: str, outcome: Outcome, priced: tuple[Instance, Evaluation] | None = None
+) -> dict[str, Any]:
+    """Return an outcome as plain data: the plan (``priced`` on its instance) as in a plan file, and the claim."""
     content: dict[str, Any] = {"stages": []}
-    if outcome.plan is not None and evaluation is not None:
-        content = plan_to_dict(task.instance, outcome.plan, evaluation)
+    if outcome.plan is not None and priced is not None:
+        content = plan_to_dict(priced[0], outcome.plan, priced[1])
     return content | {
-        "scenario": task.scenario.name,
+        "scenario": name,
         "solver": outcome.solver,
         "proof": str(outcome.proof),
         "objective": outcome.objective,
         "bound": outcome.bound,
-        "gap": outcome.gap if evaluation is not None and evaluation.feasible else None,
+        "gap": outcome.gap if priced is not None and priced[1].feasible else None,
         "seconds": outcome.seconds,
         "notes": list(outcome.notes),
     }
 
 
-def _double_checked(
-    task: Task, outcome: Outcome, began: float, *, wanted: bool
-) -> tuple[Outcome, list[Check] | None]:
+def _double_checked(task: Task, outcome: Outcome, *, wanted: bool) -> tuple[Outcome, list[Check] | None]:
     """Ask the other routes if that was asked for, and note their answers. Raises ClaimFailedError."""
     if not wanted:
         return outcome, None
-    checks = double_checked(task, outcome, time.monotonic() - began)
+    checks = double_checked(task, outcome)
     return replace(outcome, notes=(*outcome.notes, *notes(checks))), checks
 
 

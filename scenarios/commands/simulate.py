@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from formulation.evaluate import Evaluation, evaluate
@@ -17,7 +18,7 @@ from scenarios.best_order import BestOrder, order_rows, order_to_dict, search_or
 from scenarios.commands import compare
 from scenarios.drawing import Targets, targets_of, write_files
 from scenarios.exit_codes import ExitCode
-from scenarios.failures import InputError, reading
+from scenarios.failures import InputError, OutOfTimeError, reading
 from scenarios.orders import Order, order_of
 from scenarios.reply import Reply
 from scenarios.running import MAIN_SOLVER, contradiction
@@ -34,7 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Find or read the plan, run it, write and show what was asked for; return the exit code."""
     targets = targets_of(arguments.out, arguments.trace, arguments.svg, arguments.png)
     order, reply = order_of(arguments), arguments.reply
-    task = open_task(arguments)
+    try:
+        task = open_task(arguments, timed=True)
+    except OutOfTimeError as error:
+        unknown = Outcome(error.solver, Proof.UNKNOWN, notes=(str(error),))
+        reply.put(_nothing(arguments.scenario.name, unknown))
+        raise
     plan, outcome = _given(task, arguments.plan) if arguments.plan else _solved(task, arguments)
     evaluation = None if plan is None else evaluate(task.instance, plan)
     if plan is None or evaluation is None or evaluation.objective is None:
@@ -131,6 +137,19 @@ def _write(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
     return None
 
 
+def _nothing(name: str, outcome: Outcome | None, broken: Sequence[str] = ()) -> dict[str, Any]:
+    """Return as plain data that nothing was run, what was claimed and which rules a given plan breaks."""
+    claim = {
+        "solver": outcome.solver if outcome else None,
+        "proof": str(outcome.proof) if outcome else None,
+        "objective": None,
+        "bound": outcome.bound if outcome else None,
+        "notes": list(outcome.notes) if outcome else [],
+        "broken_rules": list(broken),
+    }
+    return {"format": "pipecut simulation", "scenario": name, "claim": claim}
+
+
 def _show_nothing(
     task: Task,
     outcome: Outcome | None,
@@ -146,17 +165,8 @@ def _show_nothing(
         output.remark(f"{path}: not written, as there is no plan to run")
     if reply.wanted:
         broken = [f"{one.rule}: {one.message}" for one in evaluation.violations] if evaluation else []
-        claim = {
-            "solver": outcome.solver if outcome else None,
-            "proof": str(outcome.proof) if outcome else None,
-            "objective": None,
-            "bound": outcome.bound if outcome else None,
-            "notes": list(outcome.notes) if outcome else [],
-            "broken_rules": broken,
-        }
         searched = {} if best is None else {"order": order_to_dict(best)}
-        head = {"format": "pipecut simulation", "scenario": task.scenario.name}
-        reply.put(head | {"claim": claim} | searched)
+        reply.put(_nothing(task.scenario.name, outcome, broken) | searched)
     elif outcome is not None:
         output.show(claim_lines(task.instance, outcome, evaluation), *order_lines(best))
     else:

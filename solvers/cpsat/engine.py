@@ -12,8 +12,8 @@ from formulation.outcome import Limits
 POLL_S = 0.05
 
 
-def make_solver(limits: Limits, seconds: float | None) -> cp_model.CpSolver:
-    """Set up CP-SAT without its presolve.
+def make_solver(limits: Limits) -> cp_model.CpSolver:
+    """Set up CP-SAT without its presolve, for as long as limits that are begun leave.
 
     google/or-tools#5293 and #5274: in 9.15 presolve can certify wrong optima on one-hot groups with linear
     rows, which is the shape of this model. With the threshold fixed proofs come no later without it: the model
@@ -25,6 +25,7 @@ def make_solver(limits: Limits, seconds: float | None) -> cp_model.CpSolver:
     solver.parameters.cp_model_presolve = False
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.catch_sigint_signal = False
+    seconds = limits.deadline.left_s()
     if seconds is not None:
         solver.parameters.max_time_in_seconds = max(0.01, seconds)
     return solver

@@ -8,11 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from formulation.groups import possible_groups
 from formulation.instance import Instance
-from formulation.outcome import Limits, Outcome
+from formulation.outcome import Limits, Outcome, begin
 from formulation.plan import Plan
-from formulation.tables import build_tables
+from formulation.tables import all_tables
 from solvers.cpsat.bounds import ceiling, lower_bound
 from solvers.cpsat.families import Family
 from solvers.cpsat.model import FAMILIES, build_model
@@ -20,10 +19,12 @@ from solvers.cpsat.reading import read_plan
 from solvers.cpsat.search import Question, Search
 from solvers.cpsat.start import first_plan
 from solvers.cpsat.valid import floors, redundant_families
+from solvers.search.stoppable import stoppable
 
 NAME = "cpsat"
 
 
+@stoppable(NAME, best=True)
 def solve(
     instance: Instance,
     limits: Limits | None = None,
@@ -35,14 +36,14 @@ def solve(
     ``families`` are the constraints that say what a plan is and costs; ``start`` a plan to begin with, which must
     keep every rule (default: the solver's own first plan).
     """
-    began = time.monotonic()
-    tables = build_tables(instance, possible_groups(instance))
+    began_s, limits = time.monotonic(), begin(limits)
+    tables = all_tables(instance, limits.deadline)
     posted = (*families, *redundant_families(tables))
     return Search(
         instance=instance,
         question=Question(lambda threshold: build_model(tables, threshold, posted), read_plan),
-        limits=limits or Limits(),
-        began=began,
+        limits=limits,
+        began_s=began_s,
         plan=start or first_plan(tables),
         lower=lower_bound(tables, floors(tables)),
         upper=ceiling(tables) + 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from formulation.deadline import in_time
 from formulation.tables import Tables
 from solvers.cpsat.bounds import stage_threshold_ns, thresholds_of
 from solvers.cpsat.clocks import TIME_FAMILIES
@@ -28,14 +29,15 @@ def build_model(
     """Post the families to a new model that asks for a plan whose first goal is at most ``threshold`` (None: any).
 
     With ``names`` every constraint is called ``family[index]``, for reading an exported model; naming takes
-    longer than building. Cost: O(slots x layers x kinds) clauses.
+    longer than building. Raises StoppedError after the deadline of the tables.
+    Cost: O(slots x layers x kinds) clauses.
     """
     instance = tables.instance
     slots = min(len(instance.layers), instance.devices)
     limits = thresholds_of(instance, threshold)
     v = make_variables(tables, limits, stage_threshold_ns(tables, limits), slots, layered=layered)
     for family in families:
-        for index, constraint in family.post(v):
+        for index, constraint in in_time(family.post(v), tables.deadline):
             if names:
                 constraint.with_name(f"{family.name}[{','.join(map(str, index))}]")
     return v

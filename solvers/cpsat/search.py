@@ -8,13 +8,15 @@ numbers, so the search ends.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
@@ -51,26 +53,30 @@ class Search:
     instance: Instance
     question: Question
     limits: Limits
-    began: float
     plan: Plan | None
     lower: int
     upper: int
     steps: int = 0
+    began_s: float = field(default_factory=time.monotonic)
 
     def outcome(self, solver: str) -> Outcome:
-        """Search, and say what came of it. The objective is the evaluator's price of the plan."""
+        """Search, and say what came of it. The objective is the evaluator's price of the plan.
+
+        A model that is not finished in time leaves everything as it was before its question.
+        """
         if self.plan is not None:
             self.upper = price_of(self.instance, self.plan)
-        self._search()
-        if self.plan is not None and self.lower >= self.upper:
-            self._tidy()
+        with contextlib.suppress(StoppedError):
+            self._search()
+            if self.plan is not None and self.lower >= self.upper:
+                self._tidy()
         return Outcome(
             solver=solver,
             proof=self._proof(),
             plan=self.plan,
             objective=None if self.plan is None else self.upper,
             bound=None if self._proof() is Proof.INFEASIBLE else self.lower,
-            seconds=time.monotonic() - self.began,
+            seconds=time.monotonic() - self.began_s,
             notes=(f"{self.steps} thresholds asked",),
         )
 
@@ -81,7 +87,7 @@ class Search:
 
     def _search(self) -> None:
         self._tell()
-        while self.lower < self.upper and not self._over():
+        while self.lower < self.upper and not self.limits.deadline.over():
             threshold = self._next_threshold()
             status, plan = self._ask(threshold)
             if status == cp_model.INFEASIBLE:
@@ -111,9 +117,8 @@ class Search:
 
     def _ask(self, threshold: int) -> tuple[cp_model.CpSolverStatus, Plan | None]:
         v = self.question.build(threshold)
-        limit = self.limits.time_limit_s
-        solver = make_solver(self.limits, None if limit is None else self.began + limit - time.monotonic())
-        status = run(solver, v.model, self._over)
+        solver = make_solver(self.limits)
+        status = run(solver, v.model, self.limits.deadline.over)
         return status, self.question.read(v, solver) if found(status) else None
 
     def _take(self, plan: Plan, threshold: int) -> None:
@@ -132,17 +137,12 @@ class Search:
         """
         v = self.question.build(self.upper)
         v.model.minimize(untidiness(v))
-        solver = make_solver(self.limits, None)
+        solver = make_solver(self.limits)
         solver.parameters.max_deterministic_time = TIDY_WORK
-        status = run(solver, v.model, self._over)
+        status = run(solver, v.model, self.limits.deadline.over)
         plan = self.question.read(v, solver) if found(status) else None
         if plan is not None:
             self._take(plan, self.upper)
-
-    def _over(self) -> bool:
-        limit = self.limits.time_limit_s
-        late = limit is not None and time.monotonic() >= self.began + limit
-        return late or self.limits.stopped()
 
     def _tell(self) -> None:
         self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from formulation.deadline import in_time
 from formulation.memory_tables import MemoryTables, memory_tables
 from formulation.tables import Times
 from solvers.hybrid import StageTimes
@@ -52,13 +53,15 @@ class StageLimits:
     def _in_time(self, threshold_ns: int) -> Times:
         """Return ends by time for all kinds; of the last threshold they are remembered."""
         if self._timely is None or self._timely[0] != threshold_ns:
-            self._timely = (threshold_ns, _ends((row <= threshold_ns for row in self.times.time), self.total))
+            rows = in_time(self.times.time, self.times.tables.deadline)
+            self._timely = (threshold_ns, _ends((row <= threshold_ns for row in rows), self.total))
         return self._timely[1]
 
     def _in_memory(self, held: MemoryTables, slot: int, kind: int) -> Times:
         copies, kept, stashed = held.copies(slot), held.kept(slot), held.stashed(slot, kind)
         key = (kind, copies, kept)
         if key not in self._roomy:
+            self.times.tables.deadline.check()
             parts = (held.optimizer, held.weights, held.stash)
             fixed, weights, stash = (_prefix(held.least(part, kind)) for part in parts)
             summed = fixed + copies * weights + stashed * stash

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-from formulation.groups import possible_groups
 from formulation.instance import Instance
-from formulation.outcome import Limits, Outcome
-from formulation.tables import build_tables
+from formulation.outcome import Limits, Outcome, begin
+from formulation.tables import all_tables
 from solvers.cpsat import layered
 from solvers.cpsat.bounds import ceiling, lower_bound
 from solvers.cpsat.model import build_model
@@ -19,10 +17,12 @@ from solvers.cpsat.stages import applies, stage_families
 from solvers.cpsat.valid import floors
 from solvers.cpsat.warm_start import best_start, moderate_space, start_of_a_neighbour
 from solvers.hybrid import stage_times
+from solvers.search.stoppable import stoppable
 
 NAME = "cpsat_stages"
 
 
+@stoppable(NAME, best=True)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the best plan and prove it with stage times of the dynamic programme.
 
@@ -30,10 +30,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     single layers, the layered model is used instead, and the outcome says so. Raises ValueError as
     ``solvers.hybrid.stage_times`` does.
     """
-    began = time.monotonic()
-    tables = build_tables(instance, possible_groups(instance))
+    began_s, limits = time.monotonic(), begin(limits)
+    tables = all_tables(instance, limits.deadline)
     if not applies(tables):
-        start = start_of_a_neighbour(instance, _over(limits or Limits(), began))
+        start = start_of_a_neighbour(instance, limits)
         outcome = layered.solve(instance, limits, start=start)
         return replace(outcome, solver=NAME, notes=(*outcome.notes, "layered model: stages are not independent"))
     stages = Stages(stage_times(tables))
@@ -46,17 +46,9 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
             stages.read,
             stages.objective_values(),
         ),
-        limits=limits or Limits(),
-        began=began,
-        plan=best_start(instance, stages, _over(limits or Limits(), began), space),
+        limits=limits,
+        began_s=began_s,
+        plan=best_start(instance, stages, limits, space),
         lower=lower_bound(tables, floors(tables)),
         upper=ceiling(tables) + 1,
     ).outcome(NAME)
-
-
-def _over(limits: Limits, began: float) -> Callable[[], bool]:
-    def over() -> bool:
-        late = limits.time_limit_s is not None and time.monotonic() - began > limits.time_limit_s
-        return late or limits.stopped()
-
-    return over

@@ -19,11 +19,12 @@ constant of the slot, which keeps memory limits linear.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from formulation.deadline import in_time
 from formulation.forms import forms_on
 from formulation.layers import Split
 from formulation.options import Goal
@@ -96,12 +97,17 @@ def make_variables(
     """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold.
 
     Without ``layered`` there are no variables for kinds and forms of single layers (stage tables stand for them).
+    Raises StoppedError after the deadline of the tables.
     """
+
+    def timed(number: int) -> Iterator[int]:
+        return in_time(range(number), tables.deadline)
+
     model = cp_model.CpModel()
     total, kinds, links = len(tables.instance.layers), len(tables.kinds), range(len(tables.links))
     always, never = model.new_constant(1), model.new_constant(0)
     starts = [
-        [model.new_bool_var(f"starts[{k},{i}]") for i in range(total - 1)] + [always, always] for k in range(slots)
+        [model.new_bool_var(f"starts[{k},{i}]") for i in range(total - 1)] + [always, always] for k in timed(slots)
     ]
     return Variables(
         model=model,
@@ -110,12 +116,12 @@ def make_variables(
         threshold_ns=threshold_ns,
         slots=slots,
         starts=starts,
-        runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in range(slots)],
+        runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in timed(slots)],
         kind=[[model.new_bool_var(f"kind[{k},{c}]") for c in range(kinds)] for k in range(slots)],
         layer_kind=[
-            [model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in range(total * layered)
+            [model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total * layered)
         ],
-        state=[_states(model, tables, layer, threshold_ns) for layer in range(total * layered)],
+        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total * layered)],
         cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
         touches=[
             [model.new_bool_var(f"touches[{k},{s}]") for s in range(len(tables.instance.servers))]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
-from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.outcome import Limits
 from formulation.plan import Plan, Span, Stage
-from formulation.tables import Tables, build_tables
+from formulation.tables import Tables, all_tables
 from solvers import line_dp
 from solvers.cpsat.bounds import ceiling_ns, lower_bound_ns
 from solvers.cpsat.stage_plans import Stages
@@ -29,20 +29,23 @@ MODERATE_STATES = 5_000
 """States of devices up to which the model gets their labels."""
 
 
-def start_of_a_neighbour(instance: Instance, over: Callable[[], bool]) -> Plan | None:
+def start_of_a_neighbour(instance: Instance, limits: Limits) -> Plan | None:
     """Return a first plan for an instance whose stages are not independent: that of one where they are.
 
     The neighbour charges links instead of receivers, and is judged by the slowest stage whatever this instance is
-    judged by. Its plan is a hint and no more; None if it breaks a rule here, or if demands speak of single layers.
+    judged by. Its plan is a hint and no more; None if it breaks a rule here, if demands speak of single layers, or
+    if there is no time for it.
     """
     cost = replace(instance.cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
-    limits = replace(instance.constraints, at_most=())
-    neighbour = replace(instance, cost=cost, constraints=limits, goals=(Goal.BOTTLENECK,))
-    tables = build_tables(neighbour, possible_groups(neighbour))
-    if not applies(tables):
-        return None
-    stages = Stages(stage_times(tables))
-    plan = best_start(neighbour, stages, over, moderate_space(stages))
+    unlimited = replace(instance.constraints, at_most=())
+    neighbour = replace(instance, cost=cost, constraints=unlimited, goals=(Goal.BOTTLENECK,))
+    plan = None
+    with contextlib.suppress(StoppedError):
+        tables = all_tables(neighbour, limits.deadline)
+        if not applies(tables):
+            return None
+        stages = Stages(stage_times(tables))
+        plan = best_start(neighbour, stages, limits, moderate_space(stages))
     return plan if plan is not None and evaluate(instance, plan).feasible else None
 
 
@@ -55,16 +58,14 @@ def moderate_space(stages: StageTable) -> StateSpace | None:
     return space if len(space.states) <= MODERATE_STATES else None
 
 
-def best_start(
-    instance: Instance, stages: Stages, over: Callable[[], bool], space: StateSpace | None = None
-) -> Plan | None:
+def best_start(instance: Instance, stages: Stages, limits: Limits, space: StateSpace | None = None) -> Plan | None:
     """Return the best of some plans that keep every rule; None if there is none among them.
 
     With the device states of the instance it is the best plan that their dynamic programme finds in time.
     """
     first = first_plan(stages.tables)
     if space is not None:
-        search = Search(space, stages, Limits(stopped=over), time.monotonic())
+        search = Search(space, stages, replace(limits, progress=lambda _: None))
         if first is not None:
             search.plan, search.upper = first, evaluate(instance, first).objective or 0
         search.run()
@@ -72,10 +73,10 @@ def best_start(
     line = stages
     if instance.constraints.placement is not Placement.LINE:
         ordered = replace(instance, constraints=replace(instance.constraints, placement=Placement.LINE))
-        line = Stages(stage_times(build_tables(ordered, possible_groups(ordered))))
+        line = Stages(stage_times(all_tables(ordered, limits.deadline)))
     dearest = None if first is None else evaluate(instance, first).objective
     exact = stages.limits.held is None
-    on_line = line_dp.solve(instance).plan if exact else line_plan(line, dearest, over)
+    on_line = line_dp.solve(instance, limits).plan if exact else line_plan(line, dearest, limits.deadline.over)
     candidates = [plan for plan in (first, on_line) if plan is not None]
     priced = [(evaluate(instance, plan), plan) for plan in candidates]
     kept = [(found.objective or 0, plan) for found, plan in priced if found.feasible]

@@ -9,29 +9,27 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
-from formulation.groups import possible_groups
 from formulation.outcome import Limits
-from formulation.tables import build_tables
+from formulation.tables import all_tables
 from solvers.cpsat.model import FAMILIES
 from solvers.cpsat.valid import redundant_families
 from solvers.cpsat.variables import Variables
 from solvers.double_check.claim import Answer, Claim, Verdict
-from solvers.double_check.question import ask_cpsat, build, control, start
+from solvers.double_check.question import ask_cpsat, build, control
 
 
 def ask(claim: Claim, limits: Limits) -> Answer:
     """Ask both cases, and for the plan itself. Cost: as the last question of the search, at most twice."""
-    clock = start(limits)
-    tables = build_tables(claim.instance, possible_groups(claim.instance))
+    tables = all_tables(claim.instance, limits.deadline)
     families = (*FAMILIES, *redundant_families(tables))
     for case in (0, 1):
         v = build(claim, tables, families)
         name, literal = split_on(v)
         v.model.add(literal == case)
-        answer = ask_cpsat(claim, v, clock, f"the case {name} = {case}")
+        answer = ask_cpsat(claim, v, limits, f"the case {name} = {case}")
         if answer.verdict is not Verdict.AGREED:
             return answer
-    return control(claim, tables, clock)
+    return control(claim, tables, limits)
 
 
 def split_on(v: Variables) -> tuple[str, cp_model.IntVar]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from formulation.certificate import CertificateError, certifiable, verify
 from formulation.outcome import Limits
-from solvers.double_check.background import in_background
 from solvers.double_check.claim import Answer, Claim, Verdict
-from solvers.double_check.question import start
 from solvers.labels import certify
+from solvers.search.background import in_background
 
 
 def ask(claim: Claim, limits: Limits) -> Answer:
-    """Make and verify a certificate. Neither can be stopped: where time runs out they are left to themselves."""
+    """Make and verify a certificate. What cannot be stopped is left to itself where time runs out."""
     plan, objective = claim.plan, claim.objective
     if plan is None or objective is None:
         return Answer(Verdict.NOT_APPLICABLE, "a certificate is about a plan, the claim is that there is none")
@@ -25,7 +24,7 @@ def ask(claim: Claim, limits: Limits) -> Answer:
 
     def work() -> Answer:
         try:
-            certificate = certify(claim.instance, plan, objective)
+            certificate = certify(claim.instance, plan, objective, limits.deadline)
         except ValueError as error:
             return Answer(Verdict.NOT_APPLICABLE, str(error))
         try:
@@ -36,4 +35,4 @@ def ask(claim: Claim, limits: Limits) -> Answer:
             return Answer(Verdict.AGREED)
         return Answer(Verdict.INCONCLUSIVE, f"labels prove no more than {claim.words(certificate.bound)}")
 
-    return in_background(work, start(limits).over) or Answer(Verdict.OUT_OF_TIME, "stopped before its end")
+    return in_background(work, limits.deadline.over) or Answer(Verdict.OUT_OF_TIME, "stopped before its end")

@@ -13,7 +13,6 @@ from dataclasses import replace
 from formulation.instance import Instance
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from solvers.double_check.claim import Answer, Ask, Claim, Verdict, refuted_by, refutes
-from solvers.double_check.question import start
 
 Solve = Callable[[Instance, Limits], Outcome]
 
@@ -24,14 +23,13 @@ def route(name: str, load: Callable[[], Solve]) -> Ask:
     def ask(claim: Claim, limits: Limits) -> Answer:
         if claim.solver == name:
             return Answer(Verdict.NOT_APPLICABLE, "the claim is its own")
-        clock = start(limits)
         try:
             second = checked(claim.instance, load()(claim.instance, replace(limits, progress=lambda _: None)))
         except ValueError as error:
             return Answer(Verdict.NOT_APPLICABLE, str(error))
         except FalseClaimError as error:
             return Answer(Verdict.DISAGREED, f"its own claim fails its check: {error}")
-        return compare(claim, second, late=clock.over())
+        return compare(claim, second, late=limits.deadline.over())
 
     return ask
 

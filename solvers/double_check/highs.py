@@ -18,17 +18,16 @@ from ortools.math_opt.python import mathopt
 from ortools.sat.python import cp_model
 
 from formulation.evaluate import evaluate
-from formulation.groups import possible_groups
 from formulation.outcome import Limits
 from formulation.plan import Plan
-from formulation.tables import Tables, build_tables
+from formulation.tables import Tables, all_tables
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.reading import read_plan
 from solvers.cpsat.valid import redundant_families
-from solvers.double_check.background import in_background
 from solvers.double_check.claim import Answer, Claim, Verdict, refuted_by, refutes
 from solvers.double_check.milp import Milp, UntranslatableError, translate
-from solvers.double_check.question import Clock, build, hold, start
+from solvers.double_check.question import build, hold
+from solvers.search.background import in_background
 
 TOLERANCE = 1e-9
 """By how much a scaled row may be off, and a Boolean differ from 0 or 1."""
@@ -41,28 +40,27 @@ def ask(claim: Claim, limits: Limits) -> Answer:
     """Ask HiGHS for a plan that the claim excludes, and whether it lets the claim's plan be."""
     if not model_builder.Solver("HIGHS").solver_is_supported():
         return Answer(Verdict.NOT_APPLICABLE, "this OR-Tools comes without HiGHS")
-    clock = start(limits)
-    tables = build_tables(claim.instance, possible_groups(claim.instance))
+    tables = all_tables(claim.instance, limits.deadline)
     v = build(claim, tables, (*FAMILIES, *redundant_families(tables)))
     try:
-        result = solve(v.model, clock)
+        result = solve(v.model, limits)
     except UntranslatableError as error:
         return Answer(Verdict.NOT_APPLICABLE, str(error))
     if result is not None and impossible(result):
-        return _control(claim, tables, clock)
+        return _control(claim, tables, limits)
     if result is None or not result.has_primal_feasible_solution():
         return _no_answer(result)
     plan = read_plan(v, cast(cp_model.CpSolver, Values(result)))
     return refuted_by(claim, plan, "HiGHS") if refutes(claim, plan) else _beside(claim, plan)
 
 
-def _control(claim: Claim, tables: Tables, clock: Clock) -> Answer:
+def _control(claim: Claim, tables: Tables, limits: Limits) -> Answer:
     if claim.plan is None:
         return Answer(Verdict.AGREED)
     v = build_model(tables, claim.objective, FAMILIES)
     if hold(v, claim.plan) is not None:
         return Answer(Verdict.INCONCLUSIVE, "the model does not know the claim's plan")
-    result = solve(v.model, clock)
+    result = solve(v.model, limits)
     if result is not None and impossible(result):
         return Answer(Verdict.INCONCLUSIVE, "says no, but to the claim's own plan as well")
     if result is None or not result.has_primal_feasible_solution():
@@ -94,23 +92,23 @@ def impossible(result: Result) -> bool:
     )
 
 
-def solve(model: cp_model.CpModel, clock: Clock) -> Result | None:
-    """Run HiGHS on a CP-SAT model until the clock is over; None if it was left behind.
+def solve(model: cp_model.CpModel, limits: Limits) -> Result | None:
+    """Run HiGHS on a CP-SAT model until the deadline; None if it was left behind.
 
     Raises UntranslatableError.
     """
 
     def work() -> Result:
         translated = mathopt.Model.from_model_proto(_proto(translate(model)))
-        return mathopt.solve(translated, mathopt.SolverType.HIGHS, params=_parameters(clock))
+        return mathopt.solve(translated, mathopt.SolverType.HIGHS, params=_parameters(limits))
 
-    return in_background(work, clock.over)
+    return in_background(work, limits.deadline.over)
 
 
-def _parameters(clock: Clock) -> mathopt.SolveParameters:
+def _parameters(limits: Limits) -> mathopt.SolveParameters:
     # The threads of HiGHS are a global of the process and stay as they are.
-    parameters = mathopt.SolveParameters(enable_output=False, random_seed=clock.limits.seed)
-    left = clock.left_s
+    parameters = mathopt.SolveParameters(enable_output=False, random_seed=limits.seed)
+    left = limits.deadline.left_s()
     if left is not None:
         parameters.time_limit = datetime.timedelta(seconds=max(0.01, left))
     for name in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):

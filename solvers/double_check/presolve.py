@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formulation.groups import possible_groups
 from formulation.outcome import Limits
-from formulation.tables import build_tables
+from formulation.tables import all_tables
 from solvers.cpsat.model import FAMILIES
 from solvers.cpsat.valid import redundant_families
 from solvers.double_check.claim import Answer, Claim, Verdict
-from solvers.double_check.question import Clock, Settings, ask_cpsat, build, control, start
+from solvers.double_check.question import Settings, ask_cpsat, build, control
 
 ON: Settings = {"cp_model_presolve": True, "cp_model_probing_level": 2}
 CAREFUL: Settings = {**ON, "presolve_inclusion_work_limit": 0}
@@ -30,15 +29,14 @@ SEED_STEP = 7919
 
 def ask(claim: Claim, limits: Limits) -> Answer:
     """Ask both questions, and for the plan itself. Cost: as the last question of the search, twice."""
-    clock = start(limits)
-    tables = build_tables(claim.instance, possible_groups(claim.instance))
+    tables = all_tables(claim.instance, limits.deadline)
     other = replace(limits, seed=(limits.seed + SEED_STEP) % 2**31, workers=1 if limits.workers > 1 else 2)
     questions = (
         ("presolve on", (*FAMILIES, *redundant_families(tables)), ON, limits),
         ("presolve on without its inclusion step, defining families only", FAMILIES, CAREFUL, other),
     )
     for who, families, settings, within in questions:
-        answer = ask_cpsat(claim, build(claim, tables, families), Clock(within, clock.began), who, settings)
+        answer = ask_cpsat(claim, build(claim, tables, families), within, who, settings)
         if answer.verdict is not Verdict.AGREED:
             return answer
-    return control(claim, tables, clock, ON)
+    return control(claim, tables, limits, ON)

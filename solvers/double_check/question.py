@@ -7,9 +7,7 @@ no agrees with everything, so its model must also admit the plan of the claim at
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
@@ -30,36 +28,12 @@ Settings = Mapping[str, object]
 """Parameters of CP-SAT beside those of ``solvers.cpsat.engine``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The limits of a route, counted from when it began."""
-
-    limits: Limits
-    began: float
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds left; None without a limit."""
-        limit = self.limits.time_limit_s
-        return None if limit is None else self.began + limit - time.monotonic()
-
-    def over(self) -> bool:
-        """Tell whether the time is used up or someone asked to stop."""
-        left = self.left_s
-        return (left is not None and left <= 0) or self.limits.stopped()
-
-
-def start(limits: Limits) -> Clock:
-    """Return a clock that begins now."""
-    return Clock(limits, time.monotonic())
-
-
-def ask_cpsat(claim: Claim, v: Variables, clock: Clock, who: str, settings: Settings | None = None) -> Answer:
+def ask_cpsat(claim: Claim, v: Variables, limits: Limits, who: str, settings: Settings | None = None) -> Answer:
     """Ask CP-SAT whether a model of the claim's threshold has a plan. It agrees where there is none."""
-    solver = make_solver(clock.limits, clock.left_s)
+    solver = make_solver(limits)
     for name, value in (settings or {}).items():
         setattr(solver.parameters, name, value)
-    status = run(solver, v.model, clock.over)
+    status = run(solver, v.model, limits.deadline.over)
     if status == cp_model.INFEASIBLE:
         return Answer(Verdict.AGREED)
     if not found(status):
@@ -80,7 +54,7 @@ def misread(claim: Claim, plan: Plan, who: str) -> Answer:
     )
 
 
-def control(claim: Claim, tables: Tables, clock: Clock, settings: Settings | None = None) -> Answer:
+def control(claim: Claim, tables: Tables, limits: Limits, settings: Settings | None = None) -> Answer:
     """Ask CP-SAT whether the families that define a plan admit the claim's plan at its price; agree if they do."""
     if claim.plan is None:
         return Answer(Verdict.AGREED)
@@ -88,10 +62,10 @@ def control(claim: Claim, tables: Tables, clock: Clock, settings: Settings | Non
     reason = hold(v, claim.plan)
     if reason is not None:
         return Answer(Verdict.DISAGREED, f"the model does not know the plan: {reason}")
-    solver = make_solver(clock.limits, clock.left_s)
+    solver = make_solver(limits)
     for name, value in (settings or {}).items():
         setattr(solver.parameters, name, value)
-    status = run(solver, v.model, clock.over)
+    status = run(solver, v.model, limits.deadline.over)
     if found(status):
         return Answer(Verdict.AGREED)
     if status == cp_model.INFEASIBLE:

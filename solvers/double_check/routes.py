@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from formulation.deadline import StoppedError
 from formulation.instance import Instance
 from formulation.options import Goal
 from formulation.outcome import Limits, Outcome
@@ -64,21 +65,20 @@ def double_check(
     The time limit is that of all of them together: each may take an equal part of what is left, so that what one
     does not need goes to the others. Once stopped, the rest is out of time.
     """
-    began = time.monotonic()
+    limits = limits.begun()
     pairs = [(claim, route) for claim in claims_of(instance, outcome) for route in routes]
     for at, (claim, route) in enumerate(pairs):
         started = time.monotonic()
-        part = limits
-        if limits.time_limit_s is not None:
-            left = began + limits.time_limit_s - started
-            part = replace(limits, time_limit_s=left / (len(pairs) - at))
-        answer = _ask(claim, route, part)
+        answer = _ask(claim, route, limits.share(len(pairs) - at))
         yield Check(route, claim.goal, claim, answer, time.monotonic() - started)
 
 
 def _ask(claim: Claim, route: Route, limits: Limits) -> Answer:
     if claim.threshold is not None and claim.threshold < 0:
         return Answer(Verdict.NOT_APPLICABLE, f"nothing is below {claim.words(0)}")
-    if limits.stopped() or (limits.time_limit_s is not None and limits.time_limit_s <= 0):
+    if limits.deadline.over():
         return Answer(Verdict.OUT_OF_TIME, "no time was left")
-    return route.ask(claim, limits)
+    try:
+        return route.ask(claim, limits)
+    except StoppedError:
+        return Answer(Verdict.OUT_OF_TIME, "stopped before its end")

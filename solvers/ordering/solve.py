@@ -83,18 +83,20 @@ def solve(
 
     ``in_turn`` and ``valid`` are those of ``valid.build``; without ``bounds`` the search begins at 0.
     """
-    began = time.monotonic()
+    began_s, limits = time.monotonic(), limits.begun()
     asked = problem.stretched()
     least = least_memory(asked)
     if not least.fits(asked):
         notes = tuple(memory_excess(asked, least))
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - began_s
         return checked(problem, OrderOutcome(Proof.INFEASIBLE, None, None, None, seconds, None, notes))
     orders = {name: one for name, one in fixed_orders(asked).items() if one.fits(asked)}
     start = min(orders, key=lambda name: orders[name].makespan_ns)
     best = orders[start]
     lower = Bounds(asked).best_ns() if bounds else 0
-    search = _Search(asked, limits, began, in_turn, valid, best.schedule, best.makespan_ns, lower, problem.stretch)
+    search = _Search(
+        asked, limits, began_s, in_turn, valid, best.schedule, best.makespan_ns, lower, problem.stretch
+    )
     return checked(problem, _shrunk(problem, search.outcome(start)))
 
 
@@ -123,7 +125,7 @@ class _Search:
 
     problem: OrderProblem
     limits: Limits
-    began: float
+    began_s: float
     in_turn: bool
     valid: bool
     schedule: PipelineSchedule
@@ -138,14 +140,14 @@ class _Search:
         """Search, and say what came of it."""
         self.open_below = self.makespan_ns
         self._tell()
-        while self.bound_ns < self.open_below and not self._over():
+        while self.bound_ns < self.open_below and not self.limits.deadline.over():
             self._ask(self._next_horizon())
             self._tell()
         proved = self.bound_ns >= self.makespan_ns
         notes = [f"{self.asked} horizons asked"]
         if not proved and self.bound_ns >= self.open_below:
             notes.append("links are shared: the bound allows devices to wait before they ask for one")
-        seconds = time.monotonic() - self.began
+        seconds = time.monotonic() - self.began_s
         proof = Proof.OPTIMAL if proved else Proof.FEASIBLE
         return OrderOutcome(proof, self.schedule, self.makespan_ns, self.bound_ns, seconds, start, tuple(notes))
 
@@ -158,10 +160,8 @@ class _Search:
     def _ask(self, horizon_ns: int) -> None:
         """Ask for an execution within a horizon; a question that takes too long is left for an easier one."""
         v = build(self.problem, horizon_ns, in_turn=self.in_turn, valid=self.valid)
-        limit = self.limits.time_limit_s
-        left = self.patience_s if limit is None else min(self.patience_s, self.began + limit - time.monotonic())
-        solver = _scheduler(self.limits, left)
-        status = run(solver, v.model, self._over)
+        solver = _scheduler(self.limits.within(self.patience_s))
+        status = run(solver, v.model, self.limits.deadline.over)
         if status == cp_model.INFEASIBLE:
             self.bound_ns = horizon_ns + 1
         elif found(status):
@@ -183,23 +183,18 @@ class _Search:
         if executed.makespan_ns < self.makespan_ns:
             self.schedule, self.makespan_ns = schedule, executed.makespan_ns
 
-    def _over(self) -> bool:
-        limit = self.limits.time_limit_s
-        late = limit is not None and time.monotonic() >= self.began + limit
-        return late or self.limits.stopped()
-
     def _tell(self) -> None:
         makespan, bound = self.makespan_ns // self.stretch, _shrunk_bound_ns(self.bound_ns, self.stretch)
         self.limits.progress(Progress(makespan, bound))
 
 
-def _scheduler(limits: Limits, seconds: float) -> cp_model.CpSolver:
+def _scheduler(limits: Limits) -> cp_model.CpSolver:
     """Set up CP-SAT so that it branches on which of two actions comes first where that is open.
 
     Else two actions that do not fit beside one another push each other on by what is missing, a few nanoseconds
     at a time: without this 11 of the 480 random cases of the ``ordering`` study stay open after 10 s, with it 0.
     """
-    solver = make_solver(limits, seconds)
+    solver = make_solver(limits)
     solver.parameters.use_dynamic_precedence_in_disjunctive = True
     return solver
 

@@ -7,16 +7,17 @@ dynamic programme over device states (``solvers.states``); for the others see ``
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
 
+from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
-from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.options import Goal, Schedule
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan
-from formulation.tables import FORBIDDEN, Tables, build_tables
+from formulation.tables import FORBIDDEN, Tables, all_tables
 from solvers.cpsat.stage_limits import StageLimits
 from solvers.cpsat.start import first_plan
 from solvers.hybrid import StageTimes, stage_times
@@ -25,6 +26,7 @@ from solvers.paced.intervals import Intervals, Sizes
 from solvers.paced.plans import Plans
 from solvers.paced.sequence import Weights
 from solvers.paced.steps import flat_steps
+from solvers.search.stoppable import stoppable
 from solvers.states import solver as states
 from solvers.states.stage_table import StageTable
 from solvers.states.states import StateSpace, state_space
@@ -47,6 +49,7 @@ def _for_bottleneck(instance: Instance) -> Instance:
     return replace(instance, goals=(Goal.BOTTLENECK,))
 
 
+@stoppable(NAME, best=True)
 def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None = None) -> Outcome:
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
@@ -56,16 +59,17 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
-    began, limits = time.monotonic(), limits or Limits()
+    began_s, limits = time.monotonic(), begin(limits)
     if not instance.training.schedule.flushes:
         return _without_flush(instance, limits)
-    tables = build_tables(instance, possible_groups(instance))
-    search = _Search(instance, limits, began, weights_of(instance), ceiling(tables) + 1)
+    tables = all_tables(instance, limits.deadline)
+    search = _Search(instance, limits, began_s, weights_of(instance), ceiling(tables) + 1)
     first = first_plan(tables)
     if first is not None:
         search.take(first)
     search.tell()
-    search.run(tables, first, sizes or Sizes())
+    with contextlib.suppress(StoppedError):
+        search.run(tables, first, sizes or Sizes())
     return search.outcome()
 
 
@@ -113,7 +117,7 @@ class _Search:
 
     instance: Instance
     limits: Limits
-    began: float
+    began_s: float
     weights: Weights
     upper: int
     plan: Plan | None = None
@@ -121,7 +125,7 @@ class _Search:
     _intervals: Intervals | None = field(default=None)
 
     def run(self, tables: Tables, first: Plan | None, sizes: Sizes) -> None:
-        """Search until the bound meets the plan, or the limits are used up."""
+        """Search until the bound meets the plan, or the limits are used up, which StoppedError may tell."""
         times = stage_times(tables)
         if self.over():
             return
@@ -148,7 +152,7 @@ class _Search:
     def _find_any(self, times: StageTimes, space: StateSpace) -> None:
         """Find any plan that keeps its memory, or that there is none (``solvers.states``)."""
         tables = replace(times.tables, instance=_for_bottleneck(self.instance))
-        search = states.Search(space, StageTable(replace(times, tables=tables)), self.limits, self.began)
+        search = states.Search(space, StageTable(replace(times, tables=tables)), self.limits)
         if search.ask(FORBIDDEN - 1) is False:
             self.lower = self.upper
         elif search.plan is not None and self._intervals is not None:
@@ -170,9 +174,7 @@ class _Search:
 
     def over(self) -> bool:
         """Tell whether the limits are used up."""
-        limit = self.limits.time_limit_s
-        late = limit is not None and time.monotonic() >= self.began + limit
-        return late or self.limits.stopped()
+        return self.limits.deadline.over()
 
     def tell(self) -> None:
         """Report the best plan and the bound."""
@@ -191,6 +193,6 @@ class _Search:
             plan=self.plan,
             objective=None if self.plan is None else self.upper,
             bound=None if proof is Proof.INFEASIBLE else self.lower,
-            seconds=time.monotonic() - self.began,
+            seconds=time.monotonic() - self.began_s,
             notes=(f"{asked} networks evaluated, {mended} stages corrected for memory",),
         )

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.peers import ProfiledModel
 from solvers.peers.errors import NothingFitsError
 from solvers.peers.pipedream_states import States, antichain_states
@@ -94,13 +95,19 @@ def optimise(profile: ProfiledModel, levels: Sequence[Level], options: Options =
     return optimise_states(antichain_states(profile), levels, options)
 
 
-def optimise_states(states: States, levels: Sequence[Level], options: Options = Options()) -> PipeDreamPlan:
-    """Run the recurrence over given states; with all downsets and true cuts it is exact in its own model."""
+def optimise_states(
+    states: States, levels: Sequence[Level], options: Options = Options(), deadline: Deadline = NEVER
+) -> PipeDreamPlan:
+    """Run the recurrence over given states; with all downsets and true cuts it is exact in its own model.
+
+    Raises StoppedError after the deadline.
+    """
     solved: list[_Level] = []
     compute, below = _differences(states.compute_s, np.inf), 1
     for level in levels:
         top = len(solved) == len(levels) - 1
-        solved.append(_Level(states, compute, level, below, options, starts=1 if top else len(states) + 1))
+        starts = 1 if top else len(states) + 1
+        solved.append(_Level(states, compute, level, below, options, starts, deadline))
         compute, below = solved[-1].period[:, :, level.machines], level.machines
     if not levels:
         raise ValueError("expected at least one level of machines")
@@ -131,7 +138,14 @@ class _Level:
     """
 
     def __init__(
-        self, states: States, compute: Reals, level: Level, below: int, options: Options, starts: int
+        self,
+        states: States,
+        compute: Reals,
+        level: Level,
+        below: int,
+        options: Options,
+        starts: int,
+        deadline: Deadline,
     ) -> None:
         size, machines = len(states), level.machines
         widest = 1 if options.straight else machines
@@ -145,7 +159,7 @@ class _Level:
             self.period[:, :, used] = np.where(fits, (compute + reduce) / used, np.inf)[:starts]
         self.split = np.full((starts, size, machines + 1, 2), -1)
         later = [self._later(compute, weights, replicas) for replicas in range(1, widest + 1)]
-        for start in range(min(starts, size)):
+        for start in in_time(range(min(starts, size)), deadline):
             self._fill(start, later)
 
     def _fits(self, used: int, replicas: int) -> NDArray[np.bool_]:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.peers import ProfiledModel
 from solvers.peers.downsets import bits, masks, topological
 from solvers.peers.pipedream_code import Level, PipeDreamStage
@@ -88,8 +89,11 @@ def row(profile: ProfiledModel) -> Row:
     )
 
 
-def optimise(layers: Row, levels: Sequence[Level]) -> PaperPlan:
-    """Return the best pipeline of a row of layers; smallest s, then smallest m', among equals."""
+def optimise(layers: Row, levels: Sequence[Level], deadline: Deadline = NEVER) -> PaperPlan:
+    """Return the best pipeline of a row of layers; smallest s, then smallest m', among equals.
+
+    Raises StoppedError after the deadline.
+    """
     if not layers.names or not levels:
         raise ValueError("expected at least one layer and one level of machines")
     below = _spans(layers.compute_s)
@@ -97,7 +101,7 @@ def optimise(layers: Row, levels: Sequence[Level]) -> PaperPlan:
     crossing = np.array(layers.crossing_bytes, dtype=np.float64)
     solved: list[_Solved] = []
     for level in levels:
-        solved.append(_level(below, weights, 2 * crossing / level.bytes_per_second, level))
+        solved.append(_level(below, weights, 2 * crossing / level.bytes_per_second, level, deadline))
         below = solved[-1].period[:, :, level.machines]
     return PaperPlan(_walk(solved, 0, len(layers.names)), float(below[0, -1]))
 
@@ -108,7 +112,7 @@ def _spans(values: Sequence[float]) -> Reals:
     return np.where(np.tri(len(values), dtype=bool).T, start[None, 1:] - start[:-1, None], np.inf)
 
 
-def _level(below: Reals, weights: Reals, transfer: Reals, level: Level) -> _Solved:
+def _level(below: Reals, weights: Reals, transfer: Reals, level: Level, deadline: Deadline) -> _Solved:
     """Solve one level for every span of layers, by number of machines."""
     size = len(below)
     alone = np.full((size, size, level.machines + 1), np.inf)
@@ -118,7 +122,7 @@ def _level(below: Reals, weights: Reals, transfer: Reals, level: Level) -> _Solv
     period = alone.copy()
     split = np.full((size, size, level.machines + 1, 2), -1)
     for machines in range(2, level.machines + 1):
-        for s in range(size - 1):
+        for s in in_time(range(size - 1), deadline):
             for behind in range(1, machines):
                 front = np.maximum(period[:, s, machines - behind], transfer[s])
                 found = np.maximum(front[:, None], alone[s + 1, :, behind][None, :])

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.certificate_stages import slots_matter
+from formulation.deadline import in_time
 from formulation.tables import Tables, Times
 from solvers.states.stage_table import StageTable
 from solvers.states.states import Numbers, StateSpace, Steps
@@ -78,6 +79,7 @@ class StateReach:
         self.reached: list[Packed] = []
         self.depth: int | None = None
         self._closed = closed
+        self._deadline = tables.deadline
         self._ways = [_different_ways(steps, self.crossings, space) for steps in space.steps]
         self._number = np.int16 if self.total < 30_000 else np.int32
 
@@ -142,7 +144,7 @@ class StateReach:
         slot = len(self.reached)
         furthest = np.maximum.reduce([self.ends(slot, kind) for kind in ways.kinds])[:-1].astype(self._number)
         chunk = max(1, MOST_AT_ONCE // self.total)
-        for some in np.split(kept, range(chunk, len(kept), chunk)):
+        for some in in_time(np.split(kept, range(chunk, len(kept), chunk)), self._deadline):
             hits = np.packbits(following[row[some]] <= furthest, axis=1)
             nodes = ways.node[some]
             firsts = np.flatnonzero(np.diff(nodes, prepend=-1))
@@ -175,9 +177,11 @@ def reach_at(
     *,
     thorough: bool = True,
     closed: bool = False,
-    over: Callable[[], bool] = lambda: False,
 ) -> StateReach | None:
-    """Return what is reached through all slots, or if not ``thorough`` up to the first plan; None if stopped."""
+    """Return what is reached through all slots, or if not ``thorough`` up to the first plan; None if stopped.
+
+    It is stopped by the deadline of the tables.
+    """
     instance = table.tables.instance
     # Where labels know no slots, closed ones may have more stages than there are layers: each takes a device.
     slotted = not closed or slots_matter(instance)
@@ -193,7 +197,7 @@ def reach_at(
 
     reach = StateReach(space, table.tables, threshold_ns, ends, closed=closed)
     for _ in range(slots):
-        if over():
+        if table.tables.deadline.over():
             return None
         if not reach.grow() or (reach.depth is not None and not thorough):
             break

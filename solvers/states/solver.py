@@ -8,21 +8,24 @@ forms are chosen under both limits at once, and what has none is refused and nev
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
-from formulation.groups import possible_groups
 from formulation.instance import Instance
 from formulation.options import BoundaryCharge, Combine, Goal
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan
-from formulation.tables import FORBIDDEN, Tables, Times, build_tables
+from formulation.tables import FORBIDDEN, Tables, Times, all_tables
 from solvers.coarse import coarsen
 from solvers.cpsat.start import first_plan
 from solvers.hybrid import stage_times
+from solvers.search.simple import least_value
+from solvers.search.stoppable import STOPPED, stoppable
 from solvers.states.coarse_table import CoarseTable
 from solvers.states.paths import path_of
 from solvers.states.reach import StateReach, reach_at
@@ -56,6 +59,7 @@ def sizes_are_narrowed(instance: Instance) -> bool:
     return any(size <= instance.devices for size in instance.demands.devices_per_stage)
 
 
+@stoppable(NAME, best=True)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
@@ -65,13 +69,20 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
-    began, limits = time.monotonic(), limits or Limits()
-    tables = build_tables(instance, possible_groups(instance))
+    began_s, limits = time.monotonic(), begin(limits)
+    tables = all_tables(instance, limits.deadline)
     first = first_plan(tables)
     price = None if first is None else evaluate(instance, first).objective
     limits.progress(Progress(price, 0))
-    table = stage_table(tables)
-    search = Search(state_space(table.tables), table, limits, began)
+    try:
+        table = stage_table(tables)
+        search = Search(state_space(table.tables), table, limits)
+    except StoppedError:
+        if first is None:
+            raise
+        bound = least_value(instance)
+        return Outcome(NAME, Proof.FEASIBLE, first, price, bound, time.monotonic() - began_s, (STOPPED,))
+    search.began_s = began_s
     if first is not None and price is not None:
         search.plan, search.upper = first, price
     search.run()
@@ -95,11 +106,11 @@ class Search:
     space: StateSpace
     table: StageTable
     limits: Limits
-    began: float
     plan: Plan | None = None
     lower: int = 0
     upper: int = FORBIDDEN
     asked: int = 0
+    began_s: float = field(default_factory=time.monotonic)
     _values: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
@@ -109,6 +120,10 @@ class Search:
 
     def run(self) -> None:
         """Bisect until the bound meets the plan, or the limits are used up; then look for a tidier plan."""
+        with contextlib.suppress(StoppedError):
+            self._run()
+
+    def _run(self) -> None:
         self._values = self.table.candidates(self.lower, self.upper)
         while self.lower < self.upper and not self.over():
             values = self._between()
@@ -131,7 +146,7 @@ class Search:
             plan=self.plan,
             objective=None if self.plan is None else self.upper,
             bound=None if proof is Proof.INFEASIBLE else self.lower,
-            seconds=time.monotonic() - self.began,
+            seconds=time.monotonic() - self.began_s,
             notes=(
                 f"{self.asked} thresholds asked of {len(self.space.node_state)} nodes,"
                 f" {len(self.table.refused)} stages refused",
@@ -140,9 +155,7 @@ class Search:
 
     def over(self) -> bool:
         """Tell whether the limits are used up."""
-        limit = self.limits.time_limit_s
-        late = limit is not None and time.monotonic() >= self.began + limit
-        return late or self.limits.stopped()
+        return self.limits.deadline.over()
 
     def ask(self, threshold_ns: int, *, thorough: bool = False) -> bool | None:
         """Tell whether a plan takes at most the threshold, and keep it if so; None if stopped before the answer.
@@ -165,7 +178,7 @@ class Search:
 
     def reach(self, threshold_ns: int, *, thorough: bool = False, closed: bool = False) -> StateReach | None:
         """Return what is reached, up to the first plan or ``thorough``; None if stopped before that."""
-        return reach_at(self.space, self.table, threshold_ns, thorough=thorough, closed=closed, over=self.over)
+        return reach_at(self.space, self.table, threshold_ns, thorough=thorough, closed=closed)
 
     def _between(self) -> Times:
         """Return the values from ``lower`` to below ``upper`` at which the answer can change."""

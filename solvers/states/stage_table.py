@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from formulation.deadline import in_time
 from formulation.instance import Instance
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables
@@ -88,7 +89,7 @@ class StageTable:
         """
         rows = [np.array([one.threshold_ns + 1 for one in self.refused], dtype=np.int64)]
         for part in (self.times.time, self.tables.activation + self.tables.gradient):
-            rows.append(part[(part >= low) & (part < high)])
+            rows += [row[(row >= low) & (row < high)] for row in in_time(part, self.tables.deadline)]
         found = np.unique(np.concatenate(rows))
         return found[(found >= low) & (found < high)]
 

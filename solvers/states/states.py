@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.certificate_states import Servers, State, Step, Suffixes, suffixes
+from formulation.deadline import in_time
 from formulation.groups import Group, link_between
 from formulation.options import Placement
 from formulation.tables import Tables
@@ -105,6 +106,7 @@ class _Grown:
         kinds = [tuple(dict.fromkeys(tables.kind_of[one] for one in place.groups)) for place in found.places]
         waiting = list(self.states)
         while waiting:
+            tables.deadline.check()
             state = waiting.pop()
             for step in found.before(state):
                 if step.state not in self.states:
@@ -128,7 +130,7 @@ def _joined(tables: Tables, servers: tuple[Servers, ...]) -> Numbers:
     """Return the index of the link between every two sets of servers."""
     instance, index = tables.instance, {link: at for at, link in enumerate(tables.links)}
     some = [Group(tuple((server, 1) for server in row)) for row in servers]
-    links = [[link_between(instance, one, other) for other in some] for one in some]
+    links = [[link_between(instance, one, other) for other in some] for one in in_time(some, tables.deadline)]
     return _numbers([[-1 if link is None else index[link] for link in row] for row in links])
 
 

@@ -107,15 +107,17 @@ def test_free_placement_is_at_least_as_good_as_the_line(scenario: Path) -> None:
 def test_the_second_method_gets_what_is_left_of_the_time(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 9.0, 0.0, 10.0])
-    monkeypatch.setattr("scenarios.running.time.monotonic", lambda: next(clock))
+    now = [0.0]
+    spent = iter([9.0, 10.0])
+    monkeypatch.setattr("formulation.deadline.time.monotonic", lambda: now[0])
     left: list[float | None] = []
 
     def first(instance: Instance, limits: Limits) -> Outcome:
+        now[0] += next(spent)
         return Outcome("cpsat", Proof.INFEASIBLE)
 
     def second(instance: Instance, limits: Limits) -> Outcome:
-        left.append(limits.time_limit_s)
+        left.append(limits.deadline.left_s())
         return Outcome("line_dp", Proof.UNKNOWN)
 
     entries = [

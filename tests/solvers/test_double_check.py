@@ -28,11 +28,10 @@ from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
 from solvers.cpsat.variables import Variables
 from solvers.double_check import case_split, highs, milp, presolve
-from solvers.double_check.background import in_background
 from solvers.double_check.claim import Verdict, claims_of
-from solvers.double_check.question import start
 from solvers.double_check.routes import ROUTES, Route, double_check
 from solvers.in_order import solve_in_order
+from solvers.search.background import in_background
 from tests import generators
 
 LIMITS = Limits(time_limit_s=120)
@@ -403,6 +402,6 @@ def test_numbers_given_to_highs_are_moderate_and_it_finds_the_optimum() -> None:
     assert max(translated.upper) > 10**6
     for row in translated.rows:
         assert all(abs(factor) <= milp.LARGEST for _, factor in translated.scaled(row)[2])
-    clock = start(LIMITS)
-    result = highs.solve(v.model, clock)
+    limits = LIMITS.begun()
+    result = highs.solve(v.model, limits)
     assert result is not None and not highs.impossible(result)

@@ -105,7 +105,7 @@ def status_without(problem: OrderProblem, horizon_ns: int, number: int) -> cp_mo
     for one in (*FAMILIES, *IN_TURN, *VALID):
         if one.number != number and not (number in (1, 2, 4, 6) and one in VALID):
             list(one.post(v))
-    return make_solver(LIMITS, 20).solve(v.model)
+    return make_solver(replace(LIMITS, time_limit_s=20).begun()).solve(v.model)
 
 
 WITNESS = {

@@ -1,0 +1,112 @@
+"""A plan that needs no table, and a bound that needs none: what is left to say when time is over at once.
+
+The whole model on one device, on the first servers of the line, and cut into nearly equal work for every server or
+for every device; each in every way in which the devices may work together. What keeps every rule is compared at
+the evaluator's price.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from formulation.deadline import NEVER
+from formulation.evaluate import evaluate
+from formulation.forms import forms_on
+from formulation.groups import Group, line_group
+from formulation.instance import Instance
+from formulation.layers import FORMS, Layer, Split
+from formulation.modes import modes
+from formulation.options import Goal
+from formulation.plan import Plan, Span, Stage
+from formulation.units import ceil_div
+from solvers.coarse import possible_cuts
+from solvers.fitting import fitting_plans
+
+PATIENCE_S = 0.5
+"""After this no further plan is tried once there is one, and none at all after twice as long."""
+
+
+def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
+    """Return the best simple plan that keeps every rule, with its value of the first goal; None if none does.
+
+    Cost: one evaluation a try, and no try begins after a second.
+    """
+    best: tuple[int, Plan] | None = None
+    some, most = NEVER.within(PATIENCE_S), NEVER.within(2 * PATIENCE_S)
+    for plan in itertools.chain(simple_plans(instance), fitting_plans(instance)):
+        if most.over() or (best is not None and some.over()):
+            break
+        found = evaluate(instance, plan)
+        if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
+            best = found.objective, plan
+    return best
+
+
+def least_value(instance: Instance) -> int:
+    """Return a value that no plan's first goal is below: all work in the fastest way, shared by all devices.
+
+    A stage on n devices that takes T ns does at most n T of work, and all stages together have all devices.
+    """
+    rows = [
+        [one + other for one, other in zip(forward, backward, strict=True)]
+        for forward, backward in zip(instance.forward_ns, instance.backward_ns, strict=True)
+    ]
+    pace_ns = ceil_div(sum(min(times) for times in zip(*rows, strict=True)), instance.devices)
+    values = {
+        Goal.BOTTLENECK: pace_ns,
+        Goal.ITERATION_TIME: instance.training.micro_batches * pace_ns,
+        Goal.DEVICES: 1,
+        Goal.STAGES: 1,
+    }
+    return values.get(instance.goals[0], 0)
+
+
+def simple_plans(instance: Instance) -> Iterator[Plan]:
+    """Yield plans that are plans; their rules are not looked at."""
+    ends = list(itertools.accumulate(server.devices for server in instance.servers))
+    parts = [[1], *([end] for end in reversed(ends)), ends, list(range(1, instance.devices + 1))]
+    for stops in parts:
+        cuts = even_cuts(instance, len(stops))
+        if len(cuts) == len(stops) + 1:
+            for groups in _ways(instance, [0, *stops]):
+                spans = (Span(first, stop) for first, stop in itertools.pairwise(cuts))
+                pairs = zip(spans, groups, strict=True)
+                yield Plan(tuple(Stage(span, group, _forms(instance, span, group)) for span, group in pairs))
+
+
+def even_cuts(instance: Instance, stages: int) -> list[int]:
+    """Return 0, possible cuts between runs of nearly equal work, and N; fewer where there are too few of them."""
+    work = [f + b for f, b in zip(instance.forward_ns[0], instance.backward_ns[0], strict=True)]
+    sums = list(itertools.accumulate(work, initial=0))
+    cuts, at = [0], 1
+    places = possible_cuts(instance)
+    for stage in range(1, stages):
+        # The first place at which so much of the work is done; one run at least is left for each stage behind.
+        while at < len(places) - 1 - (stages - stage) and sums[places[at]] * stages < sums[-1] * stage:
+            at += 1
+        if at >= len(places) - 1:
+            break
+        cuts.append(places[at])
+        at += 1
+    return [*cuts, len(work)]
+
+
+def _ways(instance: Instance, stops: Sequence[int]) -> Iterator[list[Group]]:
+    """Yield the groups between the stops of the line, all in their first, second, ... way of working together."""
+    spans = [(first, stop - first) for first, stop in itertools.pairwise(stops)]
+    ways = {size: modes(instance, size) for _, size in spans}
+    if not all(ways.values()):
+        return
+    for at in range(max(len(row) for row in ways.values())):
+        yield [
+            line_group(instance, first, size, ways[size][min(at, len(ways[size]) - 1)]) for first, size in spans
+        ]
+
+
+def _forms(instance: Instance, span: Span, group: Group) -> tuple[int, ...]:
+    return tuple(_form(row, group.tensor_parallel_degree) for row in instance.layers[span.first : span.stop])
+
+
+def _form(layer: Layer, degree: int) -> int:
+    return FORMS[0] if layer.split is Split.FOLLOW else forms_on(layer.allowed_forms, degree)[0]

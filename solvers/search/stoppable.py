@@ -1,0 +1,56 @@
+"""What a solver answers that is stopped before it has anything of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+from formulation.deadline import StoppedError
+from formulation.instance import Instance
+from formulation.outcome import Outcome, Proof
+from solvers.search.simple import least_value, simple_plan
+
+Parameters = ParamSpec("Parameters")
+Solve = Callable[Parameters, Outcome]
+STOPPED = "stopped before its tables were finished"
+
+
+def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]], Solve[Parameters]]:
+    """Let a solver, whose first argument is the instance, be stopped in work that is worth nothing unfinished.
+
+    Its answer then is UNKNOWN; if it looks for the ``best`` plan, the best simple one where one keeps every rule.
+    """
+
+    def decorate(solve: Solve[Parameters]) -> Solve[Parameters]:
+        @wraps(solve)
+        def answer(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Outcome:
+            began_s = time.monotonic()
+            try:
+                return solve(*args, **kwargs)
+            except StoppedError:
+                return stopped_outcome(name, _instance(args[0]) if best else None, began_s)
+
+        return answer
+
+    return decorate
+
+
+def stopped_outcome(name: str, instance: Instance | None, began_s: float) -> Outcome:
+    """Return UNKNOWN, or given an instance the best simple plan as FEASIBLE, with the bound that work gives."""
+    if instance is None:
+        return Outcome(name, Proof.UNKNOWN, seconds=time.monotonic() - began_s, notes=(STOPPED,))
+    found, bound = simple_plan(instance), least_value(instance)
+    if found is None:
+        notes = (STOPPED, "no plan found in time")
+        return Outcome(name, Proof.UNKNOWN, bound=bound, seconds=time.monotonic() - began_s, notes=notes)
+    value, plan = found
+    notes = (STOPPED, "the plan is a simple one")
+    return Outcome(name, Proof.FEASIBLE, plan, value, bound, time.monotonic() - began_s, notes)
+
+
+def _instance(first: object) -> Instance:
+    if not isinstance(first, Instance):
+        raise TypeError(f"a solver's first argument is an instance, not {type(first).__name__}")
+    return first
