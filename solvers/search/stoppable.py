@@ -14,7 +14,7 @@ from solvers.search.simple import least_value, simple_plan
 
 Parameters = ParamSpec("Parameters")
 Solve = Callable[Parameters, Outcome]
-STOPPED = "stopped before its tables were finished"
+STOPPED = "stopped early"
 
 
 def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]], Solve[Parameters]]:

@@ -288,10 +288,13 @@ def test_routes_without_time_say_so() -> None:
     answers = {check.answer.verdict for check in double_check(PLAIN, truth(PLAIN), stopped)}
     assert answers == {Verdict.OUT_OF_TIME}
     long = instance_with(copies=20)
-    (claim,) = claims_of(long, replace(line_dp.solve(long), solver="claimant"))
-    hurry = Limits(time_limit_s=1e-6)
-    for route in (case_split.ask, presolve.ask, highs.ask):
-        assert route(claim, hurry).verdict is Verdict.OUT_OF_TIME
+    claimed = replace(line_dp.solve(long), solver="claimant")
+    for polls in (1, 3, 100):
+        for route in (case_split.ask, presolve.ask, highs.ask):
+            left = iter(range(polls))
+            stopped = replace(LIMITS, stopped=lambda left=left: next(left, None) is None)
+            (check,) = double_check(long, claimed, stopped, [Route("one", "one", route)])
+            assert check.answer.verdict is Verdict.OUT_OF_TIME, polls
 
 
 def test_work_that_cannot_be_stopped_is_left_behind() -> None:
