@@ -7,7 +7,6 @@ undercuts in all three. Exact for any layer graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from formulation.forms import forms_on
@@ -15,22 +14,12 @@ from formulation.groups import Group, GroupKind
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
 from formulation.least import StagePrices
-from formulation.memory import LayerBytes, layer_shares
+from formulation.memory import Keeps, MemoryParts, layer_parts, received_bytes
 from formulation.plan import Span, Stage
-from formulation.times import cut_bytes
-from formulation.units import ceil_fraction
 
 Triple = tuple[int, int, int]
 """Communication in ns, bytes kept, largest working set in bytes."""
 Forms = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRule:
-    """How often a stage keeps its weights (every version, and the gradient), and what each micro-batch leaves."""
-
-    copies: int
-    kept: int
 
 
 class FormSearch:
@@ -39,9 +28,9 @@ class FormSearch:
     def __init__(self, instance: Instance, prices: StagePrices) -> None:
         self._instance, self._prices = instance, prices
         self._shares = cache(self._shares_of)
-        self._received = cache(lambda kind, cut: ceil_fraction(cut_bytes(instance, cut) * kind.shares.device))
+        self._received = cache(lambda kind, cut: received_bytes(instance, kind, cut))
 
-    def least_held(self, kind: GroupKind, rule: MemoryRule, layer: int) -> int:
+    def least_held(self, kind: GroupKind, rule: Keeps, layer: int) -> int:
         """Return the bytes that a layer keeps on a device at least, whatever its form."""
         row = self._instance.layers[layer]
         if row.split is not Split.FOLLOW:
@@ -50,14 +39,14 @@ class FormSearch:
             forms = (None, *FORMS) if kind.tensor_parallel_degree > 1 else (None, 0)
         if self._instance.sources[layer] is None:
             forms = (None,)
-        return min(_held(rule, kind, self._shares(kind, layer, form)) for form in forms)
+        return min(self._shares(kind, layer, form).times(rule, kind.mode).lasting for form in forms)
 
-    def exist(self, kind: GroupKind, rule: MemoryRule, layers: tuple[int, int], time_ns: int, room: int) -> bool:
+    def exist(self, kind: GroupKind, rule: Keeps, layers: tuple[int, int], time_ns: int, room: int) -> bool:
         """Tell whether some forms communicate at most ``time_ns`` and need at most ``room`` bytes.
 
         ``layers`` are the first layer and the one after the last. Cost: O(layers x 3**live x triples**2) steps.
         """
-        room -= rule.kept * self._received(kind, layers[0])
+        room -= rule.in_flight * self._received(kind, layers[0])
         live: list[int] = []
         states: dict[Forms, list[Triple]] = {(): [(0, 0, 0)]}
         for layer in range(*layers):
@@ -67,10 +56,10 @@ class FormSearch:
             grown: dict[Forms, list[Triple]] = {}
             for forms, triples in states.items():
                 for chosen, time, share in self._choices(kind, layer, live, forms):
-                    held = _held(rule, kind, share)
+                    held = share.times(rule, kind.mode).lasting
                     key = tuple(chosen[at] for at in kept)
                     for triple in triples:
-                        new = (triple[0] + time, triple[1] + held, max(triple[2], share.working))
+                        new = (triple[0] + time, triple[1] + held, max(triple[2], share.working_set))
                         if new[0] <= time_ns and new[1] + new[2] <= room:
                             _keep(grown.setdefault(key, []), new)
             states, live = grown, [around[at] for at in kept]
@@ -78,7 +67,7 @@ class FormSearch:
 
     def _choices(
         self, kind: GroupKind, layer: int, live: list[int], forms: Forms
-    ) -> list[tuple[Forms, int, LayerBytes]]:
+    ) -> list[tuple[Forms, int, MemoryParts]]:
         """Return the forms around a layer with each of its own, what that communicates, and what it holds."""
         row, prices = self._instance.layers[layer], self._prices
         if row.split is Split.FOLLOW:
@@ -97,19 +86,14 @@ class FormSearch:
             for form in forms_on(row.allowed_forms, kind.tensor_parallel_degree)
         ]
 
-    def _shares_of(self, kind: GroupKind, layer: int, form: int | None) -> LayerBytes:
+    def _shares_of(self, kind: GroupKind, layer: int, form: int | None) -> MemoryParts:
         """Return what a device holds of a layer laid out as ``form`` says (None: that is decided elsewhere)."""
         group = Group(((0, kind.devices),), kind.mode)
         source = self._instance.sources[layer]
         if form is None or source is None:
-            return layer_shares(self._instance, Stage(Span(layer, layer + 1), group, (0,)), layer, kind.shares)
+            return layer_parts(self._instance, Stage(Span(layer, layer + 1), group, (0,)), layer, kind.shares)
         forms = (form, *[0] * (layer - source))
-        return layer_shares(self._instance, Stage(Span(source, layer + 1), group, forms), layer, kind.shares)
-
-
-def _held(rule: MemoryRule, kind: GroupKind, share: LayerBytes) -> int:
-    stashed = 1 if kind.recompute else rule.kept
-    return rule.copies * share.weights + share.optimizer + stashed * share.stash
+        return layer_parts(self._instance, Stage(Span(source, layer + 1), group, forms), layer, kind.shares)
 
 
 def _keep(known: list[Triple], new: Triple) -> None:

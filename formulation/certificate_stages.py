@@ -10,27 +10,20 @@ from __future__ import annotations
 from functools import cache
 from itertools import accumulate
 
-from formulation.certificate_forms import FormSearch, MemoryRule
+from formulation.certificate_forms import FormSearch
 from formulation.groups import GroupKind
 from formulation.instance import Instance
 from formulation.least import StagePrices
-from formulation.memory import in_flight, weight_versions
+from formulation.memory import Keeps, keeps_in_slot
 from formulation.options import StageTime
-
-
-def rule_of(instance: Instance, slot: int) -> MemoryRule:
-    """Return how often a stage in this slot keeps its weights and micro-batches: the slot fixes it."""
-    training = instance.training
-    return MemoryRule(
-        copies=weight_versions(training.schedule, 0, slot + 1) + 1,
-        kept=in_flight(training.schedule, 0, slot + 1, training.micro_batches),
-    )
 
 
 def slots_matter(instance: Instance) -> bool:
     """Tell whether what a stage may hold depends on its slot: memory counts and not all stages keep as much."""
     last = min(len(instance.layers), instance.devices) - 1
-    return instance.constraints.memory and rule_of(instance, 0) != rule_of(instance, last)
+    return instance.constraints.memory and keeps_in_slot(instance.training, 0) != keeps_in_slot(
+        instance.training, last
+    )
 
 
 class StageFits:
@@ -41,7 +34,7 @@ class StageFits:
         self._prices = StagePrices(instance)
         self._forms = FormSearch(instance, self._prices)
         self._overlap = instance.cost.stage_time is StageTime.OVERLAP
-        rules = [rule_of(instance, slot) for slot in range(instance.devices)]
+        rules = [keeps_in_slot(instance.training, slot) for slot in range(instance.devices)]
         self._rules = rules if instance.constraints.memory else [None] * len(rules)
         self._capacity = [min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in kinds]
         self._time_floor = cache(lambda kind: self._prices.floors(self._kinds[kind]))
@@ -61,7 +54,7 @@ class StageFits:
                 return start
         return None
 
-    def _excluded(self, kind: int, rule: MemoryRule | None, start: int, stop: int) -> bool:
+    def _excluded(self, kind: int, rule: Keeps | None, start: int, stop: int) -> bool:
         compute, communication = self._time_floor(kind)
         if (
             self._time(compute[stop] - compute[start], communication[stop] - communication[start])
@@ -73,7 +66,7 @@ class StageFits:
         held = self._byte_floor(kind, rule)
         return held[stop] - held[start] > self._capacity[kind]
 
-    def _fits(self, kind: int, rule: MemoryRule | None, start: int, stop: int) -> bool:
+    def _fits(self, kind: int, rule: Keeps | None, start: int, stop: int) -> bool:
         compute, _ = self._time_floor(kind)
         computing = compute[stop] - compute[start]
         least = self._prices.communication_ns(self._kinds[kind], start, stop)
@@ -87,7 +80,7 @@ class StageFits:
     def _time(self, computing: int, communicating: int) -> int:
         return max(computing, communicating) if self._overlap else computing + communicating
 
-    def _byte_floors(self, kind: int, rule: MemoryRule) -> list[int]:
+    def _byte_floors(self, kind: int, rule: Keeps) -> list[int]:
         """Return prefix sums of what each layer keeps at least, without working sets and what was received."""
         own = (self._forms.least_held(self._kinds[kind], rule, at) for at in range(len(self._instance.layers)))
         return [0, *accumulate(own)]

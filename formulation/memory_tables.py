@@ -16,7 +16,7 @@ from formulation.deadline import in_time
 from formulation.forms import forms_on
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
-from formulation.memory import in_flight, optimizer_bytes, weight_versions
+from formulation.memory import Keeps, keeps_in_slot, optimizer_bytes
 from formulation.tables import Tables, Times
 from formulation.times import cut_bytes
 
@@ -25,19 +25,20 @@ from formulation.times import cut_bytes
 class MemoryTables:
     """Bytes by ``[kind, layer, form of the layer that decides the layout]``, and capacity by kind.
 
-    A stage in slot k (counted from the last) of any plan holds ``copies(k) * weights + optimizer`` of every layer,
-    ``stashed(k, kind)`` times its stash, ``kept(k)`` times what it received, ``received[kind, cut]``, and the
-    largest working set. ``possible`` tells, in the same places, which forms a layer's layout can have at all.
+    Parts are put together by how often a stage keeps them: ``once`` (gradients, optimiser state, and the stash of
+    kinds that recompute), ``by_version`` (weights), ``by_micro_batch`` (the stash of other kinds). A stage in slot
+    k (counted from the last) of any plan holds :meth:`lasting` of every layer, ``received[kind, cut]`` of every
+    micro-batch in flight, and the largest ``working_set``. ``possible`` tells, in the same places, which forms a
+    layer's layout can have at all.
     """
 
     instance: Instance
-    weights: Times
-    optimizer: Times
-    stash: Times
-    working: Times
+    once: Times
+    by_version: Times
+    by_micro_batch: Times
+    working_set: Times
     received: Times
     capacity: tuple[int, ...]
-    recomputes: tuple[bool, ...]
     possible: NDArray[np.bool_]
 
     def least(self, part: Times, kind: int | slice = slice(None)) -> Times:
@@ -45,18 +46,19 @@ class MemoryTables:
         most = np.iinfo(np.int64).max
         return part[kind].min(axis=-1, where=self.possible[kind], initial=most)
 
-    def copies(self, slot: int) -> int:
-        """Weights of every version kept, and the gradient. The slot fixes it: stages after it are ``slot``."""
-        return weight_versions(self.instance.training.schedule, 0, slot + 1) + 1
+    def keeps(self, slot: int) -> Keeps:
+        """Return how often a stage in this slot keeps its weights and micro-batches."""
+        return keeps_in_slot(self.instance.training, slot)
 
-    def kept(self, slot: int) -> int:
-        """Micro-batches in flight: so many times a stage keeps what it received."""
-        training = self.instance.training
-        return in_flight(training.schedule, 0, slot + 1, training.micro_batches)
+    def lasting(self, slot: int, kind: int) -> Times:
+        """Return by layer and form what a stage of this kind holds of a layer from pass to pass."""
+        keeps = self.keeps(slot)
+        weights, stash = keeps.versions * self.by_version[kind], keeps.in_flight * self.by_micro_batch[kind]
+        return self.once[kind] + weights + stash
 
-    def stashed(self, slot: int, kind: int) -> int:
-        """Micro-batches whose activations a stage of this kind keeps: one if it recomputes them."""
-        return 1 if self.recomputes[kind] else self.kept(slot)
+    def room(self, slot: int, kind: int, cut: int) -> int:
+        """Return what is left of a device for a stage that begins at this cut, after what it received."""
+        return self.capacity[kind] - self.keeps(slot).in_flight * int(self.received[kind, cut])
 
 
 def memory_tables(tables: Tables) -> MemoryTables:
@@ -68,17 +70,20 @@ def memory_tables(tables: Tables) -> MemoryTables:
     states = [optimizer_bytes(instance, layer) for layer in range(len(instance.layers))]
     taken = [2 * size for size in instance.input_bytes]
     made = [2 * size for size in instance.output_bytes]
+    weights = _divided(tables, instance.parameter_bytes, WHOLE_WEIGHTS, weights=True)
+    gradients, optimizer = weights, _divided(tables, states, WHOLE_WEIGHTS, weights=True)
+    stash = _divided(tables, instance.stash_bytes, WHOLE_INPUT)
+    again = np.array([kind.mode.recompute for kind in tables.kinds])[:, None, None]
     return MemoryTables(
         instance=instance,
-        weights=_divided(tables, instance.parameter_bytes, WHOLE_WEIGHTS, weights=True),
-        optimizer=_divided(tables, states, WHOLE_WEIGHTS, weights=True),
-        stash=_divided(tables, instance.stash_bytes, WHOLE_INPUT),
-        working=_divided(tables, taken, WHOLE_INPUT) + _divided(tables, made, WHOLE_OUTPUT),
+        once=gradients + optimizer + np.where(again, stash, 0),
+        by_version=weights,
+        by_micro_batch=np.where(again, 0, stash),
+        working_set=_divided(tables, taken, WHOLE_INPUT) + _divided(tables, made, WHOLE_OUTPUT),
         received=_received(tables),
         capacity=tuple(
             min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in tables.kinds
         ),
-        recomputes=tuple(kind.recompute for kind in tables.kinds),
         possible=np.array([_possible(instance, kind.tensor_parallel_degree) for kind in tables.kinds]),
     )
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from formulation import times
 from formulation.groups import group_kind, link_between
 from formulation.instance import Instance
-from formulation.memory import capacity_bytes, stage_memory_bytes
+from formulation.memory import MemoryParts, capacity_bytes, stage_memory
 from formulation.options import BoundaryCharge, StageTime
 from formulation.plan import Plan, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Where the time of one stage goes, per micro-batch, and its peak memory.
+    """Where the time of one stage goes, per micro-batch, and its peak memory by kind.
 
     ``boundary_ns`` is the time of the boundary before this stage (activations in and gradients out), 0 for the
     first; ``received_ns`` what the stage itself pays of its boundaries (only if receivers pay); ``total_ns``
@@ -27,13 +27,36 @@ class StageCost:
     received_ns: int
     total_ns: int
     boundary_ns: int
-    memory_bytes: int
+    memory: MemoryParts
     capacity_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory of one device."""
+        return self.memory.total
 
     @property
     def communication_ns(self) -> int:
         """Communication of the stage: inside its layers, between them, and what it pays of its boundaries."""
         return self.inside_ns + self.between_ns + self.received_ns
+
+
+PRICE_KEYS = (
+    "compute_ns",
+    "inside_ns",
+    "between_ns",
+    "received_ns",
+    "total_ns",
+    "boundary_ns",
+    "memory_bytes",
+    "capacity_bytes",
+)
+"""What plan files and reports write of a stage's cost, in this order."""
+
+
+def price_fields(cost: StageCost) -> dict[str, int]:
+    """Return the cost of a stage as plain data: times in ns, memory in bytes."""
+    return {key: getattr(cost, key) for key in PRICE_KEYS}
 
 
 def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
@@ -63,7 +86,7 @@ def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
         received_ns=received,
         total_ns=max(compute, communication) if overlap else compute + communication,
         boundary_ns=activation + gradient,
-        memory_bytes=stage_memory_bytes(instance, plan, index),
+        memory=stage_memory(instance, plan, index),
         capacity_bytes=capacity_bytes(instance, stage.group),
     )
 

@@ -15,7 +15,7 @@ from formulation.goals import UNITS, goal_value
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
-from formulation.memory import capacity_bytes, stage_memory_bytes
+from formulation.memory import capacity_bytes, stage_memory
 from formulation.options import Placement, Recompute
 from formulation.plan import Plan
 from formulation.prices import stage_costs
@@ -127,7 +127,7 @@ def check_memory(instance: Instance, plan: Plan) -> Iterator[Violation]:
     if not instance.constraints.memory:
         return
     for index, stage in enumerate(plan.stages):
-        needed, capacity = stage_memory_bytes(instance, plan, index), capacity_bytes(instance, stage.group)
+        needed, capacity = stage_memory(instance, plan, index).total, capacity_bytes(instance, stage.group)
         if needed > capacity:
             over = (needed - capacity) / (1 << 30)
             message = (

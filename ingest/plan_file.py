@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from formulation.evaluate import Evaluation
 from formulation.instance import Instance
 from formulation.modes import mode_fields
 from formulation.plan import Plan, Stage
+from formulation.prices import price_fields
 from ingest.files import atomic_write, read_limited
 from ingest.plan_reader import plan_of
 from ingest.scenario_errors import MOST_SHOWN
@@ -52,7 +52,7 @@ def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict
     """
     stages = [stage_to_dict(instance, stage) for stage in plan.stages]
     for row, cost in zip(stages, evaluation.stages, strict=False):
-        row.update(asdict(cost), communication_ns=cost.communication_ns)
+        row.update(price_fields(cost), communication_ns=cost.communication_ns)
     return {
         "format": "pipecut plan",
         "version": FORMAT_VERSION,

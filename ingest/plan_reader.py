@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from formulation.evaluate import StageCost
 from formulation.groups import Group
 from formulation.instance import Instance
 from formulation.layers import FORMS
 from formulation.modes import MODE_KEYS, read_mode
 from formulation.plan import Plan, Span, Stage
+from formulation.prices import PRICE_KEYS
 from ingest.scenario_errors import MOST_SHOWN, did_you_mean, shown
 
 CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "gap", "seconds", "notes", "explanation")
@@ -21,7 +21,7 @@ CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "gap", "seconds", "notes",
 TOP_KEYS = ("stages", "format", "version", "model", "note", "objective", "violations", *CLAIM_KEYS)
 """Keys of a plan file; all but ``stages`` may be left out."""
 NEEDED_KEYS = ("layers", "devices")
-PRICES = (*(price.name for price in fields(StageCost)), "communication_ns")
+PRICES = (*PRICE_KEYS, "communication_ns")
 """Prices that a written stage carries; a reader ignores them, for prices are always computed anew."""
 STAGE_KEYS = (*NEEDED_KEYS, "forms", *MODE_KEYS, "note", *PRICES)
 """Keys of a stage; ``layers`` and ``devices`` are needed."""

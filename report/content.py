@@ -15,6 +15,7 @@ from formulation.goals import UNITS
 from formulation.groups import group_kind
 from formulation.modes import mode_fields
 from formulation.outcome import Outcome
+from formulation.prices import price_fields
 from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
 from report.accounting import spent_of
@@ -138,7 +139,7 @@ def _stages(simulation: Simulation) -> list[dict[str, Any]]:
             "backward_ns": durations.backward_ns[index],
             "recompute_ns": durations.recompute_ns[index],
             "sync_ns": durations.sync_ns[index],
-            "price": asdict(cost),
+            "price": price_fields(cost),
         }
         for index, (stage, cost) in enumerate(
             zip(simulation.plan.stages, simulation.evaluation.stages, strict=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from formulation.cluster import DeviceClass, Server
 from formulation.demands import with_constraints, with_servers
 from formulation.instance import Instance
-from formulation.memory import capacity_bytes, stage_memory_bytes
+from formulation.memory import capacity_bytes, stage_memory
 from formulation.options import Combine, Goal, Schedule, Training
 from formulation.plan import Plan
 from formulation.units import ceil_fraction
@@ -184,7 +184,7 @@ def _slow(card: DeviceClass) -> DeviceClass:
 def smallest_fit(instance: Instance, plan: Plan) -> Fraction:
     """Return the least factor on the memory of all devices at which every stage of a plan fits."""
     return max(
-        Fraction(stage_memory_bytes(instance, plan, index), capacity_bytes(instance, stage.group))
+        Fraction(stage_memory(instance, plan, index).total, capacity_bytes(instance, stage.group))
         for index, stage in enumerate(plan.stages)
     )
 

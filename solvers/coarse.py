@@ -74,10 +74,10 @@ def _small_memory(held: MemoryTables, cuts: tuple[int, ...]) -> MemoryTables:
 
     return replace(
         held,
-        weights=same(np.add.reduceat(held.least(held.weights), starts, axis=1)),
-        optimizer=same(np.add.reduceat(held.least(held.optimizer), starts, axis=1)),
-        stash=same(np.add.reduceat(held.least(held.stash), starts, axis=1)),
-        working=same(np.maximum.reduceat(held.least(held.working), starts, axis=1)),
+        once=same(np.add.reduceat(held.least(held.once), starts, axis=1)),
+        by_version=same(np.add.reduceat(held.least(held.by_version), starts, axis=1)),
+        by_micro_batch=same(np.add.reduceat(held.least(held.by_micro_batch), starts, axis=1)),
+        working_set=same(np.maximum.reduceat(held.least(held.working_set), starts, axis=1)),
         received=held.received[:, list(cuts)],
-        possible=np.ones((len(held.weights), len(starts), 3), dtype=np.bool_),
+        possible=np.ones((len(held.once), len(starts), 3), dtype=np.bool_),
     )

@@ -13,7 +13,7 @@ from formulation.forms import forms_on
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
-from formulation.memory import capacity_bytes, stage_memory_bytes
+from formulation.memory import capacity_bytes, keeps, stage_parts
 from formulation.plan import Plan, Span, Stage
 
 
@@ -57,8 +57,8 @@ def _fits(instance: Instance, stage: Stage, index: int, stages: int) -> bool:
     """Tell whether a stage fits; its memory depends on the others only by their number."""
     if not instance.constraints.memory:
         return True
-    alone = Plan((stage,) * stages)
-    return stage_memory_bytes(instance, alone, index) <= capacity_bytes(instance, stage.group)
+    held = stage_parts(instance, stage).times(keeps(instance.training, index, stages), stage.group.mode)
+    return held.total <= capacity_bytes(instance, stage.group)
 
 
 def _stage(instance: Instance, span: Span, group: Group, form: int) -> Stage:

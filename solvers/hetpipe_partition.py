@@ -18,16 +18,19 @@ minibatch in flight, as HetPipe does; memory counts only where it is limited.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from formulation.deadline import NEVER, Deadline
+from formulation.groups import Group
 from formulation.instance import Instance
-from formulation.memory import optimizer_bytes
-from formulation.plan import Span
+from formulation.memory import Keeps, MemoryParts, layer_parts
+from formulation.modes import ONE_COPY, Mode
+from formulation.plan import Span, Stage
+from formulation.shares import equal_shares
 from formulation.tables import FORBIDDEN, Times
 from formulation.times import cut_bytes
 from formulation.units import Link, Volume, ceil_div
@@ -199,6 +202,7 @@ class Prices:
     def __init__(self, instance: Instance, workers: int = 1) -> None:
         self._instance, self._workers = instance, workers
         self._cuts = [ceil_div(cut_bytes(instance, cut), workers) for cut in range(len(instance.layers) + 1)]
+        self._parts = list(_held(instance, workers))
         self._compute = [
             _sums(ceil_div(one, workers) + ceil_div(other, workers) for one, other in zip(*pair, strict=True))
             for pair in zip(instance.forward_ns, instance.backward_ns, strict=True)
@@ -232,21 +236,13 @@ class Prices:
         if in_flight not in self._memory:
             if len(self._memory) >= self._kept:
                 self._memory.clear()
-            made, taken = self._instance.output_bytes, self._instance.input_bytes
-            layers = range(len(made))
-            state = _sums(
-                (in_flight + 1) * self._instance.parameter_bytes[at] + optimizer_bytes(self._instance, at)
-                for at in layers
-            )
-            stash = _sums(ceil_div(size, self._workers) for size in self._instance.stash_bytes)
-            working = [
-                ceil_div(2 * made[at], self._workers) + ceil_div(2 * taken[at], self._workers) for at in layers
-            ]
+            layers = range(len(self._instance.layers))
+            rows = _sums(part.times(Keeps(in_flight, in_flight), ONE_COPY).lasting for part in self._parts)
+            working = [part.working_set for part in self._parts]
             largest = np.zeros((len(layers), len(layers) + 1), dtype=np.int64)
             largest[:, 1:] = np.maximum.accumulate(
                 np.triu(np.tile(np.array(working, dtype=np.int64), (len(layers), 1))), axis=1
             )
-            rows = state + in_flight * stash
             received = in_flight * np.array(self._cuts, dtype=np.int64)
             bytes_held = rows[None, :] - rows[:-1, None] + received[:-1, None] + largest
             self._memory[in_flight] = np.where(np.tri(len(layers), len(layers) + 1, dtype=bool), 0, bytes_held)
@@ -257,6 +253,14 @@ class Prices:
             row = [Volume(Fraction(size), 1).transfer_ns(link) for size in self._cuts]
             self._transfers[link] = np.array([0, *row[1:-1], 0], dtype=np.int64)
         return self._transfers[link]
+
+
+def _held(instance: Instance, workers: int) -> Iterator[MemoryParts]:
+    """Yield what one of so many devices holds of each layer, of which every device has a copy."""
+    shares = equal_shares(workers, workers, 1)
+    group = Group(((0, workers),), Mode(workers))
+    for at in range(len(instance.layers)):
+        yield layer_parts(instance, Stage(Span(at, at + 1), group, (0,)), at, shares)
 
 
 def _sums(values: Iterable[int]) -> Times:

@@ -14,7 +14,8 @@ from ortools.sat.python import cp_model
 from formulation.deadline import StoppedError, in_time
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.memory import in_flight, optimizer_bytes
+from formulation.memory import keeps_in_slot, undivided
+from formulation.modes import Mode
 from formulation.options import Goal, Recompute
 from formulation.outcome import Limits
 from formulation.plan import Plan
@@ -102,12 +103,9 @@ def least_total_bytes(instance: Instance) -> int:
     The weights and their gradients, the optimiser's state, and what is kept for as many micro-batches as are in
     flight in the last stage.
     """
-    training = instance.training
-    kept = in_flight(training.schedule, 0, 1, training.micro_batches)
-    if instance.constraints.recompute is not Recompute.NEVER:
-        kept = 1
-    state = sum(optimizer_bytes(instance, layer) for layer in range(len(instance.layers)))
-    return 2 * sum(instance.parameter_bytes) + state + kept * sum(instance.stash_bytes)
+    again = Mode(recompute=instance.constraints.recompute is not Recompute.NEVER)
+    last = keeps_in_slot(instance.training, 0)
+    return undivided(instance).times(replace(last, versions=1), again).lasting
 
 
 def total_capacity_bytes(instance: Instance) -> int:

@@ -10,7 +10,8 @@ from formulation.demands import with_constraints, with_servers
 from formulation.evaluate import evaluate
 from formulation.goals import UNITS, goal_value
 from formulation.instance import Instance
-from formulation.memory import optimizer_bytes
+from formulation.memory import Keeps, undivided
+from formulation.modes import ONE_COPY
 from formulation.options import GoalLimit
 from formulation.plan import Plan
 from formulation.prices import stage_costs
@@ -46,13 +47,10 @@ def more_memory(instance: Instance, classes: Iterable[str], more: int) -> Instan
 def enough_bytes(instance: Instance) -> int:
     """Return an amount of memory in which any stage of any plan fits, nothing divided."""
     slots = min(len(instance.layers), instance.devices)
-    kept = max(slots, instance.training.micro_batches)
-    weights = max(slots + 1, 3) * sum(instance.parameter_bytes)
-    state = sum(optimizer_bytes(instance, layer) for layer in range(len(instance.layers)))
+    most = Keeps(versions=max(slots, 2), in_flight=max(slots, instance.training.micro_batches))
     received = max(cut_bytes(instance, cut) for cut in range(len(instance.layers) + 1))
-    working = max(2 * (a + b) for a, b in zip(instance.input_bytes, instance.output_bytes, strict=True))
     # Every layer divides its parts among the devices and rounds them up: less than a byte for each part.
-    return weights + state + kept * (sum(instance.stash_bytes) + received) + working + 1
+    return replace(undivided(instance), received=received).times(most, ONE_COPY).total + 1
 
 
 def memory_slack(classes: Sequence[str]) -> Slack:

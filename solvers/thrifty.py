@@ -15,6 +15,7 @@ import numpy as np
 from formulation.deadline import in_time
 from formulation.forms import forms_on
 from formulation.layers import Split
+from formulation.memory import Keeps
 from formulation.memory_tables import MemoryTables
 from formulation.options import StageTime
 from formulation.plan import Span
@@ -45,7 +46,8 @@ class Thrift:
 
     def __init__(self, tables: Tables, held: MemoryTables) -> None:
         self._tables, self._held = tables, held
-        self._behind: dict[tuple[int, int, int], tuple[Times, Times]] = {}
+        self._behind: dict[tuple[int, Keeps], tuple[Times, Times]] = {}
+        self._kept: dict[tuple[int, Keeps], Times] = {}
         self._into = edges_into(tables.instance)
         self._last = list(range(len(tables.instance.layers)))
         for edge in tables.instance.form_edges:
@@ -66,17 +68,17 @@ class Thrift:
         time_left = threshold_ns if overlap else threshold_ns - compute
         if compute > threshold_ns:
             return None
-        room = self._held.capacity[kind] - self._held.kept(slot) * int(self._held.received[kind, span.first])
+        room = self._held.room(slot, kind, span.first)
         states: _States = {(): [_Label(0, 0, 0, 0, None)]}
         live: list[int] = []
-        more_time, more_held = self._least_behind(slot, kind)
+        lasting, (more_time, more_held) = self._lasting(slot, kind), self._least_behind(slot, kind)
         for layer in in_time(span.layers, self._tables.deadline):
             later_time = int(more_time[layer + 1] - more_time[span.stop])
             later_held = int(more_held[layer + 1] - more_held[span.stop])
             kept = [*live, layer] if self._tables.instance.layers[layer].split is not Split.FOLLOW else live
             still = [at for at, one in enumerate(kept) if self._last[one] > layer]
             grown: _States = {}
-            for key, label in self._grown(slot, kind, span, layer, live, states):
+            for key, label in self._grown(lasting, kind, span, layer, live, states):
                 late = label.time + later_time > time_left
                 if not late and label.held + later_held + label.working <= room:
                     _keep(grown.setdefault(tuple(key[at] for at in still), []), label)
@@ -86,18 +88,24 @@ class Thrift:
 
     def _least_behind(self, slot: int, kind: int) -> tuple[Times, Times]:
         """Return by layer what it and all layers behind it communicate and hold at least, to the model's end."""
-        held = self._held
-        rule = (kind, held.copies(slot), held.stashed(slot, kind))
+        rule = (kind, self._held.keeps(slot))
         if rule not in self._behind:
             own = self._tables.inside[kind].min(axis=1)
-            bytes_held = held.optimizer[kind] + rule[1] * held.weights[kind] + rule[2] * held.stash[kind]
-            least = bytes_held.min(axis=1, where=held.possible[kind], initial=np.iinfo(np.int64).max)
+            possible, most = self._held.possible[kind], np.iinfo(np.int64).max
+            least = self._lasting(slot, kind).min(axis=1, where=possible, initial=most)
             rows = (np.append(part[::-1].cumsum()[::-1], 0) for part in (own, least))
             self._behind[rule] = (next(rows), next(rows))
         return self._behind[rule]
 
+    def _lasting(self, slot: int, kind: int) -> Times:
+        """Return by layer and form what a layer holds from pass to pass."""
+        rule = (kind, self._held.keeps(slot))
+        if rule not in self._kept:
+            self._kept[rule] = self._held.lasting(slot, kind)
+        return self._kept[rule]
+
     def _grown(
-        self, slot: int, kind: int, span: Span, layer: int, live: list[int], states: _States
+        self, lasting: Times, kind: int, span: Span, layer: int, live: list[int], states: _States
     ) -> Iterator[tuple[tuple[int, ...], _Label]]:
         """Yield every label with the next layer in every form, by the forms of the live layers and its own."""
         row = self._tables.instance.layers[layer]
@@ -106,7 +114,7 @@ class Thrift:
             at = live.index(source) if source in live else None
             for key, labels in states.items():
                 for label in labels:
-                    yield key, self._with(label, slot, (kind, layer, 0 if at is None else key[at]), 0, 0)
+                    yield key, self._with(label, lasting, (kind, layer, 0 if at is None else key[at]), 0, 0)
             return
         edges = [
             (live.index(edge.source), index) for index, edge in self._into.get(layer, []) if edge.source in span
@@ -115,15 +123,13 @@ class Thrift:
             for key, labels in states.items():
                 change = sum(int(self._tables.between[kind, index, key[at], form]) for at, index in edges)
                 for label in labels:
-                    yield (*key, form), self._with(label, slot, (kind, layer, form), change, form)
+                    yield (*key, form), self._with(label, lasting, (kind, layer, form), change, form)
 
-    def _with(self, label: _Label, slot: int, cell: tuple[int, int, int], change: int, form: int) -> _Label:
-        held = self._held
-        state = held.optimizer[cell] + held.copies(slot) * held.weights[cell]
+    def _with(self, label: _Label, lasting: Times, cell: tuple[int, int, int], change: int, form: int) -> _Label:
         return _Label(
             time=label.time + change + int(self._tables.inside[cell]),
-            held=label.held + int(state + held.stashed(slot, cell[0]) * held.stash[cell]),
-            working=max(label.working, int(held.working[cell])),
+            held=label.held + int(lasting[cell[1:]]),
+            working=max(label.working, int(self._held.working_set[cell])),
             form=form,
             before=label,
         )

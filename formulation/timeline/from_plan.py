@@ -34,7 +34,7 @@ from formulation import forms, times
 from formulation.groups import Group, GroupKind, group_kind, link_between
 from formulation.instance import FormEdge, Instance
 from formulation.layers import Split
-from formulation.memory import layer_shares, stage_memory_bytes
+from formulation.memory import Keeps, stage_parts
 from formulation.options import BoundaryCharge, Schedule, StageTime, Synchronisation
 from formulation.plan import Plan, Stage
 from formulation.schedules.catalogue import SCHEDULES
@@ -186,31 +186,19 @@ def _bits_per_second(instance: Instance, one: int, other: int) -> float:
 
 
 def footprint_of(instance: Instance, plan: Plan) -> Footprint:
-    """Return the memory of a plan's stages, as ``memory.stage_memory_bytes`` has it.
+    """Return the memory of a plan's stages: the parts of ``memory.stage_memory``, by when they come and go.
 
-    Its formula stays in one place: it is asked for one and for two micro-batches in flight, which tells the stash
-    from all that a stage holds anyway. The working set counts among the latter, so it is held all the time here.
+    What a stage holds anyway are its gradients, optimiser state, working set (all the time here) and weights: one
+    version, or the two of double buffering. With recomputation it is also the stash of one micro-batch.
     """
-    one, two = ([_held_bytes(instance, plan, index, kept) for index in range(len(plan))] for kept in (1, 2))
-    weights = [
-        sum(
-            layer_shares(instance, stage, layer, group_kind(instance, stage.group).shares).weights
-            for layer in stage.span.layers
-        )
-        for stage in plan.stages
-    ]
     doubled = instance.training.schedule is Schedule.DOUBLE_BUFFERED
-    return Footprint(
-        static_bytes=tuple(
-            2 * less - more + doubled * version for less, more, version in zip(one, two, weights, strict=True)
-        ),
-        stash_bytes=tuple(more - less for less, more in zip(one, two, strict=True)),
-        version_bytes=tuple(0 if doubled else version for version in weights),
-    )
-
-
-def _held_bytes(instance: Instance, plan: Plan, index: int, kept: int) -> int:
-    """Return the bytes of a stage with so many micro-batches in flight: GPipe keeps all that there are."""
-    batch = kept * instance.training.micro_batch
-    training = replace(instance.training, schedule=Schedule.GPIPE, global_batch=batch, micro_batches=kept)
-    return stage_memory_bytes(replace(instance, training=training), plan, index)
+    static: list[int] = []
+    stash: list[int] = []
+    versions: list[int] = []
+    for stage in plan.stages:
+        parts, mode = stage_parts(instance, stage), stage.group.mode
+        idle = Keeps(versions=2 if doubled else 1, in_flight=0)
+        static.append(parts.times(idle, mode).total)
+        stash.append(parts.received + (0 if mode.recompute else parts.stash))
+        versions.append(0 if doubled else parts.weights)
+    return Footprint(tuple(static), tuple(stash), version_bytes=tuple(versions))

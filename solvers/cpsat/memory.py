@@ -1,16 +1,16 @@
 """(7) ``memory``: every stage fits into its devices, however its layers are split.
 
-Three counters run along the layers of a stage, like the clocks of time: what is held once (``fixed``, also the
-stash of a stage that recomputes), once per copy of the weights (``weights``) and once per micro-batch in flight
-(``stash``, which begins with what the stage received); a fourth is the largest working set so far. Slots are
-counted from the last stage, so copies and micro-batches in flight are constants of the slot; the limit is linear:
+Three counters run along the layers of a stage, like the clocks of time: what is held once (``fixed``: gradients,
+optimiser state, and the stash of a stage that recomputes), once per version of the weights (``weights``) and once
+per micro-batch in flight (``stash``, which begins with what the stage received); a fourth is the largest working
+set so far. Slots are counted from the last stage, so versions and micro-batches in flight are constants of the
+slot; the limit is linear:
 
-    layer l in slot k:  fixed[l] + copies(k) * weights[l] + kept(k) * stash[l] + working[l] <= capacity
+    layer l in slot k:  fixed[l] + versions(k) * weights[l] + in_flight(k) * stash[l] + working[l] <= capacity
 """
 
 from __future__ import annotations
 
-import numpy as np
 from ortools.sat.python import cp_model
 
 from formulation.layers import Split
@@ -29,13 +29,7 @@ def post_memory(v: Variables) -> Posted:
     if capacity is None:
         return
     most = max(capacity)
-    again = np.array(held.recomputes)[:, None, None]
-    parts = (
-        held.optimizer + np.where(again, held.stash, 0),
-        held.weights,
-        np.where(again, 0, held.stash),
-        held.working,
-    )
+    parts = (held.once, held.by_version, held.by_micro_batch, held.working_set)
     readings: list[list[cp_model.IntVar]] = []
     for name, part in zip(("fixed", "weights", "stash", "working"), parts, strict=True):
         row = [v.model.new_int_var(0, most, f"{name}[{i}]") for i in range(v.layers)]
@@ -69,24 +63,23 @@ def _capacity(v: Variables, held: MemoryTables) -> list[int] | None:
 
 def _never_binds(held: MemoryTables, slots: int) -> bool:
     """Tell whether the whole model fits into one device of any kind in any slot, in its dearest forms."""
-    parts = (held.optimizer, held.weights, held.stash)
-    fixed, weights, stash = (part.max(axis=2).sum(axis=1) for part in parts)
-    rest, received = held.working.max(axis=(1, 2)), held.received.max(axis=1)
+    parts = (held.once, held.by_version, held.by_micro_batch)
+    once, weights, stash = (part.max(axis=2).sum(axis=1) for part in parts)
+    rest, received = held.working_set.max(axis=(1, 2)), held.received.max(axis=1)
     return all(
-        int(fixed[c] + held.copies(k) * weights[c] + held.stashed(k, c) * stash[c] + held.kept(k) * received[c])
-        + int(rest[c])
-        <= size
+        int(once[c] + keeps.versions * weights[c] + keeps.in_flight * (stash[c] + received[c]) + rest[c]) <= size
         for c, size in enumerate(held.capacity)
-        for k in range(slots)
+        for keeps in map(held.keeps, range(slots))
     )
 
 
 def _limits(v: Variables, held: MemoryTables, sizes: list[int], readings: list[list[cp_model.IntVar]]) -> Posted:
     fixed, weights, stash, working = readings
+    keeps = [held.keeps(k) for k in range(v.slots)]
     for i in range(v.layers):
         capacity = sum(sizes[c] * literal for c, literal in enumerate(v.layer_kind[i]))
         for k in range(v.slots):
-            needed = fixed[i] + held.copies(k) * weights[i] + held.kept(k) * stash[i] + working[i]
+            needed = fixed[i] + keeps[k].versions * weights[i] + keeps[k].in_flight * stash[i] + working[i]
             limit = v.model.add(needed <= capacity)
             limit.only_enforce_if([v.starts[k][i], *([~v.starts[k - 1][i]] if k > 0 else [])])
             yield (i, k), limit

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.deadline import in_time
+from formulation.memory import Keeps
 from formulation.memory_tables import MemoryTables, memory_tables
 from formulation.tables import Times
 from solvers.hybrid import StageTimes
@@ -35,14 +36,14 @@ class StageLimits:
         self.total = times.tables.rows
         limited = times.tables.instance.constraints.memory
         self.held: MemoryTables | None = held or (memory_tables(times.tables) if limited else None)
-        self._roomy: dict[tuple[int, int, int], Times] = {}
+        self._roomy: dict[tuple[int, Keeps], Times] = {}
         self._timely: tuple[int, Times] | None = None
 
     def slots(self, slots: int) -> list[int]:
         """Return, for each slot, the first slot with the same memory rule: they share their tables."""
         if self.held is None:
             return [0] * slots
-        rules = [(self.held.copies(slot), self.held.kept(slot)) for slot in range(slots)]
+        rules = [self.held.keeps(slot) for slot in range(slots)]
         return [rules.index(rule) for rule in rules]
 
     def ends(self, slot: int, kind: int, threshold_ns: int) -> Times:
@@ -58,17 +59,16 @@ class StageLimits:
         return self._timely[1]
 
     def _in_memory(self, held: MemoryTables, slot: int, kind: int) -> Times:
-        copies, kept, stashed = held.copies(slot), held.kept(slot), held.stashed(slot, kind)
-        key = (kind, copies, kept)
-        if key not in self._roomy:
+        keeps = held.keeps(slot)
+        if (kind, keeps) not in self._roomy:
             self.times.tables.deadline.check()
-            parts = (held.optimizer, held.weights, held.stash)
-            fixed, weights, stash = (_prefix(held.least(part, kind)) for part in parts)
-            summed = fixed + copies * weights + stashed * stash
-            needed = summed[None, :] - summed[:-1, None] + kept * held.received[kind, :-1, None]
-            needed[:, 1:] += _largest_so_far(held.least(held.working, kind))
-            self._roomy[key] = _ends([np.triu(needed <= held.capacity[kind], 1)], self.total)[0]
-        return self._roomy[key]
+            parts = (held.once, held.by_version, held.by_micro_batch)
+            once, weights, stash = (_prefix(held.least(part, kind)) for part in parts)
+            summed = once + keeps.versions * weights + keeps.in_flight * stash
+            needed = summed[None, :] - summed[:-1, None] + keeps.in_flight * held.received[kind, :-1, None]
+            needed[:, 1:] += _largest_so_far(held.least(held.working_set, kind))
+            self._roomy[kind, keeps] = _ends([np.triu(needed <= held.capacity[kind], 1)], self.total)[0]
+        return self._roomy[kind, keeps]
 
 
 def _ends(fitting: Iterable[Bits], total: int) -> Times:

@@ -45,14 +45,16 @@ class MemoryFloors:
     """Prefix sums, by kind, of the least bytes that layers hold in any possible form, without working sets."""
 
     tables: MemoryTables
-    fixed: Times
-    weights: Times
-    stash: Times
+    once: Times
+    by_version: Times
+    by_micro_batch: Times
 
     def furthest(self, kind: int, slot: int) -> Times:
         """Return for every first layer the last layer index at which a stage of this slot may stop."""
-        copies, kept = self.tables.copies(slot), self.tables.stashed(slot, kind)
-        held = self.fixed[kind] + copies * self.weights[kind] + kept * self.stash[kind]
+        keeps = self.tables.keeps(slot)
+        held = (
+            self.once[kind] + keeps.versions * self.by_version[kind] + keeps.in_flight * self.by_micro_batch[kind]
+        )
         return np.searchsorted(held, held + self.tables.capacity[kind], side="right") - 1
 
 
@@ -77,7 +79,7 @@ def floors(tables: Tables) -> Floors:
 
 def _memory_floors(tables: Tables) -> MemoryFloors:
     held = memory_tables(tables)
-    least = (_prefix(held.least(part)) for part in (held.optimizer, held.weights, held.stash))
+    least = (_prefix(held.least(part)) for part in (held.once, held.by_version, held.by_micro_batch))
     return MemoryFloors(held, *least)
 
 

@@ -59,13 +59,11 @@ class TrueStages:
 
 def _fits(held: MemoryTables, slot: int, kind: int, span: Span, forms: Forms) -> bool:
     """Tell whether a stage with these forms keeps its memory (``formulation.memory``, by tables)."""
-    needed, working = held.kept(slot) * int(held.received[kind, span.first]), 0
+    lasting, needed, working = held.lasting(slot, kind), 0, 0
     for layer, form in zip(span.layers, forms, strict=True):
         if held.instance.layers[layer].split is Split.FOLLOW:
             source = held.instance.sources[layer]
             form = forms[source - span.first] if source is not None and source in span else 0
-        cell = (kind, layer, form)
-        needed += int(held.optimizer[cell]) + held.copies(slot) * int(held.weights[cell])
-        needed += held.stashed(slot, kind) * int(held.stash[cell])
-        working = max(working, int(held.working[cell]))
-    return needed + working <= held.capacity[kind]
+        needed += int(lasting[layer, form])
+        working = max(working, int(held.working_set[kind, layer, form]))
+    return needed + working <= held.room(slot, kind, span.first)

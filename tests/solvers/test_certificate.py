@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from formulation.certificate import Certificate, CertificateError, certifiable, fingerprint, verify, verify_labels
 from formulation.certificate_forms import FormSearch
 from formulation.certificate_labels import Labels
-from formulation.certificate_stages import StageFits, rule_of, slots_matter
+from formulation.certificate_stages import StageFits, slots_matter
 from formulation.certificate_states import suffixes
 from formulation.cluster import Server, cluster_graph
 from formulation.demands import with_constraints, with_layers
@@ -20,6 +20,7 @@ from formulation.evaluate import evaluate
 from formulation.groups import group_kind, possible_groups
 from formulation.instance import Instance
 from formulation.least import StagePrices
+from formulation.memory import keeps_in_slot
 from formulation.options import Combine, Constraints, CostModel, Placement, Schedule, Training
 from formulation.outcome import Proof, checked
 from formulation.plan import Plan, Span
@@ -324,8 +325,8 @@ def test_form_search_counts_what_the_stage_received() -> None:
     instance = instance_of(layers, mesh(1))
     kind = group_kind(instance, next(iter(line_groups(instance).values())))
     search = FormSearch(instance, StagePrices(instance))
-    rule = rule_of(instance, 0)
-    needed = 10 * rule.kept + 2 * (10 + 10)
+    rule = keeps_in_slot(instance.training, 0)
+    needed = 10 * rule.in_flight + 2 * (10 + 10)
     assert search.exist(kind, rule, (1, 2), 0, needed)
     assert not search.exist(kind, rule, (1, 2), 0, needed - 1)
 

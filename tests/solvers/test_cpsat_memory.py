@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from formulation.evaluate import evaluate
 from formulation.groups import group_kind
 from formulation.instance import Instance
-from formulation.memory import layer_shares
+from formulation.memory import layer_parts
 from formulation.memory_tables import memory_tables
 from formulation.options import Constraints, Schedule
 from formulation.outcome import Limits, Proof, checked
@@ -72,13 +72,13 @@ def test_memory_tables_are_the_specification_cell_by_cell(instance: Instance, da
     for layer in stage.span.layers:
         source = instance.sources[layer]
         form = stage.form(source) if source is not None and source in stage.span else 0
-        share = layer_shares(instance, stage, layer, group_kind(instance, group).shares)
-        cells = (held.weights, held.optimizer, held.stash, held.working)
+        part = layer_parts(instance, stage, layer, group_kind(instance, group).shares)
+        cells = (held.by_version, held.once, held.by_micro_batch, held.working_set)
         assert [int(cell[kind, layer, form]) for cell in cells] == [
-            share.weights,
-            share.optimizer,
-            share.stash,
-            share.working,
+            part.weights,
+            part.gradients + part.optimizer + (part.stash if group.recompute else 0),
+            0 if group.recompute else part.stash,
+            part.working_set,
         ]
 
 
@@ -89,7 +89,7 @@ def test_tables_know_copies_and_micro_batches_in_flight_of_every_slot() -> None:
     for schedule in Schedule:
         training = replace(instance.training, global_batch=3, micro_batches=3, schedule=schedule)
         held = replace(memory_tables(tables), instance=replace(instance, training=training))
-        rows[schedule] = [(held.copies(slot), held.kept(slot)) for slot in range(5)]
+        rows[schedule] = [(held.keeps(slot).versions + 1, held.keeps(slot).in_flight) for slot in range(5)]
     assert rows[Schedule.NAIVE] == [(2, 1)] * 5
     assert rows[Schedule.GPIPE] == [(2, 3)] * 5
     assert rows[Schedule.ONE_F_ONE_B] == [(2, 1), (2, 2), (2, 3), (2, 3), (2, 3)]

@@ -150,10 +150,10 @@ def test_memory_tables_are_the_formula(instance: Instance, recompute: Recompute,
                 source = instance.sources[layer]
                 inside = source is not None and source in stage.span
                 cells.append((kind, layer, stage.form(source) if inside and source is not None else 0))
-            needed = sum(int(held.optimizer[c]) + held.copies(slot) * int(held.weights[c]) for c in cells)
-            needed += held.stashed(slot, kind) * sum(int(held.stash[c]) for c in cells)
-            needed += held.kept(slot) * int(held.received[kind, stage.span.first])
-            assert needed + max(int(held.working[c]) for c in cells) == cost.memory_bytes
+            needed = sum(int(held.lasting(slot, kind)[layer, form]) for _, layer, form in cells)
+            working = max(int(held.working_set[c]) for c in cells)
+            assert held.capacity[kind] - held.room(slot, kind, stage.span.first) == cost.memory.received
+            assert (needed, working) == (cost.memory.lasting - cost.memory.received, cost.memory.working_set)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)

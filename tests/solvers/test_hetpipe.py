@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from formulation.cluster import DeviceClass, Server, cluster_graph
 from formulation.groups import line, line_group
 from formulation.instance import build_instance
-from formulation.memory import stage_memory_bytes
+from formulation.memory import stage_memory
 from formulation.options import (
     Boundary,
     BoundaryCharge,
@@ -77,7 +77,7 @@ def fits(instance, order, spans, in_flight):
         kept = min(in_flight, len(spans) - at)
         # A stage with ``kept`` minibatches in flight is stage 0 of a pipeline of so many stages.
         alone = Plan((plan.stages[at],) + (plan.stages[at],) * (kept - 1))
-        if stage_memory_bytes(instance, alone, 0) > instance.servers[order[at]].device_class.memory_bytes:
+        if stage_memory(instance, alone, 0).total > instance.servers[order[at]].device_class.memory_bytes:
             return False
     return True
 
@@ -146,7 +146,7 @@ def test_memory_is_that_of_the_specification(instance, in_flight, data):
     first = data.draw(st.integers(0, len(instance.layers) - 1))
     span = Span(first, data.draw(st.integers(first + 1, len(instance.layers))))
     stage = Stage(span, line_group(instance, 0, 1), (0,) * len(span))
-    expected = stage_memory_bytes(instance, Plan((stage,) * in_flight), 0)
+    expected = stage_memory(instance, Plan((stage,) * in_flight), 0).total
     assert Prices(instance).memory_bytes(in_flight)[span.first, span.stop] == expected
 
 

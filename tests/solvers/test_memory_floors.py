@@ -68,7 +68,7 @@ def test_no_floor_counts_on_a_form_that_a_layer_may_not_take() -> None:
     limits, coarse = StageLimits(stage_times(tables)), coarsen(tables)
     assert limits.ends(0, 0, FORBIDDEN).tolist() == [1, 2, 2]
     assert furthest(floors(tables), 0, 0, FORBIDDEN).tolist() == [1, 2, 2]
-    assert coarse.held is not None and coarse.held.weights[0].tolist() == [[100] * 3] * 2
+    assert coarse.held is not None and coarse.held.by_version[0].tolist() == [[100] * 3] * 2
     more_held = Thrift(tables, memory_tables(tables))._least_behind(0, 0)[1]
     assert more_held.tolist() == [400, 200, 0]
 
