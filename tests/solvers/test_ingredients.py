@@ -29,7 +29,10 @@ from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 
 ONE = Limits(workers=1)
-PLUMBING = ("solvers.catalogue", "solvers.double_check.", "solvers.in_order", "solvers.ingredients")
+PLUMBING = (
+    *("solvers.catalogue", "solvers.double_check.", "solvers.in_order", "solvers.ingredients"),
+    *("solvers.search.background", "solvers.search.stoppable"),
+)
 """Modules of solvers that carry questions and answers about and decide nothing."""
 ROUTE_ONLY = ("case_split", "presolve", "highs", "certificate")
 
