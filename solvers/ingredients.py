@@ -26,12 +26,16 @@ class Ingredient(enum.Enum):
         True,
     )
     GROUPS = ("possible groups", ("formulation.groups:possible_groups", "formulation.modes:modes"), True)
-    ALIKE = ("alike servers", ("formulation.certificate_states:alike_servers",), True)
+    ALIKE = (
+        "alike servers",
+        tuple(f"formulation.certificate_states:{name}" for name in ("alike_servers", "_same", "_kinds_stay")),
+        True,
+    )
     STATES = (
         "states of devices",
-        (
-            "formulation.certificate_states:LineSuffixes",
-            "formulation.certificate_states:FreeSuffixes",
+        tuple(
+            f"formulation.certificate_states:{name}"
+            for name in ("suffixes", "LineSuffixes", "FreeSuffixes", "Place", "Step", "_stands_for")
         ),
         True,
     )

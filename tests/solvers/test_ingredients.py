@@ -34,6 +34,26 @@ PLUMBING = (
     *("solvers.search.background", "solvers.search.stoppable"),
 )
 """Modules of solvers that carry questions and answers about and decide nothing."""
+VOCABULARY = tuple(
+    f"formulation.{name}"
+    for name in (
+        *(
+            "cluster",
+            "constraints",
+            "deadline",
+            "demand_rules",
+            "demands",
+            "goals",
+            "groups",
+            "instance",
+            "layers",
+        ),
+        *("modes", "options", "outcome", "plan", "units", "violation"),
+    )
+)
+"""Modules of the formulation that say what a problem is, and its rules; all read them, through the evaluator."""
+MADE = ("<module>", "__create_fn__")
+"""What Python makes of a module and of a dataclass."""
 ROUTE_ONLY = ("case_split", "presolve", "highs", "certificate")
 
 LAYERS = chain(
@@ -79,7 +99,7 @@ def traced(work: Callable[[], object]) -> set[tuple[str, str]]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    return {(module, name) for module, name in called if name != "<module>"}
+    return {(module, name) for module, name in called if not name.startswith(MADE)}
 
 
 def ingredients(called: set[tuple[str, str]]) -> set[Ingredient]:
@@ -88,8 +108,8 @@ def ingredients(called: set[tuple[str, str]]) -> set[Ingredient]:
     strange = {
         module
         for module, name in called
-        if module.startswith("solvers.")
-        and not module.startswith(PLUMBING)
+        if not module.startswith(PLUMBING)
+        and module not in VOCABULARY
         and not any(belongs((module, name), ingredient) for ingredient in Ingredient)
     }
     assert not strange, f"say in solvers/ingredients.py what these are: {sorted(strange)}"
