@@ -20,6 +20,7 @@ from formulation.instance import Instance
 from ingest.files import atomic_write, read_limited
 from ingest.plan_file import stage_to_dict
 from ingest.plan_reader import plan_of
+from ingest.scenario_errors import path_text
 from ingest.strict_json import parse_json
 
 FORMAT = "pipecut certificate"
@@ -97,7 +98,7 @@ def read_certificate(path: str | Path, instance: Instance) -> Certificate:
     try:
         found = _File.model_validate(parse_json(read_limited(source, LARGEST_FILE)))
     except ValidationError as error:
-        rows = (f"{source}: {'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors()[:20])
+        rows = (f"{source}: {path_text(row['loc'])}: {row['msg']}" for row in error.errors()[:20])
         raise CertificateFileError("\n".join(rows)) from error
     except OSError as error:
         raise CertificateFileError(f"{source}: {error.strerror or error}") from error

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from formulation.layers import Layer, Measured, Split, layer_graph, layers_of
 from ingest.files import atomic_write
 from ingest.model_errors import GraphFileError
+from ingest.scenario_errors import path_text
 from ingest.strict_json import parse_json
 
 FORMAT = "pipecut layer graph"
@@ -179,11 +180,6 @@ def _text(document: dict[str, Any]) -> str:
 def _problems(error: ValidationError) -> str:
     """Return every problem as ``layers[3].macs: ...``, the first ten of them."""
     entries = error.errors(include_url=False)
-    shown = [f"{_place(entry['loc'])}: {entry['msg']}" for entry in entries[:_PROBLEMS_SHOWN]]
+    shown = [f"{path_text(entry['loc']) or 'the file'}: {entry['msg']}" for entry in entries[:_PROBLEMS_SHOWN]]
     more = len(entries) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
-    return text.lstrip(".") or "the file"
