@@ -2,9 +2,10 @@
 
 Each input is a valid file with one to four mistakes in its bytes, lines or values (``benchmarks.fuzzing.mutate``),
 made from the seed, the reader and its number alone. Counted are those that are accepted, those that are refused
-with the reader's own error, and defects: any other exception, more than ``--limit`` seconds or 1 GiB, a message
-that is empty or endless, a spoilt certificate or trace that is believed, and anything written outside the scratch
-folder. A defect is saved with its traceback in ``--keep``; the exit code is 1 if there is one.
+with the reader's own error, and defects: any other exception, more than ``--limit`` seconds of processor time or
+1 GiB of memory, a message that is empty or endless, a spoilt certificate or trace that is believed, and anything
+written outside the scratch folder. A defect is saved with its traceback in ``--keep``; the exit code is 1 if there
+is one.
 """
 
 from __future__ import annotations

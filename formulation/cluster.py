@@ -63,12 +63,13 @@ def cluster_graph(
             problems.append(f"server {server.name} appears twice")
         graph.add_node(server.name, server=server)
     graph.add_nodes_from(switches)
-    for one, other, link in links:
-        unknown = [end for end in (one, other) if end not in graph]
-        if unknown or one == other:
+    drawn = list(links)
+    nodes = set(graph)
+    for one, other, _ in drawn:
+        if one not in nodes or other not in nodes or one == other:
             problems.append(f"link {one} - {other}: no such pair of servers or switches")
-        else:
-            graph.add_edge(one, other, link=link)
+    if not problems:
+        graph.add_edges_from((one, other, {"link": link}) for one, other, link in drawn)
     problems += _unreached(graph) if not problems else []
     if problems:
         raise ValueError(f"cluster {name}: " + "; ".join(problems))
@@ -114,8 +115,10 @@ class Wiring:
         """Return the servers and switches as a graph of names; edges have ``link``, ``weight``, ``latency``."""
         graph = nx.Graph()
         graph.add_nodes_from((*self.names, *self.switches))
-        for one, other, link in self.drawn:
-            graph.add_edge(one, other, link=link, weight=link.bits_per_second, latency=link.latency_ns)
+        graph.add_edges_from(
+            (one, other, {"link": link, "weight": link.bits_per_second, "latency": link.latency_ns})
+            for one, other, link in self.drawn
+        )
         return graph
 
 
@@ -154,11 +157,11 @@ class ClusterGraph:
 
 
 def _between(graph: nx.Graph, names: tuple[str, ...]) -> tuple[tuple[Link | None, ...], ...]:
-    others = set(names)
-    if all(len(others & graph.adj[one].keys()) == len(names) - 1 for one in names):
+    switches = set(graph).difference(names)
+    if all(len(graph.adj[one]) - len(switches.intersection(graph.adj[one])) == len(names) - 1 for one in names):
         # Every link is drawn, half a million among a thousand servers: no path is sought.
-        drawn = (graph.adj[one] for one in names)
-        return tuple(tuple(row[name]["link"] if name in row else None for name in names) for row in drawn)
+        drawn = ({other: row["link"] for other, row in graph.adj[one].items()} for one in names)
+        return tuple(tuple(map(row.get, names)) for row in drawn)
     tree = nx.maximum_spanning_tree(graph)
     circles = graph.number_of_edges() > tree.number_of_edges()
     rows: list[tuple[Link | None, ...]] = []

@@ -1,4 +1,4 @@
-"""What is watched while a reader reads: the time it takes, the memory it takes, and the files that it touches."""
+"""What is watched while a reader reads: processor time, memory, and the files that it touches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from types import FrameType
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = frozenset({"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate"})
+OF_TWO = frozenset({"os.rename", "os.link", "os.symlink"})
 STARTS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect"})
+WAITED = 20
+"""How many times longer a reader may take by the clock than of the processor, which others may use as well."""
 
 
 class HangError(BaseException):
@@ -30,6 +33,7 @@ class Watch:
         self._active = False
         sys.addaudithook(self._audit)
         signal.signal(signal.SIGALRM, _stop)
+        signal.signal(signal.SIGPROF, _stop)
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
@@ -37,13 +41,15 @@ class Watch:
         self.touched.clear()
         before = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (_address_space_bytes() + self.memory_bytes, before[1]))
-        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        signal.setitimer(signal.ITIMER_PROF, self.seconds)
+        signal.setitimer(signal.ITIMER_REAL, WAITED * self.seconds)
         self._active = True
         try:
             yield
         finally:
             self._active = False
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             resource.setrlimit(resource.RLIMIT_AS, before)
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -53,8 +59,9 @@ class Watch:
             self.touched.append(event)
         elif event == "open" and isinstance(arguments[2], int) and not arguments[2] & WRITING:
             return
-        elif (event == "open" or event in CHANGES) and not self._inside(arguments[0]):
-            self.touched.append(f"{event} {arguments[0]!r}")
+        elif event == "open" or event in CHANGES:
+            paths = arguments[: 2 if event in OF_TWO else 1]
+            self.touched += [f"{event} {path!r}" for path in paths if not self._inside(path)]
 
     def _inside(self, path: object) -> bool:
         text = os.fsdecode(path) if isinstance(path, str | bytes) else str(path)

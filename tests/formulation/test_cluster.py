@@ -43,3 +43,18 @@ def test_every_path_is_looked_at(graph: nx.Graph) -> None:
                 links = [[graph.edges[pair]["link"] for pair in path] for path in paths]
                 best = max((min(x.bits_per_second for x in row), -sum(x.latency_ns for x in row)) for row in links)
                 assert found == Link(best[0], -best[1])
+
+
+def test_links_that_are_all_drawn_are_taken_as_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No path is sought then, also where one over a switch or a third server were wider."""
+    monkeypatch.setattr(nx, "maximum_spanning_tree", lambda *_: pytest.fail("a path was sought"))
+    drawn = [
+        ("a", "b", Link(1)),
+        ("a", "c", Link(2)),
+        ("b", "c", Link(3)),
+        ("a", "x", Link(9)),
+        ("b", "x", Link(9)),
+    ]
+    cluster = ClusterGraph.of(cluster_graph("mesh", [Server(name, UNIT, 1) for name in "abc"], drawn, ["x"]))
+    one, two, three = Link(1), Link(2), Link(3)
+    assert cluster.links == ((None, one, two), (one, None, three), (two, three, None))
