@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.demands import with_constraints, with_servers
+from formulation.demands import with_constraints
 from formulation.goals import goal_value
 from formulation.instance import Instance
 from formulation.options import Combine, Constraints, Goal, GoalLimit, Recompute, Schedule, Training
@@ -18,7 +18,7 @@ from solvers.explain import explain
 from solvers.limit_words import goal_amount, goal_limit, one_of
 from solvers.loosening import limits_of, without
 from solvers.possible import Possible
-from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh
+from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.solvers.demanded import SLOW
 from tests.solvers.test_explain import ONE_WORKER, amounts, feasible, only_clash, paths
 from tests.solvers.test_freedoms import freed, has_groups
@@ -31,7 +31,7 @@ def priced(instance: Instance, **demands: object) -> Instance:
     rows = [
         replace(one, device_class=replace(one.device_class, price_per_hour=MILLION)) for one in instance.servers
     ]
-    return with_constraints(with_servers(instance, rows), Constraints(**demands))  # type: ignore[arg-type]
+    return with_constraints(on_servers(instance, rows), Constraints(**demands))  # type: ignore[arg-type]
 
 
 def two_layers(*devices: int) -> Instance:
