@@ -70,6 +70,15 @@ class Demands:
         return any((one in servers) != (other in servers) for servers in pinned)
 
 
+def possible_cuts(instance: Instance) -> tuple[int, ...]:
+    """Return 0, every layer at which a stage may start, and N: what ``no_cut`` and ``together`` leave."""
+    closed = set(instance.demands.no_cut)
+    for layers in instance.demands.together:
+        closed.update(range(layers[0] + 1, layers[-1] + 1))
+    total = len(instance.layers)
+    return (0, *(cut for cut in range(1, total) if cut not in closed), total)
+
+
 def resolve(constraints: Constraints, layers: Sequence[Layer], servers: Sequence[Server]) -> Demands:
     """Look up every glob and name.
 

@@ -1,7 +1,7 @@
 """What a solver claims, how strongly, and the check that every claim must pass.
 
-``OPTIMAL`` is a claim that the rest of pipecut lives by: gap 0, and a plan that keeps every rule and whose
-price, recomputed without the solver, equals the claimed objective to the nanosecond.
+``OPTIMAL`` is a claim that the rest of pipecut lives by: gap 0 for every goal that was asked, and a plan that
+keeps every rule and whose values, recomputed without the solver, equal the claimed ones to the last unit.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from formulation.amounts import goal_amount
 from formulation.deadline import Deadline
-from formulation.evaluate import evaluate
-from formulation.goals import UNITS
+from formulation.evaluate import Evaluation, evaluate
 from formulation.instance import Instance
 from formulation.options import Goal
 from formulation.plan import Plan
+from formulation.violation import Violation, told
 
 
 class Proof(enum.StrEnum):
@@ -28,23 +29,50 @@ class Proof(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+class Status(enum.StrEnum):
+    """What is known of one goal."""
+
+    PROVED = "proved"
+    OPEN = "open"
+    NOT_LOOKED_AT = "not looked at"
+
+
 @dataclass(frozen=True, slots=True)
 class GoalClaim:
-    """What is claimed of a goal after the first: its value, and a lower limit where those before are best."""
+    """What is claimed of one goal: the plan's value, and a lower limit where the goals before it are best.
+
+    ``bound`` is None where nothing is proved. A goal is only looked at once all before it are proved.
+    """
 
     goal: Goal
     value: int
     bound: int | None
+    looked_at: bool = True
+
+    @property
+    def status(self) -> Status:
+        """Tell whether the value is proved best, open, or nobody looked."""
+        if not self.looked_at:
+            return Status.NOT_LOOKED_AT
+        return Status.PROVED if self.bound == self.value else Status.OPEN
+
+    @property
+    def gap(self) -> float | None:
+        """``(value - bound) / value``; None without a bound."""
+        if self.bound is None:
+            return None
+        return (self.value - self.bound) / self.value if self.value else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A solver's claim: a plan, its objective, a proven lower limit of all objectives, and the proof's strength.
 
-    The objective is the value of the instance's first goal (``formulation.goals``), ``further`` what is claimed of
-    the others. ``bound`` is None where a solver proves nothing; ``notes`` say in words what a reader should know
-    (for example which second method agreed). ``blind_to`` names rules that the solver cannot see: its plan may
-    break them, and its bound, that of a relaxation, still holds.
+    The objective is the value of the first of the ``goals`` (``formulation.goals``), ``further`` what is claimed
+    of the others: OPTIMAL means that every one is proved. ``bound`` is None where a solver proves nothing;
+    ``notes`` say in words what a reader should know (for example which second method agreed). ``blind_to`` names
+    rules that the solver cannot see: its plan may break them, and its bound, that of a relaxation, still holds.
+    ``goals`` are those of the instance from :func:`checked` on.
     """
 
     solver: str
@@ -56,13 +84,32 @@ class Outcome:
     notes: tuple[str, ...] = ()
     blind_to: tuple[str, ...] = ()
     further: tuple[GoalClaim, ...] = ()
+    goals: tuple[Goal, ...] = (Goal.BOTTLENECK,)
+
+    @property
+    def claims(self) -> tuple[GoalClaim, ...]:
+        """What is claimed of every goal, in order; nothing without a plan."""
+        if self.objective is None:
+            return ()
+        return (GoalClaim(self.goals[0], self.objective, self.bound), *self.further)
 
     @property
     def gap(self) -> float | None:
-        """``(objective - bound) / objective``; None without both."""
-        if self.objective is None or self.bound is None:
+        """``(value - bound) / value`` of the first goal that is not proved, 0 if all are; None without a bound."""
+        if self.objective is None:
             return None
-        return (self.objective - self.bound) / self.objective if self.objective else 0.0
+        return next((claim.gap for claim in self.claims if claim.status is not Status.PROVED), 0.0)
+
+    def of_first_goal(self) -> Outcome:
+        """Return what is claimed of the first goal alone, which may be proved where others are open."""
+        (first, *_), proof = self.claims or (None,), self.proof
+        if first is not None and first.status is Status.PROVED and proof is Proof.FEASIBLE:
+            proof = Proof.OPTIMAL
+        return replace(self, proof=proof, further=(), goals=self.goals[:1])
+
+    def amount(self, value: int) -> str:
+        """Write a value of the first goal with its unit."""
+        return goal_amount(self.goals[0], value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,52 +169,82 @@ class FalseClaimError(Exception):
 
 
 def checked(instance: Instance, outcome: Outcome) -> Outcome:
-    """Return the outcome if its claim holds; raise FalseClaimError saying what does not.
+    """Return the outcome, about the goals of the instance, if its claim holds.
 
-    The plan is evaluated anew, its objective compared with ``==``, its bound and proof held to their meaning.
-    A plan that breaks rules which its solver is blind to proves nothing: it is returned as UNKNOWN, with the
-    broken rules in its notes.
+    The plan is evaluated anew, its values of all goals compared with ``==``, bounds and proof held to their
+    meaning: OPTIMAL needs every goal of the instance proved, and a plan of which every one is becomes so. A plan
+    that breaks rules which its solver is blind to proves nothing: it is returned as UNKNOWN, with the broken rules
+    in its notes. Raises FalseClaimError saying what does not hold.
     """
-    problems = _contradictions(outcome)
-    unseen: list[str] = []
+    if outcome.goals != instance.goals:
+        outcome = replace(outcome, goals=instance.goals)
+    problems = [*_contradictions(outcome), *_further_problems(outcome)]
+    unseen: list[Violation] = []
     if outcome.plan is not None:
         found = evaluate(instance, outcome.plan)
-        if found.objective != outcome.objective:
-            unit = UNITS[instance.goals[0]]
-            problems.append(f"claimed {outcome.objective} {unit}, the evaluator finds {found.objective} {unit}")
-        problems += _further_problems(outcome, found.further)
-        for violation in found.violations:
-            (unseen if violation.rule in outcome.blind_to else problems).append(violation.message)
+        problems += _wrong_values(outcome, found)
+        unseen = [one for one in found.violations if one.rule in outcome.blind_to]
+        seen = (one for one in found.violations if one.rule not in outcome.blind_to)
+        problems += [message for _, message in told(seen)]
     if problems:
         raise FalseClaimError(f"{outcome.solver}: " + "; ".join(problems))
     if unseen:
-        return replace(outcome, proof=Proof.UNKNOWN, notes=(*outcome.notes, *unseen))
+        broken = (message for _, message in told(unseen))
+        return replace(outcome, proof=Proof.UNKNOWN, notes=(*outcome.notes, *broken))
+    statuses = [claim.status for claim in outcome.claims]
+    if outcome.proof is Proof.FEASIBLE and statuses == [Status.PROVED] * len(instance.goals):
+        return replace(outcome, proof=Proof.OPTIMAL)
     return outcome
 
 
-def _further_problems(outcome: Outcome, values: tuple[int, ...]) -> list[str]:
-    """Return what is wrong with the claims about the goals after the first."""
-    return [
-        f"claimed {claim.goal} {claim.value} with bound {claim.bound}, the evaluator finds {value}"
-        for claim, value in zip(outcome.further, values, strict=False)
-        if claim.value != value or (claim.bound is not None and claim.bound > value)
+def _wrong_values(outcome: Outcome, found: Evaluation) -> list[str]:
+    """Return which values of goals are not those of the evaluator."""
+    wrong: list[str] = []
+    if found.objective != outcome.objective:
+        one, other = (
+            "no price" if value is None else outcome.amount(value)
+            for value in (outcome.objective, found.objective)
+        )
+        wrong.append(f"claimed {one}, the evaluator finds {other}")
+    return wrong + [
+        f"claimed {claim.goal} of {goal_amount(claim.goal, claim.value)},"
+        f" the evaluator finds {goal_amount(claim.goal, value)}"
+        for claim, value in zip(outcome.further, found.further, strict=False)
+        if claim.value != value
     ]
+
+
+def _further_problems(outcome: Outcome) -> list[str]:
+    """Return what is wrong in itself with the claims about the goals after the first."""
+    asked, problems = outcome.goals[1:], list[str]()
+    found = tuple(claim.goal for claim in outcome.further)
+    if found and (found != asked or outcome.plan is None):
+        problems.append(f"claims about {', '.join(found)} where {', '.join(asked) or 'no further goal'} was asked")
+    for claim in outcome.further:
+        if claim.bound is not None and claim.bound > claim.value:
+            bound, value = (goal_amount(claim.goal, amount) for amount in (claim.bound, claim.value))
+            problems.append(f"{claim.goal}: bound {bound} above the value {value}")
+    if outcome.proof is Proof.OPTIMAL:
+        proved = {claim.goal for claim in outcome.further if claim.status is Status.PROVED}
+        problems += [f"claimed optimal, but {goal} is not proved" for goal in asked if goal not in proved]
+    return problems
 
 
 def _contradictions(outcome: Outcome) -> list[str]:
     """Return what is wrong with a claim in itself, whatever the instance."""
     plan, objective, bound, proof = outcome.plan, outcome.objective, outcome.bound, outcome.proof
+    priced, limit = (None if value is None else outcome.amount(value) for value in (objective, bound))
     checks = (
-        (plan is None and objective is not None, f"claimed {objective} without a plan"),
+        (plan is None and objective is not None, f"claimed {priced} without a plan"),
         (plan is None and proof in (Proof.OPTIMAL, Proof.FEASIBLE), f"claimed {proof} without a plan"),
         (plan is not None and proof is Proof.INFEASIBLE, "claimed infeasible and returned a plan"),
         (
             proof is Proof.OPTIMAL and bound != objective,
-            f"claimed optimal with bound {bound} and objective {objective}",
+            f"claimed optimal with bound {limit} and objective {priced}",
         ),
         (
             bound is not None and objective is not None and bound > objective,
-            f"bound {bound} above the objective {objective}",
+            f"bound {limit} above the objective {priced}",
         ),
     )
     return [message for wrong, message in checks if wrong]

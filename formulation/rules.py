@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from formulation.amounts import goal_amount
 from formulation.demand_rules import DEMAND_RULES
 from formulation.forms import forms_on
 from formulation.goals import UNITS, goal_value
@@ -144,9 +145,8 @@ def check_at_most(instance: Instance, plan: Plan) -> Iterator[Violation]:
     for limit in limits:
         value, unit = goal_value(limit.goal, instance, plan, stages), UNITS[limit.goal]
         if value > limit.at_most:
-            message = (
-                f"constraints.at_most.{limit.goal}: the plan has {value} {unit}, expected at most {limit.at_most}"
-            )
+            found, most = goal_amount(limit.goal, value), goal_amount(limit.goal, limit.at_most)
+            message = f"constraints.at_most.{limit.goal}: the plan has {found}, expected at most {most}"
             yield Violation("at_most", "plan", value, limit.at_most, unit, message)
 
 

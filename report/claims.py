@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from formulation.goals import UNITS
 from formulation.instance import Instance
 from formulation.options import Combine, Goal
+from formulation.outcome import GoalClaim, Outcome
+from formulation.scope import scope_of, scope_parts
 
 MEANINGS = {
     Goal.ITERATION_TIME: "one optimiser step, with its fill and drain",
@@ -32,3 +39,31 @@ def meaning_of(instance: Instance) -> str:
 def formats_of(unit: str) -> tuple[str, str]:
     """Return the formats (``report.wording.FORMATS``) of a goal's unit: rounded for the eye, and exact."""
     return FORMATS.get(unit, ("whole", "whole"))
+
+
+def goals_to_list(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return what is claimed of every goal as plain data; nothing without a plan."""
+    return claims_to_list(outcome.claims)
+
+
+def claims_to_list(claims: Sequence[GoalClaim]) -> list[dict[str, Any]]:
+    """Return claims as plain data: value and bound in ``unit``, the gap, and whether the value is proved best."""
+    return [
+        {
+            "goal": str(claim.goal),
+            "unit": UNITS[claim.goal],
+            "value": claim.value,
+            "bound": claim.bound,
+            "gap": claim.gap,
+            "status": str(claim.status),
+        }
+        for claim in claims
+    ]
+
+
+def scope_to_dict(instance: Instance) -> dict[str, Any]:
+    """Return among which plans a claim about the instance holds, as plain data with its words."""
+    scope = scope_of(instance)
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(scope).items()}
+    limits = {str(one.goal): one.at_most for one in scope.at_most}
+    return plain | {"at_most": limits, "words": scope_parts(scope)}

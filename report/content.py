@@ -14,12 +14,13 @@ from formulation import times
 from formulation.goals import UNITS
 from formulation.groups import group_kind
 from formulation.modes import mode_fields
-from formulation.outcome import Outcome
+from formulation.outcome import GoalClaim, Outcome
 from formulation.prices import price_fields
 from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
+from formulation.violation import told
 from report.accounting import spent_of
-from report.claims import meaning_of
+from report.claims import claims_to_list, meaning_of, scope_to_dict
 from report.curve import curve_of
 from report.measures import measures_of
 from report.simulation import Simulation, peak_formula_bytes
@@ -92,11 +93,11 @@ def _claim(
     evaluation = simulation.evaluation
     objective = evaluation.objective
     bound = outcome.bound if outcome else (comparison or {}).get("bound")
-    gap = None
+    gap, claims = None, () if outcome is None else outcome.claims
     comparable = simulation.priced or outcome is not None  # no bound speaks of a plan that shares its devices
     if comparable and evaluation.feasible and objective is not None and bound is not None:
-        gap = (objective - bound) / objective if objective else 0.0
-    goal, *further = simulation.instance.goals
+        gap = GoalClaim(simulation.instance.goals[0], objective, bound).gap
+    goal, *_ = simulation.instance.goals
     return {
         "solver": outcome.solver if outcome else None,
         "proof": str(outcome.proof) if outcome else None,
@@ -104,16 +105,21 @@ def _claim(
         "goal": str(goal),
         "unit": UNITS[goal],
         "meaning": meaning_of(simulation.instance),
-        "further": [
-            {"goal": str(one), "unit": UNITS[one], "value": value}
-            for one, value in zip(further, evaluation.further, strict=True)
-        ],
+        "further": claims_to_list(claims[1:]) or _values(simulation),
+        "scope": scope_to_dict(simulation.instance),
         "bound": bound,
         "gap": gap,
         "seconds": outcome.seconds if outcome else None,
         "notes": [*(outcome.notes if outcome else ()), *_priced_otherwise(simulation)],
         "broken_rules": [f"{one.rule}: {one.message}" for one in evaluation.violations],
+        "breaks": [f"{rule}: {message}" for rule, message in told(evaluation.violations)],
     }
+
+
+def _values(simulation: Simulation) -> list[dict[str, Any]]:
+    """Return the values of the goals after the first, about which nothing is claimed."""
+    further = zip(simulation.instance.goals[1:], simulation.evaluation.further, strict=True)
+    return claims_to_list([GoalClaim(goal, value, None, looked_at=False) for goal, value in further])
 
 
 def _priced_otherwise(simulation: Simulation) -> list[str]:

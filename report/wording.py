@@ -2,7 +2,7 @@
 
 Names come from users' files. What is no printable character (control characters, halves of surrogate pairs,
 marks that turn the direction of text) is shown as a question mark. What the terminal says the same way
-(``scenarios.human``) is written here once.
+(``scenarios.human``) is written once, in ``formulation.amounts``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-TIMES = (("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9))
-AMOUNTS = (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40))
-"""Units by size, the smallest first."""
-NOTHING = "–"
-DIGITS = 4
-"""Significant digits of a number that is rounded for the eye."""
+from formulation import amounts
 
-Units = tuple[tuple[str, int], ...]
+TIMES = tuple((unit.replace("us", "µs"), size) for unit, size in amounts.TIMES)
+"""Units of time by size, as pages write them."""
+NOTHING = "–"
 
 
 def printable(name: object) -> str:
@@ -29,7 +26,7 @@ def printable(name: object) -> str:
 
 def duration(time_ns: float) -> str:
     """Return a time with four significant digits: ``12.34 ms``."""
-    return _grouped(scaled_duration(time_ns, TIMES))
+    return _grouped(amounts.scaled_duration(time_ns, TIMES))
 
 
 def round_duration(time_ns: int) -> str:
@@ -40,7 +37,7 @@ def round_duration(time_ns: int) -> str:
 
 def amount(size_bytes: float) -> str:
     """Return an amount of data with a binary prefix: ``11 GiB`` if that is exact, else ``1.500 GiB``."""
-    return _grouped(scaled_amount(size_bytes))
+    return _grouped(amounts.scaled_size(size_bytes))
 
 
 def exact(time_ns: float) -> str:
@@ -60,12 +57,7 @@ def percent(share: float) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 layer``, ``3 layers``, ``2 micro-batches``."""
-    return f"{number:,} {plural(number, noun)}"
-
-
-def plural(number: int, noun: str) -> str:
-    """Return a noun as it stands behind a number."""
-    return noun + ("" if number == 1 else "es" if noun.endswith("ch") else "s")
+    return f"{number:,} {amounts.plural(number, noun)}"
 
 
 def rank_name(content: Mapping[str, Any], rank: int) -> tuple[str, str]:
@@ -83,44 +75,12 @@ FORMATS: Mapping[str, Callable[[float], str]] = MappingProxyType(
         "bytes": amount,
         "exact_bytes": lambda value: f"{value:,} bytes",
         "whole": lambda value: f"{value:,}",
-        "price": lambda value: f"{value / 10**6:,.6g} per hour",
+        "price": lambda value: f"{amounts.price(int(value))} per hour",
         "share": percent,
         "seconds": lambda value: f"{value:.2f} s",
     }
 )
 """How a number of each unit is written."""
-
-
-def scaled_duration(time_ns: float, units: Units) -> str:
-    """Return a time in the unit that fits, with four significant digits; below a thousand of the smallest, all."""
-    return _scaled(time_ns, units, 1000)
-
-
-def scaled_amount(size_bytes: float) -> str:
-    """Return an amount of data in the unit that fits: all digits if they are whole, else four significant ones."""
-    for unit, size in AMOUNTS:
-        if size <= size_bytes < 1024 * size and size_bytes % size == 0:
-            return f"{size_bytes // size:.0f} {unit}"
-    return _scaled(size_bytes, AMOUNTS, 1024)
-
-
-def significant(value: float, digits: int) -> str:
-    """Return a number with so many significant digits, never as a power of ten."""
-    if abs(value) < 10**digits:
-        value = float(f"{value:.{digits}g}")  # first, as rounding may add a digit before the point
-    before = len(str(int(abs(value))))
-    return f"{value:.{max(0, digits - before)}f}"
-
-
-def _scaled(value: float, units: Units, step: int) -> str:
-    if value < step and value == int(value):
-        return f"{value:.0f} {units[0][0]}"
-    for unit, size in units:
-        rounded = significant(value / size, DIGITS)
-        if float(rounded) < step:
-            return f"{rounded} {unit}"
-    unit, size = units[-1]
-    return f"{value / size:.0f} {unit}"
 
 
 def _grouped(shown: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from formulation.amounts import goal_amount
 from formulation.layers import Split
 from formulation.modes import in_words
-from formulation.outcome import Outcome, Proof
+from formulation.outcome import GoalClaim, Outcome, Proof, Status
+from formulation.scope import scope_of, scope_parts
+from formulation.violation import told
 from scenarios import human
-from scenarios.judged import exact_goal_text, goal_name
+from scenarios.judged import goal_name
 
 if TYPE_CHECKING:
     from formulation.evaluate import Evaluation, StageCost
@@ -25,6 +29,8 @@ NOTHING = "-"
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 FORM_SEPARATOR = "\N{MIDDLE DOT}"
 OVER = "bold red"
+KEYS = 11
+"""Columns of the keys at the left."""
 
 PROOFS: dict[Proof, str] = {
     Proof.OPTIMAL: "optimal, proved: no plan is better",
@@ -48,32 +54,58 @@ def plan_table(instance: Instance, plan: Plan, evaluation: Evaluation) -> Table:
 
 
 def claim_lines(instance: Instance, outcome: Outcome, evaluation: Evaluation | None) -> Text:
-    """Return objective, bound, gap, proof, solver, seconds and notes, one line each."""
+    """Return objective, bound, gap, proof, scope, solver, seconds and notes, one line or more each."""
     rows: list[tuple[str, str]] = []
     if outcome.objective is not None:
         rows.append(("objective", objective_text(instance, outcome.objective)))
     if outcome.bound is not None:
-        rows.append(("bound", exact_goal_text(instance.goals[0], outcome.bound)))
-    for claim in outcome.further:
-        proved = "proved" if claim.bound == claim.value else "not proved"
-        text = f"{exact_goal_text(claim.goal, claim.value)}, {goal_name(instance, claim.goal)}, {proved}"
-        rows.append(("and then", text))
+        rows.append(("bound", goal_amount(instance.goals[0], outcome.bound)))
+    rows += [("and then", further_text(instance, claim)) for claim in outcome.further]
     broken = violation_rows(evaluation)
     if outcome.gap is not None and not broken:
-        rows.append(("gap", human.gap(outcome.gap)))
-    rows.append(("proof", PROOFS[outcome.proof]))
+        opened = [str(claim.goal) for claim in outcome.further if claim.status is Status.OPEN]
+        rows.append(("gap", human.gap(outcome.gap) + (f" of {opened[0]}" if opened else "")))
+    rows.append(("proof", proof_text(outcome)))
+    rows += [("", line) for line in _unlimited(evaluation)]
+    rows += scope_rows(instance)
     rows.append(("solver", f"{outcome.solver}, {outcome.seconds:.2f} s"))
-    said = {violation.message for violation in evaluation.violations} if evaluation else set()
+    said = {message for _, message in told(evaluation.violations)} if evaluation else set()
     rows += [("note", human.printable(note)) for note in outcome.notes if note not in said]
-    rows += broken
-    rows += [("note", note) for note in over_capacity(evaluation)]
-    return key_lines(rows)
+    return key_lines(rows + broken)
+
+
+def proof_text(outcome: Outcome) -> str:
+    """Say how strongly an outcome is held; of several goals that are not all proved, which are."""
+    claims = outcome.claims
+    if outcome.proof is not Proof.FEASIBLE or claims[1:] == () or claims[0].status is not Status.PROVED:
+        return PROOFS[outcome.proof]
+    return "not proved in full: " + ", ".join(f"{claim.goal} {claim.status}" for claim in claims)
+
+
+def further_text(instance: Instance, claim: GoalClaim) -> str:
+    """Say what is claimed of a goal after the first."""
+    words = f"{goal_amount(claim.goal, claim.value)}, {goal_name(instance, claim.goal)}, {claim.status}"
+    if claim.status is not Status.OPEN or claim.bound is None or claim.gap is None:
+        return words
+    return f"{words}: not below {goal_amount(claim.goal, claim.bound)}, gap {human.gap(claim.gap)}"
+
+
+def scope_rows(instance: Instance) -> list[tuple[str, str]]:
+    """Say among which plans a claim holds, in lines that fit a narrow terminal."""
+    lines = textwrap.wrap(human.printable("; ".join(scope_parts(scope_of(instance)))), human.WIDTH - KEYS)
+    return [("" if at else "scope", line) for at, line in enumerate(lines)]
+
+
+def rules_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Say which rules a plan breaks, or that it keeps all that are asked for, and what is not asked for."""
+    kept = ("rules", "the plan keeps every rule")
+    return violation_rows(evaluation) or [kept, *(("", line) for line in _unlimited(evaluation))]
 
 
 def violation_rows(evaluation: Evaluation | None) -> list[tuple[str, str]]:
-    """Say each broken rule in words."""
-    found = evaluation.violations if evaluation else ()
-    return [("breaks", f"{one.rule}: {human.printable(one.message)}") for one in found]
+    """Say in words which rules are broken, grouped by rule and stage."""
+    found = told(evaluation.violations) if evaluation else []
+    return [("breaks", f"{rule}: {human.printable(message)}") for rule, message in found]
 
 
 def key_lines(rows: Sequence[tuple[str, str]]) -> Text:
@@ -81,26 +113,26 @@ def key_lines(rows: Sequence[tuple[str, str]]) -> Text:
     text = Text()
     for at, (key, value) in enumerate(rows):
         text.append("\n" if at else "")
-        text.append(f"{key:<11}", style="bold")
+        text.append(f"{key:<{KEYS}}", style="bold")
         text.append(value)
     return text
 
 
 def objective_text(instance: Instance, value: int) -> str:
     """Return a value of the first goal, and in words what it is."""
-    return f"{exact_goal_text(instance.goals[0], value)}, {goal_name(instance, instance.goals[0])}"
+    return f"{goal_amount(instance.goals[0], value)}, {goal_name(instance, instance.goals[0])}"
 
 
-def over_capacity(evaluation: Evaluation | None) -> list[str]:
-    """Name the stages that need more memory than their smallest device has, unless a broken rule says so."""
-    if evaluation and any(violation.rule == "memory" for violation in evaluation.violations):
+def _unlimited(evaluation: Evaluation | None) -> list[str]:
+    """Name the stages that need more memory than their smallest device has where no rule limits it."""
+    if evaluation is None or any(violation.rule == "memory" for violation in evaluation.violations):
         return []
-    return [
-        f"stage {index} needs {human.amount(cost.memory_bytes)} on a device of"
-        f" {human.amount(cost.capacity_bytes)}: it does not fit"
-        for index, cost in enumerate(evaluation.stages if evaluation else ())
+    over = [
+        f"stage {index} needs {human.amount(cost.memory_bytes)} on a device of {human.amount(cost.capacity_bytes)}"
+        for index, cost in enumerate(evaluation.stages)
         if cost.memory_bytes > cost.capacity_bytes
     ]
+    return ["but memory is not limited (constraints.memory), and the plan does not fit:", *over] if over else []
 
 
 def compact_forms(instance: Instance, stage: Stage) -> str:

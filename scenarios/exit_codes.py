@@ -22,7 +22,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.DONE: "done; a plan that was asked for is proved optimal",
     ExitCode.NO_PLAN: "proved: no plan exists (evaluate: the plan breaks a rule)",
     ExitCode.BAD_INPUT: "bad input: scenario, plan file, model, or command line",
-    ExitCode.NOT_PROVED: "no proof: stopped early, or a solver that proves nothing; the best plan is shown",
+    ExitCode.NOT_PROVED: "no proof of all that was asked: stopped early, or a solver that proves nothing",
     ExitCode.FALSE_CLAIM: "a solver's claim failed its check (a defect; a reproducer is written)",
     ExitCode.DEFECT: "a defect in pipecut itself, with a traceback",
     ExitCode.ABORTED: "aborted by a second Ctrl-C",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from formulation.amounts import goal_text
 from formulation.options import Goal
 from scenarios import human
 from scenarios.gap_cases import LARGE_LAYERS, SLOWER, VARIANTS, Family
 from scenarios.gap_report import ALL, BREAKS, FAILED, GAP, NO_PLAN
-from scenarios.judged import goal_text
 from scenarios.studies.study import Study, StudyTable
 
 NOTHING = "-"

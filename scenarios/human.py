@@ -6,28 +6,24 @@ Only for display; everything that is compared stays in whole nanoseconds and byt
 
 from __future__ import annotations
 
-from report.wording import TIMES, plural, printable, scaled_amount, scaled_duration, significant
+from formulation.amounts import TIMES, exact_duration, plural, scaled_duration, scaled_size, significant
+from report.wording import printable
 
 __all__ = ["amount", "count", "duration", "exact_duration", "gap", "printable"]
 
-_TIMES = tuple((unit.replace("µ", "u"), size) for unit, size in TIMES)
-
 LEAST_SHOWN_GAP = 0.0001
+WIDTH = 80
+"""Columns of a narrow terminal, which lines of words are wrapped to."""
 
 
 def duration(time_ns: int) -> str:
     """Return a time with four significant digits: ``12.34 ms``."""
-    return scaled_duration(time_ns, _TIMES)
+    return scaled_duration(time_ns, TIMES)
 
 
 def amount(size_bytes: int) -> str:
     """Return an amount of data with a binary prefix: ``11 GiB`` if that is exact, else ``1.500 GiB``."""
-    return scaled_amount(size_bytes)
-
-
-def exact_duration(time_ns: int) -> str:
-    """Return a time twice, for the eye and to the nanosecond: ``12.34 ms (12,340,567 ns)``."""
-    return f"{duration(time_ns)} ({time_ns:,} ns)" if time_ns >= _TIMES[1][1] else duration(time_ns)
+    return scaled_size(size_bytes)
 
 
 def gap(value: float) -> str:

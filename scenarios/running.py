@@ -61,7 +61,8 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
     """
     limits = limits.begun()
     outcome = solve_checked(instance, solver, limits)
-    proved = outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
+    first = outcome.of_first_goal()
+    proved = first.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
     if not (cross_check and proved and solver == MAIN_SOLVER):
         return outcome
     if not independent(solver, SECOND_SOLVER):
@@ -72,10 +73,10 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
         second = _second(instance, solver, replace(limits, progress=lambda _: None))
     except ValueError as error:
         return _noted(outcome, f"not cross-checked: {SECOND_SOLVER} cannot take this instance ({error})")
-    problem = contradiction(outcome, second)
+    problem = contradiction(first, second)
     if problem:
         raise FalseClaimError(problem)
-    return _noted(outcome, _agreement(outcome, second))
+    return _noted(outcome, _agreement(first, second))
 
 
 def _second(instance: Instance, solver: str, limits: Limits) -> Outcome:
@@ -100,25 +101,27 @@ def _agreement(outcome: Outcome, second: Outcome) -> str:
         return same.format(METHODS.get(second.solver, second.solver))
     if second.bound is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
         blind = ", ".join(second.blind_to)
-        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.bound} ns"
-    if second.proof is Proof.FEASIBLE:
-        return f"not cross-checked in full: the best plan of {second.solver} takes {second.objective} ns"
+        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.amount(second.bound)}"
+    if second.proof is Proof.FEASIBLE and second.objective is not None:
+        best = second.amount(second.objective)
+        return f"not cross-checked in full: the best plan of {second.solver} has {best}, {second.goals[0]}"
     return f"not cross-checked: {second.solver} says nothing here"
 
 
 def contradiction(one: Outcome, other: Outcome) -> str | None:
     """Say how two outcomes for one instance cannot both be true; None if they can. Both passed their check.
 
+    What counts is the first goal, which both are about.
     Only a plan that is claimed to keep every rule (proof OPTIMAL or FEASIBLE) can refute anything.
     """
     for bounded, priced in ((one, other), (other, one)):
         if priced.proof not in (Proof.OPTIMAL, Proof.FEASIBLE) or priced.objective is None:
             continue
-        found = f"{priced.solver} has a plan of {priced.objective} ns"
+        found = f"{priced.solver} has a plan of {priced.amount(priced.objective)}"
         if bounded.proof is Proof.INFEASIBLE:
             return f"{bounded.solver} claims that no plan exists, but {found}"
         if bounded.bound is not None and bounded.bound > priced.objective:
-            return f"{bounded.solver} claims that no plan is faster than {bounded.bound} ns, but {found}"
+            return f"{bounded.solver} claims that no plan is below {bounded.amount(bounded.bound)}, but {found}"
     return None
 
 

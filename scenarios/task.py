@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from formulation.amounts import goal_text
 from formulation.instance import Instance
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from ingest.scenario import Scenario
@@ -16,7 +17,6 @@ from scenarios import output
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import ClaimFailedError, OutOfTimeError, reading
 from scenarios.interrupt import run_stoppable
-from scenarios.judged import goal_text
 from scenarios.progress import ProgressLine
 from scenarios.reproducer import write_reproducer
 from scenarios.running import solve_and_cross_check, solve_checked

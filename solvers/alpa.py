@@ -39,6 +39,7 @@ from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Span
 from formulation.tables import FORBIDDEN, Times
 from formulation.units import slowest
+from solvers.beliefs import believes
 from solvers.blind import unseen
 from solvers.flat import FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.stoppable import stoppable
@@ -65,7 +66,7 @@ def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EP
     plan = lay_on_line(instance, [views[n].stage(span, n) for span, n in stages])
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
-    notes = (f"the recurrence believes a step of {believed} ns", f"the evaluator finds {found}")
+    notes = (believes("the recurrence believes a step of", believed, instance, found),)
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
 
 

@@ -20,6 +20,7 @@ from formulation.forms import forms_on
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
+from formulation.lower_bound import lower_bound
 from formulation.modes import every_mode
 from formulation.options import Placement
 from formulation.outcome import Limits, Outcome, Progress, Proof, begin
@@ -41,8 +42,9 @@ def solve(
 ) -> Outcome:
     """Return the best plan that keeps every rule and that ``accept`` accepts; the first such one in a tie.
 
-    OPTIMAL if all plans were seen, INFEASIBLE if none was good; stopped before the end: FEASIBLE without a
-    bound, or UNKNOWN. Raises ValueError where there are more than ``max_plans`` plans.
+    OPTIMAL if all plans were seen, INFEASIBLE if none was good; stopped before the end: FEASIBLE or UNKNOWN, with
+    the bound of ``formulation.lower_bound``, which a complete answer does not use. Raises ValueError where there
+    are more than ``max_plans`` plans.
     Cost: one evaluation for each of :func:`count_plans` plans.
     """
     limits, start = begin(limits), time.perf_counter()
@@ -55,6 +57,8 @@ def solve(
     if number > max_plans:
         raise ValueError(f"{instance.name}: {number} plans to price one by one, expected at most {max_plans}")
     best: tuple[int, Plan] | None = None
+    lower = lower_bound(instance)
+    limits.progress(Progress(None, lower))
     complete = True
     for plan in plans(instance):
         if limits.deadline.over():
@@ -63,8 +67,9 @@ def solve(
         price = _price(instance, plan, accept)
         if price is not None and (best is None or price < best[0]):
             best = (price, plan)
-            limits.progress(Progress(price, None))
-    return _outcome(best, complete, number, time.perf_counter() - start)
+            limits.progress(Progress(price, lower))
+    outcome = _outcome(best, complete, number, time.perf_counter() - start)
+    return outcome if complete else replace(outcome, bound=lower)
 
 
 def count_plans(instance: Instance) -> int:
@@ -153,5 +158,5 @@ def _outcome(best: tuple[int, Plan] | None, complete: bool, number: int, seconds
     if best is None:
         proof = Proof.INFEASIBLE if complete else Proof.UNKNOWN
         return Outcome(NAME, proof, seconds=seconds, notes=notes)
-    proof, bound = (Proof.OPTIMAL, best[0]) if complete else (Proof.FEASIBLE, None)
-    return Outcome(NAME, proof, best[1], best[0], bound, seconds, notes)
+    proof = Proof.OPTIMAL if complete else Proof.FEASIBLE
+    return Outcome(NAME, proof, best[1], best[0], best[0], seconds, notes)

@@ -12,19 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.instance import Instance
+from formulation.demands import possible_cuts
 from formulation.memory_tables import MemoryTables, memory_tables
 from formulation.tables import Tables, Times
 from solvers.hybrid import StageTimes, stage_times
-
-
-def possible_cuts(instance: Instance) -> tuple[int, ...]:
-    """Return 0, every layer at which a stage may start, and N: what ``no_cut`` and ``together`` leave."""
-    closed = set(instance.demands.no_cut)
-    for layers in instance.demands.together:
-        closed.update(range(layers[0] + 1, layers[-1] + 1))
-    total = len(instance.layers)
-    return (0, *(cut for cut in range(1, total) if cut not in closed), total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,7 @@ from formulation.groups import line_group
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Plan, Span, Stage
+from solvers.beliefs import believes
 from solvers.blind import unseen
 from solvers.flat import flat_view
 from solvers.search.stoppable import stoppable
@@ -50,7 +51,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     plan = Plan(tuple(stages))
     found = evaluate(instance, plan).objective
     largest = max(sum(costs[first:stop]) for first, stop in itertools.pairwise(cuts))
-    notes = (f"the largest estimated cell is {largest} ns, the evaluator finds {found}",)
+    notes = (believes("the largest estimated cell is", largest, instance, found),)
     seconds = time.perf_counter() - start
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
 

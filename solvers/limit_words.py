@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
 
-from formulation.goals import UNITS
+from formulation.amounts import goal_amount, price
 from formulation.instance import Instance
 from formulation.options import Combine, Goal, GoalLimit, Recompute, Reserve
 from formulation.units import ceil_div
@@ -22,15 +21,6 @@ def size_text(size: int) -> str:
     return exact if size * 100 <= 1 << 30 else f"{_rounded(size, 1 << 30)} GiB ({exact})"
 
 
-def time_text(time_ns: int) -> str:
-    """Write a time: rounded up to 1/1000 of the unit that fits for the eye, and exact in ns."""
-    exact = f"{time_ns:,} ns"
-    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if time_ns >= size:
-            return f"{_rounded(time_ns, size)} {unit} ({exact})"
-    return exact
-
-
 def _rounded(value: int, unit: int) -> str:
     """Write a value in a unit, rounded up to 1/1000 of it, without zeros at the end."""
     thousandths = ceil_div(value * 1000, unit)
@@ -41,21 +31,6 @@ def one_of(numbers: Iterable[int], noun: str) -> str:
     """Return numbers that are allowed, with their noun: ``1 device``, ``1 or 2 devices``."""
     *others, last = sorted(numbers)
     return " or ".join([*map(str, others), count(last, noun)])
-
-
-def goal_amount(goal: Goal, value: int) -> str:
-    """Write a value of a goal with its unit."""
-    if UNITS[goal] == "ns":
-        return time_text(value)
-    if UNITS[goal] == "bytes":
-        return size_text(value)
-    if goal is Goal.COST:
-        return f"{_price(value)} per hour"
-    return count(value, "device" if goal is Goal.DEVICES else "stage")
-
-
-def _price(millionths: int) -> str:
-    return f"{(Decimal(millionths) / 10**6).normalize():,f}"
 
 
 def goal_limit(instance: Instance, limit: GoalLimit) -> str:
@@ -78,7 +53,7 @@ def _prices(instance: Instance) -> str:
     """Say what the cheapest device costs, and all devices together."""
     prices = [(server.device_class.price_per_hour, server.devices) for server in instance.servers]
     least, whole = min(prices)[0], sum(price * devices for price, devices in prices)
-    return f"the cheapest device {_price(least)}, all {instance.devices} together {_price(whole)}"
+    return f"the cheapest device {price(least)}, all {instance.devices} together {price(whole)}"
 
 
 def recompute(choice: Recompute) -> str:

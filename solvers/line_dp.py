@@ -28,13 +28,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from formulation.amounts import goal_amount
 from formulation.deadline import in_time
 from formulation.evaluate import evaluate
 from formulation.groups import Group, line_group, line_places
 from formulation.instance import Instance
+from formulation.lower_bound import lower_bound
 from formulation.modes import modes
 from formulation.options import BoundaryCharge, Combine, Goal, Placement, StageTime
-from formulation.outcome import Limits, Outcome, Proof, begin
+from formulation.outcome import Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import FORBIDDEN, Times, build_tables
 from solvers.blind import unseen
@@ -51,20 +53,27 @@ Label = int
 
 @stoppable(NAME)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
-    """Return an optimal plan of the line, with proof OPTIMAL; UNKNOWN if stopped before the end.
+    """Return an optimal plan of the line, with proof OPTIMAL; UNKNOWN if stopped early, with a bound.
 
+    INFEASIBLE where no row of stages takes devices of the line in allowed numbers (UNKNOWN under free placement).
     Where memory is limited the outcome is blind to that rule; under free placement it is only FEASIBLE.
     No optimal plan uses fewer devices. Further ties are settled from the last stage to the first: the smallest
     last group, then for each stage the earliest start and the smallest group before it that lose nothing.
     Raises ValueError as :func:`solvers.hybrid.stage_times` does.
     Cost: O(devices**2 x layers**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
-    deadline, start = begin(limits).deadline, time.perf_counter()
-    places = places_of(instance)
+    limits, start = begin(limits), time.perf_counter()
+    limits.progress(Progress(None, lower_bound(instance)))
+    places, deadline = places_of(instance), limits.deadline
+    if not places:
+        return _without_a_plan(instance, time.perf_counter() - start)
     sweep = Sweep(stage_times(build_tables(instance, tuple(itertools.chain(*places.values())), deadline)), places)
     for group in in_time(sorted(places), deadline):
         sweep.reach(group)
-    value, plan = sweep.best()
+    found = sweep.best()
+    if found is None:
+        return _without_a_plan(instance, time.perf_counter() - start)
+    value, plan = found
     if instance.goals[0] is not Goal.BOTTLENECK:
         return _priced(instance, plan, value, time.perf_counter() - start)
     seconds = time.perf_counter() - start
@@ -85,9 +94,17 @@ def places_of(instance: Instance) -> dict[Place, list[Group]]:
     return places
 
 
+def _without_a_plan(instance: Instance, seconds: float) -> Outcome:
+    """Return what it means that the line has no plan: rules that are not seen here only make plans fewer."""
+    if instance.constraints.placement is Placement.LINE:
+        return Outcome(NAME, Proof.INFEASIBLE, seconds=seconds)
+    return Outcome(NAME, Proof.UNKNOWN, seconds=seconds, notes=("the line has no plan; free placement may have",))
+
+
 def _priced(instance: Instance, plan: Plan, bottleneck_ns: int, seconds: float) -> Outcome:
     """Return the plan with the least bottleneck as an answer to another goal, about which it proves nothing."""
-    notes = (f"plans for the bottleneck, {bottleneck_ns} ns, and is priced by {instance.goals[0]}",)
+    bottleneck = goal_amount(Goal.BOTTLENECK, bottleneck_ns)
+    notes = (f"plans for the bottleneck, {bottleneck}, and is priced by {instance.goals[0]}",)
     value = evaluate(instance, plan).objective
     return Outcome(NAME, Proof.FEASIBLE, plan, value, None, seconds, notes, unseen(instance, "memory"))
 
@@ -121,11 +138,13 @@ class Sweep:
                 [self._through(place, label, after).min(axis=0) for label in self._labels_before(place)]
             )
 
-    def best(self) -> tuple[int, Plan]:
-        """Return the optimum and its plan, after every group has been reached."""
+    def best(self) -> tuple[int, Plan] | None:
+        """Return the optimum and its plan, after every group has been reached; None if no plan ends anywhere."""
         total = len(self.times.tables.instance.layers)
         ends = {key: int(row[total]) for key, row in self.stops.items()}
         value = min(ends.values())
+        if value >= FORBIDDEN:
+            return None
         place, after = min(
             (key for key, found in ends.items() if found == value),
             key=lambda key: (sum(key[0]), key[0][1], key[1]),

@@ -38,6 +38,7 @@ from formulation.plan import Plan, Span, Stage
 from formulation.tables import build_tables
 from formulation.times import cut_bytes
 from formulation.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
+from solvers.beliefs import believes
 from solvers.blind import unseen
 from solvers.flat import flat_view, slowest_link
 from solvers.peers import pipedream_code, pipedream_paper
@@ -177,7 +178,7 @@ def _outcome(
     believed = round(period_s * NS_PER_SECOND / instance.training.micro_batches)
     notes = (
         f"levels: {len(levels_of(instance))}",
-        f"the recurrence believes {believed} ns, the evaluator finds {found}",
+        believes("the recurrence believes", believed, instance, found),
     )
     seconds = time.perf_counter() - start
     return Outcome(name, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))

@@ -36,6 +36,7 @@ from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Span
 from formulation.tables import FORBIDDEN, Times
 from formulation.units import Link, slowest
+from solvers.beliefs import believes
 from solvers.blind import unseen
 from solvers.flat import CountedStage, FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.stoppable import stoppable
@@ -61,7 +62,7 @@ def solve(instance: Instance, limits: Limits | None = None, levels: int | None =
     believed, stages = _two_levels(instance, deadline) if levels == 2 else _one_level(instance, deadline)
     plan = lay_on_line(instance, stages)
     found = evaluate(instance, plan).objective
-    notes = (f"levels: {levels}", f"the recurrence believes {believed} ns, the evaluator finds {found} ns")
+    notes = (f"levels: {levels}", believes("the recurrence believes", believed, instance, found))
     seconds = time.perf_counter() - start
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
 

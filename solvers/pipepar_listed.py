@@ -45,6 +45,7 @@ from formulation.options import Combine
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Span
 from formulation.tables import FORBIDDEN, Times
+from solvers.beliefs import believes
 from solvers.blind import unseen
 from solvers.flat import FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.stoppable import stoppable
@@ -66,7 +67,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     plan = lay_on_line(instance, stages)
     found = evaluate(instance, plan).objective
     believed = int(split[-1][0][0])
-    notes = (f"Split(0, end, M) believes {believed} ns, the evaluator finds {found} ns",)
+    notes = (believes("Split(0, end, M) believes", believed, instance, found),)
     seconds = time.perf_counter() - start
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
 

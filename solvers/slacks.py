@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from formulation.amounts import goal_amount
 from formulation.demands import with_constraints, with_servers
 from formulation.evaluate import evaluate
 from formulation.goals import UNITS, goal_value
@@ -16,7 +17,7 @@ from formulation.options import GoalLimit
 from formulation.plan import Plan
 from formulation.prices import stage_costs
 from formulation.times import cut_bytes
-from solvers.limit_words import count, goal_amount, size_text
+from solvers.limit_words import count, size_text
 
 
 @dataclass(frozen=True, slots=True)

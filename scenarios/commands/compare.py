@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from formulation.amounts import goal_amount, goal_text
 from formulation.evaluate import evaluate
 from formulation.options import Goal
 from formulation.outcome import Outcome, Proof
+from formulation.scope import scope_of, scope_parts
+from report.claims import goals_to_list, scope_to_dict
 from scenarios import human, output
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import ClaimFailedError
-from scenarios.judged import exact_goal_text, goal_text
 from scenarios.running import RefutedError, contradiction
 from scenarios.task import EXIT_CODES, Task, open_task
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from formulation.instance import Instance
 
 NOTHING = "-"
 KEEPS_RULES = (Proof.OPTIMAL, Proof.FEASIBLE)
@@ -50,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         arguments.reply.put(comparison_to_dict(task, rows, best), problems_of(rows))
     else:
-        output.show(_table(goal, rows, best), "", _lines(goal, rows, best))
+        output.show(_table(goal, rows, best), "", _lines(task.instance, rows, best))
     return _exit_code(rows, best)
 
 
@@ -166,11 +171,14 @@ def _cells(goal: Goal, row: Row, best: Outcome | None) -> tuple[str, ...]:
     )
 
 
-def _lines(goal: Goal, rows: list[Row], best: Outcome | None) -> str:
+def _lines(instance: Instance, rows: list[Row], best: Outcome | None) -> str:
     """Return what the gap is measured against, and what each solver has to say."""
+    goal = instance.goals[0]
     lines = ["gap: no solver proved a bound" if best is None or best.bound is None else _basis(goal, best)]
     if best is not None and best.proof is Proof.INFEASIBLE:
         lines = [f"no plan exists ({best.solver})"]
+    scope = "scope: " + human.printable("; ".join(scope_parts(scope_of(instance))))
+    lines += textwrap.wrap(scope, human.WIDTH, subsequent_indent=" " * 7)
     for row in rows:
         remarks = (*(() if row.outcome is None else row.outcome.notes), row.reason)
         lines += [f"{row.solver}: {human.printable(remark)}" for remark in remarks if remark]
@@ -178,17 +186,19 @@ def _lines(goal: Goal, rows: list[Row], best: Outcome | None) -> str:
 
 
 def _basis(goal: Goal, best: Outcome) -> str:
-    what = "the proved optimum" if best.proof is Proof.OPTIMAL else "the best proved bound (no optimum was proved)"
-    return f"gap: (objective - bound) / objective, to {what}, {exact_goal_text(goal, best.bound or 0)}"
+    proved, bound = best.of_first_goal().proof is Proof.OPTIMAL, goal_amount(goal, best.bound or 0)
+    what = "the proved optimum" if proved else "the best proved bound (no optimum was proved)"
+    return f"gap: (objective - bound) / objective, to {what}, {bound}"
 
 
 def comparison_to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dict[str, Any]:
     """Return the table as plain data: the bound that gaps are measured to, and one entry for each solver."""
-    proved = best is not None and best.proof is Proof.OPTIMAL
+    proved = best is not None and best.of_first_goal().proof is Proof.OPTIMAL
     return {
         "scenario": task.scenario.name,
         "optimum": best.objective if best is not None and proved else None,
         "bound": None if best is None else best.bound,
+        "scope": scope_to_dict(task.instance),
         "solvers": [_row_to_dict(row, best) for row in rows],
     }
 
@@ -201,6 +211,7 @@ def _row_to_dict(row: Row, best: Outcome | None) -> dict[str, Any]:
         "objective": None if found is None else found.objective,
         "bound": None if found is None else found.bound,
         "gap": None if found is None or row.violations else gap_to(best, found),
+        "goals": [] if found is None else goals_to_list(found),
         "feasible": not row.violations
         if row.violations or (found is not None and found.plan is not None)
         else None,

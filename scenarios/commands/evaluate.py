@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from formulation.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
 from formulation.options import Goal
 from formulation.outcome import Outcome, Proof
 from formulation.plan import Plan
 from ingest.plan_file import plan_to_dict, read_plan
+from report.claims import goals_to_list, scope_to_dict
 from report.content import summary_of
 from report.simulation import simulate
 from scenarios import human, output
 from scenarios.commands.compare import gap_to
 from scenarios.exit_codes import ExitCode
 from scenarios.failures import InputError, reading
-from scenarios.judged import exact_goal_text
+from scenarios.judged import goal_name
 from scenarios.running import MAIN_SOLVER, contradiction
 from scenarios.task import Task, open_task
 
@@ -55,7 +57,7 @@ def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {MAIN_SOLVER} cannot take this instance: {error}") from error
     if evaluation.feasible:
-        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective)
+        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=task.instance.goals)
         problem = contradiction(best, given)
         if problem:
             raise task.claim_failed(MAIN_SOLVER, problem)
@@ -83,30 +85,34 @@ def _show(
 
 
 def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
-    from scenarios.display import key_lines, objective_text, over_capacity, violation_rows
+    from scenarios.display import key_lines, objective_text, rules_rows, scope_rows
 
     rows: list[tuple[str, str]] = []
     if evaluation.objective is not None:
         rows.append(("objective", objective_text(task.instance, evaluation.objective)))
-    rows += violation_rows(evaluation) or [("rules", "the plan keeps every rule")]
+    further = zip(task.instance.goals[1:], evaluation.further, strict=False)
+    rows += [
+        ("and then", f"{goal_amount(goal, value)}, {goal_name(task.instance, goal)}") for goal, value in further
+    ]
+    rows += rules_rows(evaluation)
     if best is not None:
-        rows.append(("optimum", _optimum_text(task.instance.goals[0], best)))
+        rows.append(("optimum", _optimum_text(task.instance.goals[0], best.of_first_goal())))
+        rows += scope_rows(task.instance)
         rows += [("note", human.printable(note)) for note in best.notes]
     gap = gap_of(evaluation, best)
     if gap is not None and best is not None:
-        proved = "" if best.proof is Proof.OPTIMAL else " at most"
+        proved = "" if best.of_first_goal().proof is Proof.OPTIMAL else " at most"
         rows.append(("gap", f"{human.gap(gap)}{proved}"))
-    rows += [("note", note) for note in over_capacity(evaluation)]
     return key_lines(rows)
 
 
 def _optimum_text(goal: Goal, best: Outcome) -> str:
     solver = f"{best.solver}, {best.seconds:.2f} s"
     if best.proof is Proof.OPTIMAL and best.objective is not None:
-        return f"{exact_goal_text(goal, best.objective)}, proved ({solver})"
+        return f"{goal_amount(goal, best.objective)}, proved ({solver})"
     if best.proof is Proof.INFEASIBLE:
         return f"no plan exists, proved ({solver})"
-    bound = "no bound" if best.bound is None else f"not below {exact_goal_text(goal, best.bound)}"
+    bound = "no bound" if best.bound is None else f"not below {goal_amount(goal, best.bound)}"
     return f"not proved: {bound} ({solver})"
 
 
@@ -114,6 +120,7 @@ def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: floa
     content: dict[str, Any] = {
         "scenario": task.scenario.name,
         "feasible": evaluation.feasible,
+        "scope": scope_to_dict(task.instance),
         "broken_rules": [
             {
                 "rule": found.rule,
@@ -134,6 +141,7 @@ def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: floa
             "proof": str(best.proof),
             "objective": best.objective,
             "bound": best.bound,
+            "goals": goals_to_list(best),
             "seconds": best.seconds,
             "notes": list(best.notes),
         }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
 from ingest.plan_file import plan_to_dict, write_plan
+from report.claims import goals_to_list, scope_to_dict
 from scenarios import output
 from scenarios.certifying import refuse_uncertifiable, save_certificate
 from scenarios.double_checking import checks_to_list, double_checked, notes
@@ -42,10 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     failure = _save(task, outcome, evaluation, out) or save_certificate(task, outcome, proof)
     explanation = explanation_of(task, outcome)
     if arguments.json:
-        priced = None if evaluation is None else (task.instance, evaluation)
         why = {} if explanation is None else {"explanation": explanation_to_dict(explanation)}
         again = {} if checks is None else {"double_check": checks_to_list(checks)}
-        arguments.reply.put(outcome_to_dict(task.scenario.name, outcome, priced) | again | why)
+        arguments.reply.put(outcome_to_dict(task.scenario.name, outcome, task.instance, evaluation) | again | why)
     else:
         _show(task, outcome, evaluation, [] if explanation is None else explanation_rows(explanation))
     if failure is not None:
@@ -54,20 +54,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def outcome_to_dict(
-    name: str, outcome: Outcome, priced: tuple[Instance, Evaluation] | None = None
+    name: str, outcome: Outcome, instance: Instance | None = None, evaluation: Evaluation | None = None
 ) -> dict[str, Any]:
-    """Return an outcome as plain data: the plan (``priced`` on its instance) as in a plan file, and the claim."""
+    """Return an outcome as plain data: the plan as in a plan file, and the claim; no instance: out of time before."""
     content: dict[str, Any] = {"stages": []}
-    if outcome.plan is not None and priced is not None:
-        content = plan_to_dict(priced[0], outcome.plan, priced[1])
+    if outcome.plan is not None and instance is not None and evaluation is not None:
+        content = plan_to_dict(instance, outcome.plan, evaluation)
     return content | {
         "scenario": name,
         "solver": outcome.solver,
         "proof": str(outcome.proof),
         "objective": outcome.objective,
         "bound": outcome.bound,
-        "gap": outcome.gap if priced is not None and priced[1].feasible else None,
+        "gap": outcome.gap if evaluation is not None and evaluation.feasible else None,
         "seconds": outcome.seconds,
+        "goals": goals_to_list(outcome),
+        "scope": None if instance is None else scope_to_dict(instance),
         "notes": list(outcome.notes),
     }
 

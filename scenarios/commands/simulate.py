@@ -109,7 +109,7 @@ def _comparison(
     rows = compare.held_to_the_best(task, rows)
     best = compare.strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     if outcome is None and best is not None and evaluation.feasible:
-        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective)
+        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=task.instance.goals)
         problem = contradiction(best, given)
         if problem:
             raise task.claim_failed(best.solver, problem)
@@ -188,14 +188,13 @@ def _show(
     outcome: Outcome | None,
     best: BestOrder | None,
 ) -> None:
-    from scenarios.display import claim_lines, key_lines, objective_text, violation_rows
+    from scenarios.display import claim_lines, key_lines, objective_text, rules_rows
     from scenarios.run_tables import measure_table, rank_table, run_name
 
     if outcome is not None:
         lines = claim_lines(task.instance, outcome, simulation.evaluation)
     else:
         objective = objective_text(task.instance, simulation.evaluation.objective or 0)
-        rules = violation_rows(simulation.evaluation) or [("rules", "the plan keeps every rule")]
-        lines = key_lines([("objective", objective), *rules])
+        lines = key_lines([("objective", objective), *rules_rows(simulation.evaluation)])
     shown = (run_name(content), "", measure_table(content), "", rank_table(content), "", lines)
     output.show(*shown, *order_lines(best))

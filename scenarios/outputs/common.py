@@ -44,6 +44,41 @@ class Failure(Part):
     error: Error
 
 
+class GoalClaim(Part):
+    """What is claimed of a goal: value and bound in ``unit``; it is looked at once all before it are proved."""
+
+    goal: str
+    unit: str
+    value: int
+    bound: int | None
+    gap: float | None
+    status: Literal["proved", "open", "not looked at"]
+
+
+class Scope(Part):
+    """Among which plans a claim holds (``formulation.scope.Scope``), and the same in words.
+
+    ``at_most`` are limits by goal, in the goal's unit.
+    """
+
+    layers: int
+    cuts: int
+    devices: int
+    placement: str
+    max_servers: int | None
+    devices_per_stage: list[int]
+    tensor_parallel_degrees: list[int]
+    forms: list[int]
+    restricted_layers: int
+    recompute: str
+    memory_limited: bool
+    schedule: str
+    micro_batches: int
+    demands: list[str]
+    at_most: dict[str, int]
+    words: list[str]
+
+
 class Price(Part):
     """Where the time of a stage goes for one micro-batch, and its memory (``formulation.prices.StageCost``)."""
 

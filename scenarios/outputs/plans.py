@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from scenarios.outputs.common import Output, Part, ProofName
+from scenarios.outputs.common import GoalClaim, Output, Part, ProofName, Scope
 from scenarios.outputs.runs import Summary
 
 
@@ -76,7 +76,10 @@ class Explanation(Part):
 
 
 class PlanOutput(Output):
-    """``pipecut plan``: a plan as in a plan file (``stages`` is empty without one), and the solver's claim."""
+    """``pipecut plan``: a plan as in a plan file (``stages`` is empty without one), and the solver's claim.
+
+    ``scope`` is null where the time was over before the model was read.
+    """
 
     format: Literal["pipecut plan"] | None = None
     version: Literal[1] | None = None
@@ -90,6 +93,8 @@ class PlanOutput(Output):
     bound: int | None
     gap: float | None
     seconds: float
+    goals: list[GoalClaim]
+    scope: Scope | None
     notes: list[str]
     double_check: list[Route] = Field(default_factory=list)
     explanation: Explanation | None = None
@@ -113,6 +118,7 @@ class Optimum(Part):
     proof: ProofName
     objective: int | None
     bound: int | None
+    goals: list[GoalClaim]
     seconds: float
     notes: list[str]
 
@@ -129,6 +135,7 @@ class EvaluateOutput(Output):
     scenario: str
     plan: str
     feasible: bool
+    scope: Scope
     broken_rules: list[BrokenRule]
     gap: float | None
     optimum: Optimum | None

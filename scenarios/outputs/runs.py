@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from scenarios.outputs.common import Measure, Output, Part, Price, ProofName
+from scenarios.outputs.common import GoalClaim, Measure, Output, Part, Price, ProofName, Scope
 from scenarios.outputs.tables import Comparison
 
 
@@ -52,14 +52,6 @@ class Summary(Part):
     ranks: list[RankSummary]
 
 
-class Further(Part):
-    """The value of a goal after the first."""
-
-    goal: str
-    unit: str
-    value: int
-
-
 class Claim(Part):
     """What is said of the plan; ``solver``, ``proof`` and ``seconds`` are null for a given plan."""
 
@@ -69,12 +61,14 @@ class Claim(Part):
     goal: str
     unit: str
     meaning: str
-    further: list[Further]
+    further: list[GoalClaim]
     bound: int | None
     gap: float | None
     seconds: float | None
+    scope: Scope
     notes: list[str]
     broken_rules: list[str]
+    breaks: list[str]
 
 
 class Server(Part):

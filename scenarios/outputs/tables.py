@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scenarios.outputs.common import Output, Part, ProofName
+from scenarios.outputs.common import GoalClaim, Output, Part, ProofName, Scope
 
 
 class SolverRow(Part):
@@ -13,6 +13,7 @@ class SolverRow(Part):
     objective: int | None
     bound: int | None
     gap: float | None
+    goals: list[GoalClaim]
     feasible: bool | None
     violations: list[str]
     stages: int | None
@@ -27,6 +28,7 @@ class Comparison(Part):
     scenario: str
     optimum: int | None
     bound: int | None
+    scope: Scope
     solvers: list[SolverRow]
 
 

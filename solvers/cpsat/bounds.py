@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+import formulation.lower_bound
 from formulation.instance import Instance
 from formulation.options import Combine, Goal, Schedule
 from formulation.tables import FORBIDDEN, Tables
@@ -32,9 +33,13 @@ def stage_threshold_ns(tables: Tables, limits: Mapping[Goal, int]) -> int:
 
 
 def lower_bound(tables: Tables, limits: Floors) -> int:
-    """Return a value that no objective can undercut, from areas and single layers alone."""
-    instance = tables.instance
-    goal, training = instance.goals[0], instance.training
+    """Return a value that no objective can undercut: the solver-free one, or more where the tables know more."""
+    return max(formulation.lower_bound.lower_bound(tables.instance), _by_tables(tables, limits))
+
+
+def _by_tables(tables: Tables, limits: Floors) -> int:
+    """Return a lower limit of times from areas and single layers with their communication; 0 for other goals."""
+    goal, training = tables.instance.goals[0], tables.instance.training
     if goal is Goal.BOTTLENECK:
         return lower_bound_ns(tables, limits)
     if goal is not Goal.ITERATION_TIME:

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from ortools.sat.python import cp_model
 
+from formulation.amounts import goal_amount
 from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from formulation.plan import Plan
 from formulation.tables import Times
+from formulation.violation import told
 from solvers.cpsat.engine import found, make_solver, run
 from solvers.cpsat.variables import Variables
 
@@ -125,8 +127,10 @@ class Search:
         """Keep a plan at the evaluator's price, which must keep the promise of the threshold."""
         price = price_of(self.instance, plan)
         if price > threshold:
+            goal = self.instance.goals[0]
             raise SolverDefectError(
-                f"the model accepts a plan at {threshold} that the evaluator prices at {price}"
+                f"the model accepts a plan at {goal_amount(goal, threshold)} that the evaluator prices at"
+                f" {goal_amount(goal, price)}"
             )
         self.plan, self.upper = plan, price
 
@@ -156,7 +160,7 @@ def price_of(instance: Instance, plan: Plan) -> int:
     """Return the evaluator's price of a plan that must keep every rule; else raise SolverDefectError."""
     evaluation = evaluate(instance, plan)
     if evaluation.objective is None or evaluation.violations:
-        raise SolverDefectError("; ".join(violation.message for violation in evaluation.violations))
+        raise SolverDefectError("; ".join(message for _, message in told(evaluation.violations)))
     return evaluation.objective
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from formulation.amounts import goal_amount
 from formulation.evaluate import evaluate
-from formulation.goals import UNITS
 from formulation.instance import Instance
 from formulation.options import Goal
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof, Status
 from formulation.plan import Plan
 from solvers.in_order import limited
 
@@ -54,7 +54,7 @@ class Claim:
 
     def words(self, value: int) -> str:
         """Return a value of the goal with its unit."""
-        return f"{value:,} {UNITS[self.goal]}"
+        return goal_amount(self.goal, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ Ask: TypeAlias = Callable[[Claim, Limits], Answer]
 
 
 def claims_of(instance: Instance, outcome: Outcome) -> Iterator[Claim]:
-    """Yield what an outcome claims to be proved, goal by goal; nothing for FEASIBLE and UNKNOWN."""
-    if outcome.proof not in (Proof.OPTIMAL, Proof.INFEASIBLE):
+    """Yield what an outcome claims to be proved, goal by goal up to the first open one; else nothing."""
+    if outcome.of_first_goal().proof not in (Proof.OPTIMAL, Proof.INFEASIBLE):
         return
     first, *_ = instance.goals
     yield Claim(replace(instance, goals=(first,)), outcome.solver, outcome.plan, outcome.objective)
     before, value = first, outcome.objective
     for claim in outcome.further:
-        if value is None or claim.bound != claim.value:
+        if value is None or claim.status is not Status.PROVED:
             return
         instance = limited(instance, before, value, claim.goal)
         yield Claim(instance, outcome.solver, outcome.plan, claim.value)

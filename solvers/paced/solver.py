@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
+from formulation.lower_bound import lower_bound
 from formulation.options import Goal, Schedule
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan
 from formulation.tables import FORBIDDEN, Tables, all_tables
+from formulation.violation import told
 from solvers.cpsat.stage_limits import StageLimits
 from solvers.cpsat.start import first_plan
 from solvers.hybrid import StageTimes, stage_times
@@ -63,7 +65,8 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     if not instance.training.schedule.flushes:
         return _without_flush(instance, limits)
     tables = all_tables(instance, limits.deadline)
-    search = _Search(instance, limits, began_s, weights_of(instance), ceiling(tables) + 1)
+    upper, lower = ceiling(tables) + 1, lower_bound(instance)
+    search = _Search(instance, limits, began_s, weights_of(instance), upper, lower=lower)
     first = first_plan(tables)
     if first is not None:
         search.take(first)
@@ -165,7 +168,7 @@ class _Search:
         """
         found = evaluate(self.instance, plan)
         if found.violations or found.objective is None:
-            broken = "; ".join(violation.message for violation in found.violations)
+            broken = "; ".join(message for _, message in told(found.violations))
             raise FalseClaimError(f"{NAME}: proposed a plan that breaks rules: {broken}")
         if found.objective < self.upper:
             self.plan, self.upper = plan, found.objective

@@ -1,4 +1,4 @@
-"""A plan that needs no table, and a bound that needs none: what is left to say when time is over at once.
+"""A plan that needs no table: what is left to say, with ``formulation.lower_bound``, when time is over at once.
 
 The whole model on one device, on the first servers of the line, and cut into nearly equal work for every server or
 for every device; each in every way in which the devices may work together. What keeps every rule is compared at
@@ -11,16 +11,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from formulation.deadline import NEVER
+from formulation.demands import possible_cuts
 from formulation.evaluate import evaluate
 from formulation.forms import forms_on
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Layer, Split
 from formulation.modes import modes
-from formulation.options import Goal
 from formulation.plan import Plan, Span, Stage
-from formulation.units import ceil_div
-from solvers.coarse import possible_cuts
 from solvers.fitting import fitting_plans
 
 PATIENCE_S = 0.5
@@ -41,25 +39,6 @@ def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
         if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
             best = found.objective, plan
     return best
-
-
-def least_value(instance: Instance) -> int:
-    """Return a value that no plan's first goal is below: all work in the fastest way, shared by all devices.
-
-    A stage on n devices that takes T ns does at most n T of work, and all stages together have all devices.
-    """
-    rows = [
-        [one + other for one, other in zip(forward, backward, strict=True)]
-        for forward, backward in zip(instance.forward_ns, instance.backward_ns, strict=True)
-    ]
-    pace_ns = ceil_div(sum(min(times) for times in zip(*rows, strict=True)), instance.devices)
-    values = {
-        Goal.BOTTLENECK: pace_ns,
-        Goal.ITERATION_TIME: instance.training.micro_batches * pace_ns,
-        Goal.DEVICES: 1,
-        Goal.STAGES: 1,
-    }
-    return values.get(instance.goals[0], 0)
 
 
 def simple_plans(instance: Instance) -> Iterator[Plan]:

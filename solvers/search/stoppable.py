@@ -9,8 +9,9 @@ from typing import ParamSpec
 
 from formulation.deadline import StoppedError
 from formulation.instance import Instance
+from formulation.lower_bound import lower_bound
 from formulation.outcome import Outcome, Proof
-from solvers.search.simple import least_value, simple_plan
+from solvers.search.simple import simple_plan
 
 Parameters = ParamSpec("Parameters")
 Solve = Callable[Parameters, Outcome]
@@ -21,6 +22,7 @@ def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]],
     """Let a solver, whose first argument is the instance, be stopped in work that is worth nothing unfinished.
 
     Its answer then is UNKNOWN; if it looks for the ``best`` plan, the best simple one where one keeps every rule.
+    The bound is that of ``formulation.lower_bound``.
     """
 
     def decorate(solve: Solve[Parameters]) -> Solve[Parameters]:
@@ -30,20 +32,19 @@ def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]],
             try:
                 return solve(*args, **kwargs)
             except StoppedError:
-                return stopped_outcome(name, _instance(args[0]) if best else None, began_s)
+                return stopped_outcome(name, _instance(args[0]), began_s, best=best)
 
         return answer
 
     return decorate
 
 
-def stopped_outcome(name: str, instance: Instance | None, began_s: float) -> Outcome:
-    """Return UNKNOWN, or given an instance the best simple plan as FEASIBLE, with the bound that work gives."""
-    if instance is None:
-        return Outcome(name, Proof.UNKNOWN, seconds=time.monotonic() - began_s, notes=(STOPPED,))
-    found, bound = simple_plan(instance), least_value(instance)
+def stopped_outcome(name: str, instance: Instance, began_s: float, *, best: bool) -> Outcome:
+    """Return UNKNOWN, or the ``best`` simple plan as FEASIBLE, with the bound that needs no search."""
+    bound, notes = lower_bound(instance), (STOPPED,)
+    found = simple_plan(instance) if best else None
     if found is None:
-        notes = (STOPPED, "no plan found in time")
+        notes = (STOPPED, "no plan found in time") if best else notes
         return Outcome(name, Proof.UNKNOWN, bound=bound, seconds=time.monotonic() - began_s, notes=notes)
     value, plan = found
     notes = (STOPPED, "the plan is a simple one")

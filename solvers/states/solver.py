@@ -17,14 +17,15 @@ import numpy as np
 from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
+from formulation.lower_bound import lower_bound
 from formulation.options import BoundaryCharge, Combine, Goal
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan
 from formulation.tables import FORBIDDEN, Tables, Times, all_tables
+from formulation.violation import told
 from solvers.coarse import coarsen
 from solvers.cpsat.start import first_plan
 from solvers.hybrid import stage_times
-from solvers.search.simple import least_value
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.states.coarse_table import CoarseTable
 from solvers.states.paths import path_of
@@ -73,15 +74,15 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     tables = all_tables(instance, limits.deadline)
     first = first_plan(tables)
     price = None if first is None else evaluate(instance, first).objective
-    limits.progress(Progress(price, 0))
+    lower = lower_bound(instance)
+    limits.progress(Progress(price, lower))
     try:
         table = stage_table(tables)
-        search = Search(state_space(table.tables), table, limits)
+        search = Search(state_space(table.tables), table, limits, lower=lower)
     except StoppedError:
         if first is None:
             raise
-        bound = least_value(instance)
-        return Outcome(NAME, Proof.FEASIBLE, first, price, bound, time.monotonic() - began_s, (STOPPED,))
+        return Outcome(NAME, Proof.FEASIBLE, first, price, lower, time.monotonic() - began_s, (STOPPED,))
     search.began_s = began_s
     if first is not None and price is not None:
         search.plan, search.upper = first, price
@@ -198,7 +199,7 @@ class Search:
         """Keep a plan at the evaluator's price, which must keep every rule and the promise of the threshold."""
         found = evaluate(self.table.instance, plan)
         if found.violations or found.objective is None or found.objective > threshold_ns:
-            broken = "; ".join(violation.message for violation in found.violations)
+            broken = "; ".join(message for _, message in told(found.violations))
             raise FalseClaimError(
                 f"{NAME}: a plan of at most {threshold_ns} ns takes {found.objective} ns; {broken}"
             )

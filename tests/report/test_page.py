@@ -146,9 +146,10 @@ def test_every_word_of_a_content_is_escaped_wherever_it_is_shown() -> None:
     found["claim"] |= {
         "notes": ["a note"],
         "broken_rules": ["a rule"],
+        "breaks": ["a rule"],
         "solver": "a solver",
         "seconds": 1.0,
-        "further": [{"goal": "cost", "unit": "ns", "value": 1}],
+        "further": [{"goal": "cost", "unit": "ns", "value": 1, "status": "open"}],
     }
     found["comparison"]["solvers"][1]["violations"] = ["a rule"]
     found = hostile(found)

@@ -96,4 +96,4 @@ def test_a_plan_that_beats_a_proof_refutes_it(
     both = [one for name in ("cpsat", "line_dp") for one in instead_of(name, fake) if one.name == name]
     monkeypatch.setattr(catalogue, "SOLVERS", tuple(both))  # the second method agrees with the first
     ran = pipecut("evaluate", "best.json", scenario)
-    assert ran.code == 4 and ran.out == "" and "the plan file has a plan of 866400 ns" in ran.err
+    assert ran.code == 4 and ran.out == "" and "the plan file has a plan of 866.4 us (866,400 ns)" in ran.err

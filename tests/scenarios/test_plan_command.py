@@ -154,7 +154,8 @@ def test_memory_over_the_capacity_is_marked(pipecut: Command, scenario: Path) ->
     small = ("--set", "cluster.devices.card.memory=2 MiB")
     ran = pipecut("plan", scenario, *small, "--set", "constraints.memory=false")
     assert ran.code == 0 and "4.215 MiB of 2 MiB !" in ran.out
-    assert "stage 0 needs 4.215 MiB on a device of 2 MiB: it does not fit" in ran.out
+    assert "but memory is not limited (constraints.memory), and the plan does not fit:" in ran.out
+    assert "stage 0 needs 4.215 MiB on a device of 2 MiB\n" in ran.out
 
 
 def test_a_plan_that_breaks_a_rule_is_shown_as_such(pipecut: Command, scenario: Path) -> None:

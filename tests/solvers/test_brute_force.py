@@ -119,7 +119,7 @@ def test_stopped_early_it_says_so():
         return len(asked) > 2
 
     outcome = checked(TWO, brute_force.solve(TWO, Limits(stopped=stopped)))
-    assert (outcome.proof, outcome.bound) == (Proof.FEASIBLE, None)
+    assert (outcome.proof, outcome.bound) == (Proof.FEASIBLE, 45)
     assert "stopped early" in outcome.notes
     none = checked(TWO, brute_force.solve(TWO, Limits(time_limit_s=0.0)))
     assert (none.proof, none.plan) == (Proof.UNKNOWN, None)
@@ -127,7 +127,9 @@ def test_stopped_early_it_says_so():
 
 def test_progress_only_goes_down():
     told: list[int | None] = []
-    outcome = brute_force.solve(TWO, Limits(progress=lambda step: told.append(step.objective)))
+    outcome = brute_force.solve(
+        TWO, Limits(progress=lambda step: told.append(step.objective) if step.objective is not None else None)
+    )
     assert told == sorted(told, key=lambda value: -(value or 0))
     assert told[-1] == outcome.objective
 

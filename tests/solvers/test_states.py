@@ -14,6 +14,7 @@ from formulation.demands import with_constraints
 from formulation.evaluate import evaluate
 from formulation.groups import Group, group_kind, possible_groups
 from formulation.instance import Instance
+from formulation.lower_bound import lower_bound
 from formulation.modes import Mode
 from formulation.options import (
     AllReduce,
@@ -236,7 +237,7 @@ def test_the_bound_rises_and_the_plan_improves_until_they_meet() -> None:
     values = [one.objective for one in seen if one.objective is not None]
     assert bounds == sorted(bounds) and bounds[-1] == found.objective
     assert values == sorted(values, reverse=True) and values[-1] == found.objective
-    assert len(seen) > 5
+    assert bounds[0] == lower_bound(vgg(2, 1, 1)) > 0 and len(set(bounds)) > 3
 
 
 @pytest.mark.parametrize("questions", [0, 1, 5, 20, 60])
