@@ -33,15 +33,14 @@ from formulation.deadline import in_time
 from formulation.evaluate import evaluate
 from formulation.groups import Group, line_group, line_places
 from formulation.instance import Instance
-from formulation.lower_bound import lower_bound
 from formulation.modes import modes
 from formulation.options import BoundaryCharge, Combine, Goal, Placement, StageTime
-from formulation.outcome import Limits, Outcome, Progress, Proof, begin
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import FORBIDDEN, Times, build_tables
 from solvers.blind import unseen
 from solvers.hybrid import StageTimes, best_forms, stage_times
-from solvers.search.stoppable import stoppable
+from solvers.search.stoppable import stoppable, tell_first
 
 NAME = "line_dp"
 
@@ -63,7 +62,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Cost: O(devices**2 x layers**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
     limits, start = begin(limits), time.perf_counter()
-    limits.progress(Progress(None, lower_bound(instance)))
+    tell_first(instance, limits)
     places, deadline = places_of(instance), limits.deadline
     if not places:
         return _without_a_plan(instance, time.perf_counter() - start)

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 def outcome_to_dict(
     name: str, outcome: Outcome, instance: Instance | None = None, evaluation: Evaluation | None = None
 ) -> dict[str, Any]:
-    """Return an outcome as plain data: the plan as in a plan file, and the claim; no instance: out of time before."""
+    """Return an outcome as plain data: the plan as in a plan file, and the claim; its scope needs the instance."""
     content: dict[str, Any] = {"stages": []}
     if outcome.plan is not None and instance is not None and evaluation is not None:
         content = plan_to_dict(instance, outcome.plan, evaluation)

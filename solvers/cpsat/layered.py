@@ -19,7 +19,7 @@ from solvers.cpsat.reading import read_plan
 from solvers.cpsat.search import Question, Search
 from solvers.cpsat.start import first_plan
 from solvers.cpsat.valid import floors, redundant_families
-from solvers.search.stoppable import stoppable
+from solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat"
 
@@ -37,6 +37,7 @@ def solve(
     keep every rule (default: the solver's own first plan).
     """
     began_s, limits = time.monotonic(), begin(limits)
+    tell_first(instance, limits)
     tables = all_tables(instance, limits.deadline)
     posted = (*families, *redundant_families(tables))
     return Search(

@@ -17,7 +17,7 @@ from solvers.cpsat.stages import applies, stage_families
 from solvers.cpsat.valid import floors
 from solvers.cpsat.warm_start import best_start, moderate_space, start_of_a_neighbour
 from solvers.hybrid import stage_times
-from solvers.search.stoppable import stoppable
+from solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat_stages"
 
@@ -31,6 +31,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     ``solvers.hybrid.stage_times`` does.
     """
     began_s, limits = time.monotonic(), begin(limits)
+    tell_first(instance, limits)
     tables = all_tables(instance, limits.deadline)
     if not applies(tables):
         start = start_of_a_neighbour(instance, limits)

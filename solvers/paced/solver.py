@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.lower_bound import lower_bound
 from formulation.options import Goal, Schedule
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan
@@ -28,7 +27,7 @@ from solvers.paced.intervals import Intervals, Sizes
 from solvers.paced.plans import Plans
 from solvers.paced.sequence import Weights
 from solvers.paced.steps import flat_steps
-from solvers.search.stoppable import stoppable
+from solvers.search.stoppable import stoppable, tell_first
 from solvers.states import solver as states
 from solvers.states.stage_table import StageTable
 from solvers.states.states import StateSpace, state_space
@@ -62,11 +61,11 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     if reason is not None:
         raise ValueError(reason)
     began_s, limits = time.monotonic(), begin(limits)
+    lower = tell_first(instance, limits)
     if not instance.training.schedule.flushes:
         return _without_flush(instance, limits)
     tables = all_tables(instance, limits.deadline)
-    upper, lower = ceiling(tables) + 1, lower_bound(instance)
-    search = _Search(instance, limits, began_s, weights_of(instance), upper, lower=lower)
+    search = _Search(instance, limits, began_s, weights_of(instance), ceiling(tables) + 1, lower=lower)
     first = first_plan(tables)
     if first is not None:
         search.take(first)

@@ -10,7 +10,7 @@ from typing import ParamSpec
 from formulation.deadline import StoppedError
 from formulation.instance import Instance
 from formulation.lower_bound import lower_bound
-from formulation.outcome import Outcome, Proof
+from formulation.outcome import Limits, Outcome, Progress, Proof
 from solvers.search.simple import simple_plan
 
 Parameters = ParamSpec("Parameters")
@@ -49,6 +49,13 @@ def stopped_outcome(name: str, instance: Instance, began_s: float, *, best: bool
     value, plan = found
     notes = (STOPPED, "the plan is a simple one")
     return Outcome(name, Proof.FEASIBLE, plan, value, bound, time.monotonic() - began_s, notes)
+
+
+def tell_first(instance: Instance, limits: Limits) -> int:
+    """Report the bound that needs no search before anything that takes long, and return it."""
+    bound = lower_bound(instance)
+    limits.progress(Progress(None, bound))
+    return bound
 
 
 def _instance(first: object) -> Instance:

@@ -17,7 +17,6 @@ import numpy as np
 from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
-from formulation.lower_bound import lower_bound
 from formulation.options import BoundaryCharge, Combine, Goal
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan
@@ -26,7 +25,7 @@ from formulation.violation import told
 from solvers.coarse import coarsen
 from solvers.cpsat.start import first_plan
 from solvers.hybrid import stage_times
-from solvers.search.stoppable import STOPPED, stoppable
+from solvers.search.stoppable import STOPPED, stoppable, tell_first
 from solvers.states.coarse_table import CoarseTable
 from solvers.states.paths import path_of
 from solvers.states.reach import StateReach, reach_at
@@ -71,10 +70,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     if reason is not None:
         raise ValueError(reason)
     began_s, limits = time.monotonic(), begin(limits)
+    lower = tell_first(instance, limits)
     tables = all_tables(instance, limits.deadline)
     first = first_plan(tables)
     price = None if first is None else evaluate(instance, first).objective
-    lower = lower_bound(instance)
     limits.progress(Progress(price, lower))
     try:
         table = stage_table(tables)
