@@ -20,12 +20,12 @@ from formulation.forms import forms_on
 from formulation.groups import Group, line_group
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
+from formulation.lower_bound import lower_bound
 from formulation.modes import every_mode
 from formulation.options import Placement
 from formulation.outcome import Limits, Outcome, Progress, Proof, begin
 from formulation.plan import Plan, Span, Stage
 from formulation.rules import check_mode
-from solvers.search.stoppable import tell_first
 
 Used = tuple[int, ...]
 """Devices used of each server."""
@@ -57,7 +57,6 @@ def solve(
     if number > max_plans:
         raise ValueError(f"{instance.name}: {number} plans to price one by one, expected at most {max_plans}")
     best: tuple[int, Plan] | None = None
-    lower = tell_first(instance, limits)
     complete = True
     for plan in plans(instance):
         if limits.deadline.over():
@@ -66,9 +65,9 @@ def solve(
         price = _price(instance, plan, accept)
         if price is not None and (best is None or price < best[0]):
             best = (price, plan)
-            limits.progress(Progress(price, lower))
+            limits.progress(Progress(price, None))
     outcome = _outcome(best, complete, number, time.perf_counter() - start)
-    return outcome if complete else replace(outcome, bound=lower)
+    return outcome if complete else replace(outcome, bound=lower_bound(instance))
 
 
 def count_plans(instance: Instance) -> int:

@@ -39,6 +39,7 @@ class Ingredient(enum.Enum):
         ),
         True,
     )
+    SUMS = ("sums over layers and devices", ("formulation.lower_bound",), True)
     COST_TABLES = ("cost tables", ("formulation.tables",), True)
     MEMORY_TABLES = ("memory tables", ("formulation.memory_tables",), True)
     ENUMERATION = ("the enumeration of all plans", ("solvers.brute_force",))
@@ -111,14 +112,14 @@ _STAGES = (I.STATES, I.ALIKE, I.MEMORY_TABLES, I.STAGE_TIMES, I.STAGE_LIMITS, I.
 _MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.MODEL)
 
 METHODS: dict[str, Method] = {
-    "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
+    "cpsat": _method(*_MODEL, I.SUMS, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
     "cpsat_stages": _method(
-        *(*_MODEL, I.CPSAT, *_STAGES, I.LINE_REACH, I.WHOLE_STAGES),
+        *(*_MODEL, I.SUMS, I.CPSAT, *_STAGES, I.LINE_REACH, I.WHOLE_STAGES),
         proposed_by=(I.FIRST_PLAN, I.WARM_START, I.LINE_PROGRAMME),
     ),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.LINE_PROGRAMME),
-    "state_dp": _method(*_TABLES, *_STAGES, I.RUNS, proposed_by=(I.FIRST_PLAN,)),
-    "paced_dp": _method(*_TABLES, *_STAGES, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
+    "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.RUNS, proposed_by=(I.FIRST_PLAN,)),
+    "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
     "brute_force": _method(I.ENUMERATION),
     "case_split": _method(*_MODEL, I.CPSAT),
     "presolve": _method(*_MODEL, I.CPSAT),

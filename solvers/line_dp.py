@@ -40,7 +40,7 @@ from formulation.plan import Plan, Span, Stage
 from formulation.tables import FORBIDDEN, Times, build_tables
 from solvers.blind import unseen
 from solvers.hybrid import StageTimes, best_forms, stage_times
-from solvers.search.stoppable import stoppable, tell_first
+from solvers.search.stoppable import stoppable
 
 NAME = "line_dp"
 
@@ -61,9 +61,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Raises ValueError as :func:`solvers.hybrid.stage_times` does.
     Cost: O(devices**2 x layers**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
-    limits, start = begin(limits), time.perf_counter()
-    tell_first(instance, limits)
-    places, deadline = places_of(instance), limits.deadline
+    deadline, start = begin(limits).deadline, time.perf_counter()
+    places = places_of(instance)
     if not places:
         return _without_a_plan(instance, time.perf_counter() - start)
     sweep = Sweep(stage_times(build_tables(instance, tuple(itertools.chain(*places.values())), deadline)), places)

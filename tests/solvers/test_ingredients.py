@@ -38,6 +38,7 @@ VOCABULARY = tuple(
     f"formulation.{name}"
     for name in (
         *(
+            "amounts",
             "cluster",
             "constraints",
             "deadline",
