@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from scenarios.arguments import asks_for_json, parse
 from scenarios.ending import guarded
-from scenarios.entry import imported
 from scenarios.exit_codes import ExitCode
+from scenarios.first_interrupt import imported
 from scenarios.named_files import inputs_of, refuse_overwriting
 from scenarios.opening import open_scenario
 from scenarios.reply import Reply

@@ -38,7 +38,8 @@ def run_stoppable(
             future.set_exception(error)
 
     with _handled(stop):
-        threading.Thread(target=target, name=THREAD_NAME, daemon=True).start()
+        thread = threading.Thread(target=target, name=THREAD_NAME, daemon=True)
+        thread.start()
         told = False
         while not future.done():
             with contextlib.suppress(TimeoutError):
@@ -46,6 +47,7 @@ def run_stoppable(
             if stop.is_set() and not told:
                 told = True
                 on_stop()
+        thread.join()  # its work is done; a thread that is still ending would be taken for a search that was left
     return future.result()
 
 
