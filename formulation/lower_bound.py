@@ -81,11 +81,11 @@ class _Offer:
 
     @property
     def most_devices(self) -> int:
-        """How many devices a plan can take at most."""
+        """How many devices a plan can take at most; one where limits leave none, and so no plan."""
         demands, layers = self.instance.demands, len(self.instance.layers)
         stages = min(layers, demands.stages_at_most or layers, self.limits.get(Goal.STAGES, layers))
         there = self.instance.devices
-        return min(there, stages * self.largest_group, self.limits.get(Goal.DEVICES, there))
+        return max(1, min(there, stages * self.largest_group, self.limits.get(Goal.DEVICES, there)))
 
     @property
     def stage_limit_ns(self) -> int | None:

@@ -120,6 +120,13 @@ def test_by_hand(goal: Goal, constraints: Constraints, value: int) -> None:
     assert lower_bound(four(goal, constraints)) == value
 
 
+@pytest.mark.parametrize("nothing", [Goal.STAGES, Goal.DEVICES, Goal.COST, Goal.MEMORY, Goal.BOTTLENECK])
+@pytest.mark.parametrize("goal", Goal)
+def test_where_a_limit_leaves_nothing_it_is_some_number(goal: Goal, nothing: Goal) -> None:
+    """No stage, no device, no byte, no time: there is no plan, so any number is a lower limit."""
+    assert lower_bound(four(goal, Constraints(at_most=(GoalLimit(nothing, 0),)))) >= 0
+
+
 @pytest.mark.parametrize(
     ("schedule", "value"),
     [
