@@ -97,7 +97,7 @@ def plan(
     from formulation.outcome import Limits
     from ingest.scenario import load_scenario
     from scenarios.interrupt import run_stoppable
-    from scenarios.running import MAIN_SOLVER, solve_and_cross_check
+    from scenarios.running import MAIN_SOLVER, solve_or_ask_another
 
     began_s = time.monotonic()
     if isinstance(problem, Instance):
@@ -112,7 +112,7 @@ def plan(
     interrupted = threading.Event()
     stoppable = replace(given.begun(began_s), stopped=lambda: interrupted.is_set() or given.stopped())
     outcome = run_stoppable(
-        lambda: solve_and_cross_check(instance, chosen, stoppable, cross_check=cross_check), interrupted
+        lambda: solve_or_ask_another(instance, chosen, stoppable, cross_check=cross_check), interrupted
     )
     if interrupted.is_set():
         raise KeyboardInterrupt

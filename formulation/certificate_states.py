@@ -18,6 +18,7 @@ from typing import Protocol
 from formulation.groups import Group, group_kind, line_places, possible_groups
 from formulation.instance import Instance
 from formulation.options import Placement
+from formulation.size import TooLargeError
 
 State = tuple[int, ...]
 """Free placement: devices taken of each server. Line: one number, the first device taken."""
@@ -141,7 +142,7 @@ class FreeSuffixes:
         self.alike = _stands_for(self._alike)
         states = math.prod(math.comb(len(row) + self._sizes[row[0]], len(row)) for row in self._alike)
         if states > MAX_STATES or states * len(self.places) > MAX_STEPS:
-            raise ValueError(
+            raise TooLargeError(
                 f"{states} ways to take devices and {len(self.places)} device groups, at most {MAX_STATES} and"
                 f" {MAX_STEPS} pairs of them can be searched; lower constraints.max_servers or plan on the line"
             )

@@ -18,6 +18,7 @@ from formulation.instance import Instance
 from formulation.modes import ONE_COPY, Mode, modes
 from formulation.options import Placement, Sharing
 from formulation.shares import Shares, equal_shares, proportional_shares
+from formulation.size import TooLargeError
 from formulation.units import Link, slowest
 
 
@@ -96,23 +97,29 @@ def possible_groups(instance: Instance, deadline: Deadline = NEVER) -> tuple[Gro
     where there is none, as no allowed tensor-parallel degree divides a number of devices that there are.
     """
     constraints = instance.constraints
+    ways = modes_by_size(instance, deadline)
     if constraints.placement is Placement.LINE:
         groups = tuple(
             line_group(instance, first, stop - first, mode)
             for first, stop in in_time(_places(instance), deadline)
-            for mode in modes(instance, stop - first)
+            for mode in ways[stop - first]
         )
     else:
         most = constraints.max_servers or len(instance.servers)
         groups = tuple(
             Group(group.counts, mode)
             for group in in_time(_free_groups(instance, most), deadline)
-            for mode in modes(instance, group.devices)
+            for mode in ways[group.devices]
         )
     if not groups:
         degrees = ", ".join(map(str, constraints.tensor_parallel_degrees))
         raise ValueError(f"no stage of these sizes can hold a replica of tensor-parallel degree {degrees}")
     return groups
+
+
+def modes_by_size(instance: Instance, deadline: Deadline = NEVER) -> dict[int, tuple[Mode, ...]]:
+    """Return the modes that an instance allows, by every number of devices that a stage may have."""
+    return {size: modes(instance, size) for size in in_time(range(1, instance.devices + 1), deadline)}
 
 
 def line_places(instance: Instance) -> list[tuple[int, int]]:
@@ -121,7 +128,8 @@ def line_places(instance: Instance) -> list[tuple[int, int]]:
     Different places can be equal groups: either device of a server counts as one device of it. A place stands
     here once for each way in which its devices may work together.
     """
-    return [place for place in _places(instance) for _ in modes(instance, place[1] - place[0])]
+    ways = modes_by_size(instance)
+    return [place for place in _places(instance) for _ in ways[place[1] - place[0]]]
 
 
 def _places(instance: Instance) -> list[tuple[int, int]]:
@@ -139,7 +147,7 @@ def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
         for chosen in itertools.combinations(range(len(sizes)), servers)
     )
     if number > MAX_GROUPS:
-        raise ValueError(
+        raise TooLargeError(
             f"free placement allows {number} device groups for a stage, at most {MAX_GROUPS} can be searched;"
             f" set constraints.max_servers to less than {max_servers}"
         )

@@ -18,11 +18,14 @@ from formulation.groups import Group, GroupKind, group_kind, line_group, link_be
 from formulation.instance import Instance
 from formulation.layers import Layer, Split
 from formulation.options import AllReduce, Boundary, Synchronisation
+from formulation.size import refuse_above
 from formulation.times import cut_bytes
 from formulation.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
 
 Times = NDArray[np.int64]
 
+BYTES_A_CELL = 40
+"""A number of eight bytes in an array, and while the array is made a number of Python."""
 FORBIDDEN = 1 << 56
 """Time of a form that a layer cannot take: larger than any real time, small enough that sums fit 64 bits."""
 
@@ -87,12 +90,13 @@ def line_groups(instance: Instance) -> dict[tuple[int, int], Group]:
 def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadline = NEVER) -> Tables:
     """Price every layer, edge and cut on every kind of the given groups.
 
-    Raises StoppedError once the deadline is over.
+    Raises TooLargeError before it takes too much memory, and StoppedError once the deadline is over.
     """
     kinds_of_groups = _kinds_of(instance, groups, deadline)
     kinds = tuple(dict.fromkeys(kinds_of_groups))
     index = {kind: at for at, kind in enumerate(kinds)}
     links = _links(instance)
+    _check_size(instance, len(kinds), len(links))
     return Tables(
         instance=instance,
         groups=groups,
@@ -107,6 +111,15 @@ def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadli
         activation=_crossing(instance, links, deadline, charged=instance.cost.boundary is not Boundary.NONE),
         gradient=_crossing(instance, links, deadline, charged=instance.cost.boundary is Boundary.BOTH),
         deadline=deadline,
+    )
+
+
+def _check_size(instance: Instance, kinds: int, links: int) -> None:
+    cells = kinds * (4 * len(instance.layers) + 9 * len(instance.form_edges)) + 2 * links * len(instance.layers)
+    refuse_above(
+        f"times of {len(instance.layers)} layers on {kinds} kinds of device groups",
+        BYTES_A_CELL * cells,
+        "merge layers, or narrow constraints.devices_per_stage or constraints.max_servers",
     )
 
 

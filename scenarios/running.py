@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from formulation.options import Goal, Placement
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from formulation.size import TooLargeError
 from solvers.catalogue import find_solver
-from solvers.in_order import solve_in_order
+from solvers.in_order import Solve, solve_in_order
 from solvers.ingredients import independent
+from solvers.search.fallback import methods_after
 
 if TYPE_CHECKING:
     from formulation.instance import Instance
@@ -46,11 +48,36 @@ def solve_checked(instance: Instance, solver: str, limits: Limits) -> Outcome:
 
     Raises RefutedError if the claim does not hold, and ValueError if the solver cannot take the instance.
     """
-    outcome = solve_in_order(instance, find_solver(solver).load(), limits)
+    return _checked(instance, find_solver(solver).load(), limits)
+
+
+def _checked(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
+    outcome = solve_in_order(instance, solve, limits)
     try:
         return checked(instance, outcome)
     except FalseClaimError as error:
         raise RefutedError(str(error), outcome) from error
+
+
+def solve_or_ask_another(instance: Instance, solver: str, limits: Limits, *, cross_check: bool = True) -> Outcome:
+    """Solve and cross-check; where an instance is too large for a solver, ask others, whose plan it then is.
+
+    The notes say what stopped whom. Raises FalseClaimError as :func:`solve_and_cross_check` does, and ValueError
+    if the solver cannot take the instance for another reason, or none can.
+    """
+    limits = limits.begun()
+    try:
+        return solve_and_cross_check(instance, solver, limits, cross_check=cross_check)
+    except TooLargeError as error:
+        refused = [f"{solver}: {error}"]
+    for name, solve in methods_after(solver):
+        try:
+            outcome = _checked(instance, solve, limits)
+        except ValueError as error:
+            refused.append(f"{name}: {error}")
+        else:
+            return replace(outcome, notes=(*refused, f"{name} was asked instead", *outcome.notes))
+    raise TooLargeError("; ".join(refused))
 
 
 def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cross_check: bool = True) -> Outcome:

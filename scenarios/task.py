@@ -19,7 +19,7 @@ from scenarios.failures import ClaimFailedError, OutOfTimeError, reading
 from scenarios.interrupt import run_stoppable
 from scenarios.progress import ProgressLine
 from scenarios.reproducer import write_reproducer
-from scenarios.running import solve_and_cross_check, solve_checked
+from scenarios.running import solve_and_cross_check, solve_checked, solve_or_ask_another
 from solvers.search.background import in_background
 
 EXIT_CODES: dict[Proof, ExitCode] = {
@@ -42,17 +42,19 @@ class Task:
     quiet: bool
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
 
-    def search(self, solver: str, *, cross_check: bool) -> Outcome:
+    def search(self, solver: str, *, cross_check: bool, another: bool = False) -> Outcome:
         """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
 
-        Raises ClaimFailedError, with a reproducer on file, if a claim fails its check, and ValueError if the
-        solver cannot take the instance.
+        Where the instance is too large for the solver, ``another`` is asked. Raises ClaimFailedError, with a
+        reproducer on file, if a claim fails its check, and ValueError if the solver cannot take the instance.
         """
         say = partial(goal_text, self.instance.goals[0])
         with ProgressLine(f"{solver} on {self.scenario.name}", quiet=self.quiet, say=say) as line:
             limits = replace(self.limits, stopped=self.stop.is_set, progress=line.report)
 
             def work() -> Outcome:
+                if another:
+                    return solve_or_ask_another(self.instance, solver, limits, cross_check=cross_check)
                 if cross_check:
                     return solve_and_cross_check(self.instance, solver, limits)
                 return solve_checked(self.instance, solver, limits)

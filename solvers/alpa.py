@@ -27,8 +27,10 @@ line; Alpa places large submeshes first, so that none straddles servers, which a
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -97,9 +99,7 @@ def least_step(
     T is that of the stages found, so at most the candidate's. Raises ValueError where no stages use all devices,
     and StoppedError after the deadline.
     """
-    total = next(iter(times.values())).shape[0]
-    known = np.unique(np.concatenate([table[np.triu_indices(total, 1, total + 1)] for table in times.values()]))
-    candidates = thinned([int(value) for value in known], epsilon_ns)
+    candidates = thinned(_values(list(times.values()), deadline), epsilon_ns, deadline)
     best = _Best(micro_batches)
     ranges = [(0, len(candidates))]
     while ranges:
@@ -116,13 +116,26 @@ def least_step(
     return best.step_ns, [(span, n) for span, n, _ in best.stages]
 
 
-def thinned(values: list[int], epsilon_ns: int) -> list[int]:
+def thinned(values: Sequence[int], epsilon_ns: int, deadline: Deadline = NEVER) -> list[int]:
     """Return rising values without those that lie at most epsilon below the next one that is kept."""
-    kept = values[-1:]
-    for value in reversed(values[:-1]):
-        if value < kept[-1] - epsilon_ns:
-            kept.append(value)
+    kept = [int(value) for value in values[-1:]]
+    stop = bisect_left(values, kept[-1] - epsilon_ns) if kept else 0
+    while stop:
+        deadline.check()
+        kept.append(int(values[stop - 1]))
+        stop = bisect_left(values, kept[-1] - epsilon_ns)
     return kept[::-1]
+
+
+def _values(tables: list[Times], deadline: Deadline) -> Sequence[int]:
+    """Return all times of stages, rising, each once; joined two tables at a time."""
+    upper = np.triu_indices(tables[0].shape[0], 1, tables[0].shape[1])
+    rows = [np.unique(table[upper]) for table in in_time(tables, deadline)]
+    while len(rows) > 1:
+        pairs = in_time(zip(rows[::2], rows[1::2], strict=False), deadline)
+        joined = [np.union1d(one, other) for one, other in pairs]
+        rows = joined + rows[2 * len(joined) :]
+    return cast("Sequence[int]", rows[0])
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ expanded to their layers, and get their forms, in ``solvers.states.coarse_table`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,9 +35,12 @@ class Coarse:
     held: MemoryTables | None
 
 
-def coarsen(tables: Tables) -> Coarse:
-    """Build the smaller problem. Raises ValueError as ``solvers.hybrid.stage_times`` does."""
-    cuts = possible_cuts(tables.instance)
+def coarsen(tables: Tables, some: Sequence[int] = ()) -> Coarse:
+    """Build the smaller problem, of possible cuts or only ``some`` of them, 0 and N with them.
+
+    Raises ValueError as ``solvers.hybrid.stage_times`` does.
+    """
+    cuts = tuple(some) or possible_cuts(tables.instance)
     times = stage_times(tables, cuts=cuts)
     small = _small_tables(tables, cuts)
     held = _small_memory(memory_tables(tables), cuts) if tables.instance.constraints.memory else None

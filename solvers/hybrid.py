@@ -31,11 +31,14 @@ import numpy as np
 from formulation.deadline import in_time
 from formulation.layers import Split
 from formulation.options import StageTime
+from formulation.size import refuse_above
 from formulation.tables import FORBIDDEN, Tables, Times
 from solvers.viterbi import best_forms, edges_into, last_uses, synchronises
 
 __all__ = ["MAX_LIVE", "StageTimes", "best_forms", "stage_times"]
 
+BYTES_A_SPAN = 24
+"""For each kind and span: its time, its communication, and while these are made its computation."""
 MAX_LIVE = 7
 """How many layers with a choice of forms may be live at once: 3 ** 7 states for each start and kind."""
 
@@ -64,16 +67,18 @@ def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = 
     """Return the stage times of all spans and kinds; of spans between ``cuts`` (from 0 to N) only, if given.
 
     Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once, or where
-    times are too large for exact 64-bit sums. Cost: O(kinds x layers**2 x 3**live) in numpy, 16 bytes of
-    memory for each kind and span.
+    times are too large for exact 64-bit sums; TooLargeError before it takes too much memory; StoppedError after
+    the deadline of the tables. Cost: O(kinds x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each
+    kind and span.
     """
     _check_magnitude(tables)
     places = list(cuts) or list(range(len(tables.instance.layers) + 1))
     kinds, total = len(tables.kinds), len(places) - 1
+    _check_size(kinds, total)
     sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)
     np.cumsum(tables.compute, axis=1, out=sums[:, 1:])
     compute_sum = sums[:, places]
-    communication = np.full((kinds, total, total + 1), FORBIDDEN, dtype=np.int64)
+    communication = _forbidden(kinds, total, tables)
     upper = np.triu_indices(total, 1, total + 1)
     whole = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree == 1]
     several = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree > 1]
@@ -87,6 +92,14 @@ def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = 
     time = np.maximum(compute, communication) if overlap else compute + communication
     time[:, *np.tril_indices(total, 0, total + 1)] = FORBIDDEN
     return StageTimes(tables, compute_sum, communication, time)
+
+
+def _check_size(kinds: int, total: int) -> None:
+    refuse_above(
+        f"times of all stages ({kinds} kinds of device groups, {total} layers)",
+        BYTES_A_SPAN * kinds * total * (total + 1),
+        "merge layers, close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
+    )
 
 
 def _check_magnitude(tables: Tables) -> None:
@@ -105,7 +118,7 @@ def _least_communication(tables: Tables, kinds: list[int], max_live: int, places
     instance, last = tables.instance, last_uses(tables)
     incoming = edges_into(instance)
     total = len(places) - 1
-    least = np.full((len(kinds), total, total + 1), FORBIDDEN, dtype=np.int64)
+    least = _forbidden(len(kinds), total, tables)
     frontier = _Frontier(tables, kinds, places[:-1])
     stops = {place: at for at, place in enumerate(places)}
     for layer in in_time(range(len(instance.layers)), tables.deadline):
@@ -121,6 +134,14 @@ def _least_communication(tables: Tables, kinds: list[int], max_live: int, places
             reached = frontier.reached(layer)
             least[:, :reached, stops[layer + 1]] = frontier.least()[:, :reached]
     return least
+
+
+def _forbidden(kinds: int, total: int, tables: Tables) -> Times:
+    """Return a table of spans in which nothing is reached; of many kinds filling it takes seconds."""
+    table = np.empty((kinds, total, total + 1), dtype=np.int64)
+    for kind in in_time(range(kinds), tables.deadline):
+        table[kind] = FORBIDDEN
+    return table
 
 
 class _Frontier:

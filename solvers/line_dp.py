@@ -29,11 +29,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from formulation.amounts import goal_amount
-from formulation.deadline import in_time
+from formulation.deadline import NEVER, Deadline, in_time
 from formulation.evaluate import evaluate
-from formulation.groups import Group, line_group, line_places
+from formulation.groups import Group, line_group, line_places, modes_by_size
 from formulation.instance import Instance
-from formulation.modes import modes
 from formulation.options import BoundaryCharge, Combine, Goal, Placement, StageTime
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.plan import Plan, Span, Stage
@@ -62,7 +61,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Cost: O(devices**2 x layers**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
     deadline, start = begin(limits).deadline, time.perf_counter()
-    places = places_of(instance)
+    places = places_of(instance, deadline)
     if not places:
         return _without_a_plan(instance, time.perf_counter() - start)
     sweep = Sweep(stage_times(build_tables(instance, tuple(itertools.chain(*places.values())), deadline)), places)
@@ -82,13 +81,13 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     return Outcome(NAME, Proof.OPTIMAL, plan, value, value, seconds, blind_to=unseen(instance, "memory"))
 
 
-def places_of(instance: Instance) -> dict[Place, list[Group]]:
+def places_of(instance: Instance, deadline: Deadline = NEVER) -> dict[Place, list[Group]]:
     """Return the groups of every place of the line, one for each way in which its devices may work together."""
     places: dict[Place, list[Group]] = {}
-    for first, stop in line_places(instance):
-        if (first, stop - first) not in places:
-            ways = modes(instance, stop - first)
-            places[first, stop - first] = [line_group(instance, first, stop - first, way) for way in ways]
+    ways = modes_by_size(instance, deadline)
+    for first, stop in in_time(dict.fromkeys(line_places(instance)), deadline):
+        count = stop - first
+        places[first, count] = [line_group(instance, first, count, way) for way in ways[count]]
     return places
 
 
@@ -164,7 +163,7 @@ class Sweep:
         rows = {label: np.full(total, FORBIDDEN, dtype=np.int64) for label in self._labels_before(place)}
         if place[0] == 0:
             rows[0][0] = 0
-        for before in self._before_places(place):
+        for before in in_time(self._before_places(place), self.times.tables.deadline):
             label = self._label(before, place)
             np.minimum(rows[label], self._over(before, place), out=rows[label])
         return rows

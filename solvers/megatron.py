@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from formulation.deadline import NEVER, Deadline, StoppedError, in_time
 from formulation.demands import with_layers
 from formulation.evaluate import Evaluation, evaluate
 from formulation.groups import Group, line_group
@@ -64,9 +65,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     best: tuple[Evaluation, Plan, Configuration] | None = None
     tried = kept = 0
     for configuration in configurations(instance):
-        if deadline.over():
+        try:
+            plan = plan_of(instance, configuration, deadline)
+        except StoppedError:
             break
-        plan = plan_of(instance, configuration)
         found = evaluate(instance, plan)
         tried, kept = tried + 1, kept + found.feasible
         if found.feasible and (best is None or _values(found) < _values(best[0])):
@@ -97,15 +99,19 @@ def configurations(instance: Instance) -> Iterator[Configuration]:
                     yield Configuration(tensor, pipeline, mode.replicas, mode)
 
 
-def plan_of(instance: Instance, configuration: Configuration) -> Plan:
-    """Return the plan of a configuration. Raises ValueError if it does not take all devices."""
+def plan_of(instance: Instance, configuration: Configuration, deadline: Deadline = NEVER) -> Plan:
+    """Return the plan of a configuration.
+
+    Raises ValueError if it does not take all devices, and StoppedError after the deadline.
+    """
     each, over = divmod(instance.devices, configuration.pipeline)
     if over or configuration.tensor * configuration.data != each:
         raise ValueError(f"{configuration} does not take {instance.devices} devices")
     stages: list[Stage] = []
-    for index, span in enumerate(stage_spans(instance, configuration.pipeline)):
+    rows = _in_rows(instance) if configuration.tensor == 1 else instance
+    for index, span in in_time(enumerate(stage_spans(instance, configuration.pipeline)), deadline):
         group = line_group(instance, index * each, each, configuration.mode)
-        forms = megatron_forms(instance, span) if configuration.tensor > 1 else _by_rows(instance, group, span)
+        forms = megatron_forms(instance, span) if configuration.tensor > 1 else _by_rows(rows, group, span)
         stages.append(Stage(span, group, forms))
     return Plan(tuple(stages))
 
@@ -140,12 +146,17 @@ def _block_name(name: str) -> str | None:
     return None if at is None else ".".join(parts[: at + 1])
 
 
-def _by_rows(instance: Instance, group: Group, span: Span) -> tuple[int, ...]:
-    """Return form 0 for every layer; those that may not take it take the forms that move least."""
+def _in_rows(instance: Instance) -> Instance:
+    """Return the instance with form 0 as the only one of every layer that may take it."""
     rows = tuple(
         replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
     )
-    return best_forms(build_tables(with_layers(instance, rows), (group,)), 0, span)
+    return with_layers(instance, rows)
+
+
+def _by_rows(rows: Instance, group: Group, span: Span) -> tuple[int, ...]:
+    """Return form 0 for every layer; those that may not take it take the forms that move least."""
+    return best_forms(build_tables(rows, (group,)), 0, span)
 
 
 def _values(found: Evaluation) -> tuple[int, ...]:

@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.reply.put(outcome_to_dict(arguments.scenario.name, unknown))
         raise
     refuse_uncertifiable(task, proof)
+    check = arguments.cross_check and task.solver == MAIN_SOLVER
     try:
-        outcome = task.search(task.solver, cross_check=arguments.cross_check and task.solver == MAIN_SOLVER)
+        outcome = task.search(task.solver, cross_check=check, another=True)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
     outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)

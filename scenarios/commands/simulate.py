@@ -87,7 +87,8 @@ def _given(task: Task, path: str) -> tuple[Plan, None]:
 
 def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Plan | None, Outcome]:
     try:
-        outcome = task.search(task.solver, cross_check=arguments.cross_check and task.solver == MAIN_SOLVER)
+        check = arguments.cross_check and task.solver == MAIN_SOLVER
+        outcome = task.search(task.solver, cross_check=check, another=True)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
     return outcome.plan, outcome

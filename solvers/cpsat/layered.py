@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome, begin
 from formulation.plan import Plan
-from formulation.tables import all_tables
+from formulation.size import refuse_above
+from formulation.tables import Tables, all_tables
 from solvers.cpsat.bounds import ceiling, lower_bound
 from solvers.cpsat.families import Family
 from solvers.cpsat.model import FAMILIES, build_model
@@ -22,6 +23,8 @@ from solvers.cpsat.valid import floors, redundant_families
 from solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat"
+BYTES_A_CLAUSE = 200
+"""For each stage, layer and kind: a clause in the model, and its copy in the solver."""
 
 
 @stoppable(NAME, best=True)
@@ -34,11 +37,12 @@ def solve(
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
     ``families`` are the constraints that say what a plan is and costs; ``start`` a plan to begin with, which must
-    keep every rule (default: the solver's own first plan).
+    keep every rule (default: the solver's own first plan). Raises TooLargeError before it takes too much memory.
     """
     began_s, limits = time.monotonic(), begin(limits)
     tell_first(instance, limits)
     tables = all_tables(instance, limits.deadline)
+    _check_size(tables)
     posted = (*families, *redundant_families(tables))
     return Search(
         instance=instance,
@@ -49,3 +53,13 @@ def solve(
         lower=lower_bound(tables, floors(tables)),
         upper=ceiling(tables) + 1,
     ).outcome(NAME)
+
+
+def _check_size(tables: Tables) -> None:
+    instance, kinds = tables.instance, len(tables.kinds)
+    slots = min(len(instance.layers), instance.devices)
+    refuse_above(
+        f"the model of {len(instance.layers)} layers, {slots} stages and {kinds} kinds of device groups",
+        BYTES_A_CLAUSE * slots * len(instance.layers) * kinds,
+        "merge layers, narrow constraints.devices_per_stage, or let state_dp plan",
+    )

@@ -21,14 +21,14 @@ from formulation.modes import modes
 from formulation.plan import Plan, Span, Stage
 from solvers.fitting import fitting_plans
 
-PATIENCE_S = 0.5
+PATIENCE_S = 0.3
 """After this no further plan is tried once there is one, and none at all after twice as long."""
 
 
 def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
     """Return the best simple plan that keeps every rule, with its value of the first goal; None if none does.
 
-    Cost: one evaluation a try, and no try begins after a second.
+    Cost: one evaluation a try, and no try begins after PATIENCE_S twice.
     """
     best: tuple[int, Plan] | None = None
     some, most = NEVER.within(PATIENCE_S), NEVER.within(2 * PATIENCE_S)
@@ -44,7 +44,8 @@ def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
 def simple_plans(instance: Instance) -> Iterator[Plan]:
     """Yield plans that are plans; their rules are not looked at."""
     ends = list(itertools.accumulate(server.devices for server in instance.servers))
-    parts = [[1], *([end] for end in reversed(ends)), ends, list(range(1, instance.devices + 1))]
+    whole = [[end] for end in dict.fromkeys((ends[-1], 1, *ends))]
+    parts = [ends, *whole[:2], list(range(1, instance.devices + 1)), *whole[2:]]
     for stops in parts:
         cuts = even_cuts(instance, len(stops))
         if len(cuts) == len(stops) + 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import ParamSpec
 
@@ -21,8 +22,9 @@ STOPPED = "stopped early"
 def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]], Solve[Parameters]]:
     """Let a solver, whose first argument is the instance, be stopped in work that is worth nothing unfinished.
 
-    Its answer then is UNKNOWN; if it looks for the ``best`` plan, the best simple one where one keeps every rule.
-    The bound is that of ``formulation.lower_bound``.
+    Its answer then is UNKNOWN, with the bound of ``formulation.lower_bound``. One that looks for the ``best`` plan and
+    has none answers with the best simple plan where one keeps every rule. The seconds of its outcome are those from
+    call to answer.
     """
 
     def decorate(solve: Solve[Parameters]) -> Solve[Parameters]:
@@ -30,25 +32,26 @@ def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]],
         def answer(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Outcome:
             began_s = time.monotonic()
             try:
-                return solve(*args, **kwargs)
+                found = solve(*args, **kwargs)
             except StoppedError:
-                return stopped_outcome(name, _instance(args[0]), began_s, best=best)
+                found = Outcome(name, Proof.UNKNOWN, bound=lower_bound(_instance(args[0])), notes=(STOPPED,))
+            if best and found.proof is Proof.UNKNOWN and found.plan is None:
+                found = with_simple_plan(_instance(args[0]), found)
+            return replace(found, seconds=time.monotonic() - began_s)
 
         return answer
 
     return decorate
 
 
-def stopped_outcome(name: str, instance: Instance, began_s: float, *, best: bool) -> Outcome:
-    """Return UNKNOWN, or the ``best`` simple plan as FEASIBLE, with the bound that needs no search."""
-    bound, notes = lower_bound(instance), (STOPPED,)
-    found = simple_plan(instance) if best else None
+def with_simple_plan(instance: Instance, unknown: Outcome) -> Outcome:
+    """Return an outcome without a plan as FEASIBLE with the best simple plan, if there is one."""
+    found = simple_plan(instance)
     if found is None:
-        notes = (STOPPED, "no plan found in time") if best else notes
-        return Outcome(name, Proof.UNKNOWN, bound=bound, seconds=time.monotonic() - began_s, notes=notes)
+        return replace(unknown, notes=(*unknown.notes, "no plan found in time"))
     value, plan = found
-    notes = (STOPPED, "the plan is a simple one")
-    return Outcome(name, Proof.FEASIBLE, plan, value, bound, time.monotonic() - began_s, notes)
+    notes = (*unknown.notes, "no plan found in time but a simple one")
+    return replace(unknown, proof=Proof.FEASIBLE, plan=plan, objective=value, notes=notes)
 
 
 def tell_first(instance: Instance, limits: Limits) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -60,11 +61,13 @@ def sizes_are_narrowed(instance: Instance) -> bool:
 
 
 @stoppable(NAME, best=True)
-def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
+def solve(instance: Instance, limits: Limits | None = None, cuts: Sequence[int] = ()) -> Outcome:
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
-    Among plans of the same time it looks for few devices, then few stages. Raises ValueError where
-    :func:`reason_against` has one, where there are too many states, and as ``solvers.hybrid.stage_times`` does.
+    Among plans of the same time it looks for few devices, then few stages. With ``cuts``, some of the possible
+    ones and 0 and N, only plans with these are looked at: nothing is then proved but what work alone says.
+    Raises ValueError where :func:`reason_against` has one, where there are too many states, and as
+    ``solvers.hybrid.stage_times`` does.
     """
     reason = reason_against(instance)
     if reason is not None:
@@ -76,7 +79,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     price = None if first is None else evaluate(instance, first).objective
     limits.progress(Progress(price, lower))
     try:
-        table = stage_table(tables)
+        table = CoarseTable(coarsen(tables, cuts)) if cuts else stage_table(tables)
         search = Search(state_space(table.tables), table, limits, lower=lower)
     except StoppedError:
         if first is None:
@@ -86,7 +89,13 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     if first is not None and price is not None:
         search.plan, search.upper = first, price
     search.run()
-    return search.outcome()
+    return _of_some_cuts(search.outcome(), lower) if cuts else search.outcome()
+
+
+def _of_some_cuts(found: Outcome, lower: int) -> Outcome:
+    """Return what an outcome for some of the possible cuts says of all of them."""
+    proof = Proof.UNKNOWN if found.plan is None else Proof.FEASIBLE
+    return replace(found, proof=proof, bound=lower)
 
 
 def stage_table(tables: Tables) -> StageTable:

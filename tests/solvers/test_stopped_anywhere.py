@@ -1,0 +1,88 @@
+"""Every solver looks at the deadline, and what it says when it is stopped anywhere is honest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from formulation.deadline import StoppedError
+from formulation.instance import Instance
+from formulation.options import Constraints, Goal, Placement, Training
+from formulation.outcome import Limits, Proof, checked
+from solvers.catalogue import SOLVERS, SolverEntry, find_solver
+from solvers.explain import explain
+from solvers.labels import certify
+from tests.examples import chain, instance_of, matrix, mesh
+
+AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")
+"""Solvers that take no choice and end in a moment."""
+BEST = ("cpsat", "cpsat_stages", "state_dp", "paced_dp")
+
+
+def example(*goals: Goal) -> Instance:
+    layers = [matrix(f"l{at}", 300 + 40 * at, 8 * at, taken=8, made=8) for at in range(7)]
+    instance = instance_of(chain(layers, [8] * 6), mesh(2, 2), training=Training(global_batch=4, micro_batches=4))
+    return replace(instance, goals=goals or (Goal.BOTTLENECK,))
+
+
+class Wish:
+    """Asks to stop after so many polls, and counts them."""
+
+    def __init__(self, polls: int) -> None:
+        self.left, self.asked = polls, 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        self.left -= 1
+        return self.left < 0
+
+
+def instance_for(entry: SolverEntry) -> Instance:
+    return example(Goal.ITERATION_TIME) if entry.name == "paced_dp" else example()
+
+
+@pytest.mark.parametrize("entry", SOLVERS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("polls", [0, 1, 2, 3, 5, 8, 20, 50, 200, 1000])
+def test_a_solver_stopped_anywhere_makes_an_honest_claim(entry: SolverEntry, polls: int) -> None:
+    instance, wish = instance_for(entry), Wish(polls)
+    found = checked(instance, entry.load()(instance, Limits(workers=1, stopped=wish)))
+    if wish.left < 0 and entry.name in BEST:
+        assert found.plan is not None and found.bound is not None
+    assert (found.plan is None) == (found.proof is Proof.UNKNOWN)
+
+
+@pytest.mark.parametrize("entry", SOLVERS, ids=lambda entry: entry.name)
+def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
+    wish = Wish(0)
+    entry.load()(instance_for(entry), Limits(workers=1, stopped=wish))
+    assert (wish.asked > 0) is (entry.name not in AT_ONCE)
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_without_time_the_plan_is_a_simple_one_with_a_bound_of_work(name: str) -> None:
+    instance = example(Goal.ITERATION_TIME) if name == "paced_dp" else example()
+    found = checked(instance, find_solver(name).load()(instance, Limits(time_limit_s=0)))
+    best = find_solver(name).load()(instance, Limits(workers=1)).objective
+    assert found.proof is Proof.FEASIBLE and found.objective is not None and found.bound is not None
+    assert best is not None and 0 < found.bound <= best <= found.objective
+
+
+def test_a_certificate_is_not_made_after_the_deadline() -> None:
+    instance = example()
+    best = find_solver("state_dp").load()(instance, Limits())
+    assert best.plan is not None and best.objective is not None
+    over = Limits(stopped=lambda: True).deadline
+    with pytest.raises(StoppedError):
+        certify(instance, best.plan, best.objective, over)
+
+
+@pytest.mark.parametrize("polls", [0, 1, 2, 4, 8, 16, 64, 256])
+def test_an_explanation_stopped_anywhere_says_so(polls: int) -> None:
+    limits = Constraints(placement=Placement.LINE, stages_at_least=5)
+    instance = replace(example(), constraints=limits)
+    wish = Wish(polls)
+    found = explain(instance, Limits(workers=1, stopped=wish))
+    assert found.complete is (wish.left >= 0)
+    if not found.complete:
+        assert found.notes[0] == "stopped early: not every question was answered"
