@@ -164,7 +164,8 @@ def _add_json(command: argparse.ArgumentParser) -> None:
 
 
 def _add_search(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--time-limit", metavar="TIME", type=seconds, help="longest search: '60 s', '2 min', 60")
+    words = "time for the command, in compare for each solver: '60 s', '2 min', 60"
+    command.add_argument("--time-limit", metavar="TIME", type=seconds, help=words)
     command.add_argument("--workers", metavar="N", type=_whole(1, MOST_WORKERS), help="parallel search workers")
     command.add_argument("--seed", metavar="N", type=_whole(0, LARGEST_SEED), help="seed of the search")
     command.add_argument("--quiet", action="store_true", help="no progress line on stderr")
