@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Shares:
         return max(self.by_class)
 
 
+@lru_cache(maxsize=4096)  # asked for every layer of a stage
 def equal_shares(devices: int, replicas: int, classes: int = 1) -> Shares:
     """Return the shares of devices that all do the same."""
     degree = devices // replicas

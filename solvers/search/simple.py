@@ -21,17 +21,17 @@ from formulation.modes import modes
 from formulation.plan import Plan, Span, Stage
 from solvers.fitting import fitting_plans
 
-PATIENCE_S = 0.3
-"""After this no further plan is tried once there is one, and none at all after twice as long."""
+PATIENCE_S, MOST_PATIENCE_S = 0.15, 0.6
+"""After how long no further plan is tried if there is one, and if there is none."""
 
 
 def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
     """Return the best simple plan that keeps every rule, with its value of the first goal; None if none does.
 
-    Cost: one evaluation a try, and no try begins after PATIENCE_S twice.
+    Cost: one evaluation a try, and no try begins after MOST_PATIENCE_S.
     """
     best: tuple[int, Plan] | None = None
-    some, most = NEVER.within(PATIENCE_S), NEVER.within(2 * PATIENCE_S)
+    some, most = NEVER.within(PATIENCE_S), NEVER.within(MOST_PATIENCE_S)
     for plan in itertools.chain(simple_plans(instance), fitting_plans(instance)):
         if most.over() or (best is not None and some.over()):
             break
