@@ -105,7 +105,7 @@ def test_every_solver_hands_modes_on_whole(name: str, monkeypatch: pytest.Monkey
     def sharded(instance: Instance, devices: int) -> tuple[Mode, ...]:
         return tuple(Sharded(mode.replicas, mode.recompute, 3) for mode in modes_of.modes(instance, devices))
 
-    for module in ("formulation.groups", "solvers.line_dp", "solvers.cpsat.start"):
+    for module in ("formulation.groups", "solvers.cpsat.start"):
         monkeypatch.setattr(f"{module}.modes", sharded)
     constraints = Constraints(tensor_parallel_degrees=(1, 2), recompute=Recompute.ALLOWED)
     instance = with_constraints(TWO_LAYERS, constraints)
