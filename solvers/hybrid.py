@@ -38,7 +38,7 @@ from solvers.viterbi import best_forms, edges_into, last_uses, synchronises
 __all__ = ["MAX_LIVE", "StageTimes", "best_forms", "stage_times"]
 
 BYTES_A_SPAN = 24
-"""For each kind and span: its time, its communication, and while these are made its computation."""
+"""For each kind and span: its time, and twice its communication while that is made."""
 MAX_LIVE = 7
 """How many layers with a choice of forms may be live at once: 3 ** 7 states for each start and kind."""
 
@@ -87,10 +87,12 @@ def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = 
         communication[index][upper] = (moved[None, :] - moved[:-1, None])[upper]
     if several:
         communication[several] = _least_communication(tables, several, max_live, places)
-    compute = compute_sum[:, None, :] - compute_sum[:, :-1, None]
-    overlap = tables.instance.cost.stage_time is StageTime.OVERLAP
-    time = np.maximum(compute, communication) if overlap else compute + communication
-    time[:, *np.tril_indices(total, 0, total + 1)] = FORBIDDEN
+    join = np.maximum if tables.instance.cost.stage_time is StageTime.OVERLAP else np.add
+    time, lower = np.empty_like(communication), np.tril_indices(total, 0, total + 1)
+    for kind in in_time(range(kinds), tables.deadline):
+        compute = compute_sum[kind, None, :] - compute_sum[kind, :-1, None]
+        join(compute, communication[kind], out=time[kind])
+        time[kind][lower] = FORBIDDEN
     return StageTimes(tables, compute_sum, communication, time)
 
 

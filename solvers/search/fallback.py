@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
+from formulation.demands import possible_cuts
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
 from formulation.times import cut_bytes
 from solvers.catalogue import find_solver
-from solvers.coarse import possible_cuts
 
 OTHERS = ("state_dp", "paced_dp", "cpsat_stages")
 """Exact methods that are asked first: what they can take they end."""

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from formulation import size
+from formulation.demands import possible_cuts
 from formulation.instance import Instance
 from formulation.options import Training
 from formulation.outcome import Limits, Proof, checked
@@ -14,7 +15,6 @@ from formulation.size import TooLargeError
 from formulation.tables import all_tables
 from scenarios.running import solve_or_ask_another
 from solvers.catalogue import find_solver
-from solvers.coarse import possible_cuts
 from solvers.hybrid import stage_times
 from solvers.search import fallback
 from solvers.search.fallback import some_cuts, with_some_cuts
