@@ -30,7 +30,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -43,6 +42,7 @@ from formulation.tables import FORBIDDEN, Times
 from formulation.units import slowest
 from solvers.beliefs import believes
 from solvers.blind import unseen
+from solvers.distinct import distinct
 from solvers.flat import FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.stoppable import stoppable
 
@@ -99,7 +99,10 @@ def least_step(
     T is that of the stages found, so at most the candidate's. Raises ValueError where no stages use all devices,
     and StoppedError after the deadline.
     """
-    candidates = thinned(_values(list(times.values()), deadline), epsilon_ns, deadline)
+    total = next(iter(times.values())).shape[0]
+    upper = np.triu_indices(total, 1, total + 1)
+    known = distinct(np.concatenate([table[upper] for table in times.values()]), deadline)
+    candidates = thinned(known, epsilon_ns, deadline)
     best = _Best(micro_batches)
     ranges = [(0, len(candidates))]
     while ranges:
@@ -116,7 +119,7 @@ def least_step(
     return best.step_ns, [(span, n) for span, n, _ in best.stages]
 
 
-def thinned(values: Sequence[int], epsilon_ns: int, deadline: Deadline = NEVER) -> list[int]:
+def thinned(values: Sequence[int] | Times, epsilon_ns: int, deadline: Deadline = NEVER) -> list[int]:
     """Return rising values without those that lie at most epsilon below the next one that is kept."""
     kept = [int(value) for value in values[-1:]]
     stop = bisect_left(values, kept[-1] - epsilon_ns) if kept else 0
@@ -125,17 +128,6 @@ def thinned(values: Sequence[int], epsilon_ns: int, deadline: Deadline = NEVER) 
         kept.append(int(values[stop - 1]))
         stop = bisect_left(values, kept[-1] - epsilon_ns)
     return kept[::-1]
-
-
-def _values(tables: list[Times], deadline: Deadline) -> Sequence[int]:
-    """Return all times of stages, rising, each once; joined two tables at a time."""
-    upper = np.triu_indices(tables[0].shape[0], 1, tables[0].shape[1])
-    rows = [np.unique(table[upper]) for table in in_time(tables, deadline)]
-    while len(rows) > 1:
-        pairs = in_time(zip(rows[::2], rows[1::2], strict=False), deadline)
-        joined = [np.union1d(one, other) for one, other in pairs]
-        rows = joined + rows[2 * len(joined) :]
-    return cast("Sequence[int]", rows[0])
 
 
 @dataclass(slots=True)

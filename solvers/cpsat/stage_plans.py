@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from ortools.sat.python import cp_model
 
+from formulation.deadline import StoppedError
 from formulation.plan import Plan
 from formulation.tables import FORBIDDEN, Times
 from solvers.cpsat.reading import read_plan
 from solvers.cpsat.variables import Variables
+from solvers.distinct import distinct
 from solvers.states.stage_table import StageTable
 
 
@@ -22,9 +24,14 @@ class Stages(StageTable):
     def objective_values(self) -> Times | None:
         """Return, ascending, values that include every value the slowest stage or boundary can have.
 
-        None under a memory limit: a stage may need slower forms than the tables know, so any number is possible.
+        None under a memory limit: a stage may need slower forms than the tables know, so any number is possible;
+        and after the deadline, when nobody will ask.
         """
         if self.limits.held is not None:
             return None
         real = self.times.time[self.times.time < FORBIDDEN]
-        return np.unique(np.concatenate([real, (self.tables.activation + self.tables.gradient).ravel()]))
+        crossing = (self.tables.activation + self.tables.gradient).ravel()
+        try:
+            return distinct(np.concatenate([real, crossing]), self.tables.deadline)
+        except StoppedError:
+            return None

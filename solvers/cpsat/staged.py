@@ -40,6 +40,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     stages = Stages(stage_times(tables))
     space = moderate_space(stages)
     families = stage_families(stages, space)
+    plan = best_start(instance, stages, limits, space)
     return Search(
         instance=instance,
         question=Question(
@@ -49,7 +50,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         ),
         limits=limits,
         began_s=began_s,
-        plan=best_start(instance, stages, limits, space),
+        plan=plan,
         lower=lower_bound(tables, floors(tables)),
         upper=ceiling(tables) + 1,
     ).outcome(NAME)

@@ -20,6 +20,7 @@ from formulation.options import StageTime
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import FORBIDDEN, Tables, Times
 from solvers.cpsat.stage_limits import StageLimits
+from solvers.distinct import distinct
 from solvers.hybrid import StageTimes, best_forms
 from solvers.thrifty import Thrift
 
@@ -90,7 +91,7 @@ class StageTable:
         rows = [np.array([one.threshold_ns + 1 for one in self.refused], dtype=np.int64)]
         for part in (self.times.time, self.tables.activation + self.tables.gradient):
             rows += [row[(row >= low) & (row < high)] for row in in_time(part, self.tables.deadline)]
-        found = np.unique(np.concatenate(rows))
+        found = distinct(np.concatenate(rows), self.tables.deadline)
         return found[(found >= low) & (found < high)]
 
     def _searched(self) -> Thrift | None:

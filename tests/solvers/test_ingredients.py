@@ -31,7 +31,7 @@ from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 ONE = Limits(workers=1)
 PLUMBING = (
     *("solvers.catalogue", "solvers.double_check.", "solvers.in_order", "solvers.ingredients"),
-    *("solvers.search.background", "solvers.search.stoppable"),
+    *("solvers.search.background", "solvers.search.stoppable", "solvers.distinct", "formulation.size"),
 )
 """Modules of solvers that carry questions and answers about and decide nothing."""
 VOCABULARY = tuple(
