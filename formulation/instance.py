@@ -15,6 +15,7 @@ import networkx as nx
 from formulation.cluster import ClusterGraph, DeviceClass, Server
 from formulation.demands import Demands, lessened, narrowed, resolve
 from formulation.layers import Layer, LayerGraph, Split
+from formulation.magnitude import check_magnitude
 from formulation.options import Combine, Constraints, CostModel, Count, Goal, Training
 from formulation.units import NS_PER_SECOND, Link, ceil_div
 
@@ -58,7 +59,8 @@ class Instance:
     layer; None: its layout comes from outside the model); ``form_edges`` the edges at which layouts meet, in
     order of consumer; ``demands`` what the constraints ask by index.
 
-    Raises ValueError where the parts do not make a problem, or the constraints name what they do not have.
+    Raises ValueError where the parts do not make a problem, where the constraints name what they do not have, and
+    where its numbers are so large that sums of them could leave 64 bits (``formulation.magnitude``).
     Cost: linear in layers, edges and pairs of servers, plus the globs of the constraints times the layers.
     """
 
@@ -88,6 +90,7 @@ class Instance:
         check_goals(self.goals, self.constraints, self.cost)
         for name, value in _derived(self).items():
             object.__setattr__(self, name, value)
+        check_magnitude(self)
 
     @property
     def layer_graph(self) -> nx.DiGraph:

@@ -16,6 +16,7 @@ from formulation.deadline import in_time
 from formulation.forms import forms_on
 from formulation.instance import Instance
 from formulation.layers import FORMS, Split
+from formulation.magnitude import most_bytes
 from formulation.memory import Keeps, keeps_in_slot, optimizer_bytes
 from formulation.tables import Tables, Times
 from formulation.times import cut_bytes
@@ -29,7 +30,7 @@ class MemoryTables:
     kinds that recompute), ``by_version`` (weights), ``by_micro_batch`` (the stash of other kinds). A stage in slot
     k (counted from the last) of any plan holds :meth:`lasting` of every layer, ``received[kind, cut]`` of every
     micro-batch in flight, and the largest ``working_set``. ``possible`` tells, in the same places, which forms a
-    layer's layout can have at all.
+    layer's layout can have at all. Capacities are no more than any stage can need.
     """
 
     instance: Instance
@@ -74,6 +75,7 @@ def memory_tables(tables: Tables) -> MemoryTables:
     gradients, optimizer = weights, _divided(tables, states, WHOLE_WEIGHTS, weights=True)
     stash = _divided(tables, instance.stash_bytes, WHOLE_INPUT)
     again = np.array([kind.mode.recompute for kind in tables.kinds])[:, None, None]
+    rooms, most = [one.memory_bytes for one in instance.device_classes], most_bytes(instance)
     return MemoryTables(
         instance=instance,
         once=gradients + optimizer + np.where(again, stash, 0),
@@ -81,9 +83,7 @@ def memory_tables(tables: Tables) -> MemoryTables:
         by_micro_batch=np.where(again, 0, stash),
         working_set=_divided(tables, taken, WHOLE_INPUT) + _divided(tables, made, WHOLE_OUTPUT),
         received=_received(tables),
-        capacity=tuple(
-            min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in tables.kinds
-        ),
+        capacity=tuple(min(most, *(rooms[one] for one in kind.classes)) for kind in tables.kinds),
         possible=np.array([_possible(instance, kind.tensor_parallel_degree) for kind in tables.kinds]),
     )
 

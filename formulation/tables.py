@@ -17,6 +17,7 @@ from formulation.deadline import NEVER, Deadline, in_time
 from formulation.groups import Group, GroupKind, group_kind, line_group, link_between, possible_groups
 from formulation.instance import Instance
 from formulation.layers import Layer, Split
+from formulation.magnitude import FORBIDDEN
 from formulation.options import AllReduce, Boundary, Synchronisation
 from formulation.size import refuse_above
 from formulation.times import cut_bytes
@@ -26,8 +27,6 @@ Times = NDArray[np.int64]
 
 BYTES_A_CELL = 40
 """A number of eight bytes in an array, and while the array is made a number of Python."""
-FORBIDDEN = 1 << 56
-"""Time of a form that a layer cannot take: larger than any real time, small enough that sums fit 64 bits."""
 
 Coefficients = tuple[tuple[tuple[int, int], ...], ...]
 

@@ -66,12 +66,10 @@ class StageTimes:
 def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = ()) -> StageTimes:
     """Return the stage times of all spans and kinds; of spans between ``cuts`` (from 0 to N) only, if given.
 
-    Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once, or where
-    times are too large for exact 64-bit sums; TooLargeError before it takes too much memory; StoppedError after
-    the deadline of the tables. Cost: O(kinds x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each
-    kind and span.
+    Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once; TooLargeError
+    before it takes too much memory; StoppedError after the deadline of the tables.
+    Cost: O(kinds x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each kind and span.
     """
-    _check_magnitude(tables)
     places = list(cuts) or list(range(len(tables.instance.layers) + 1))
     kinds, total = len(tables.kinds), len(places) - 1
     _check_size(kinds, total)
@@ -102,17 +100,6 @@ def _check_size(kinds: int, total: int) -> None:
         BYTES_A_SPAN * kinds * total * (total + 1),
         "merge layers, close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
     )
-
-
-def _check_magnitude(tables: Tables) -> None:
-    """Refuse times whose sums could pass for FORBIDDEN or leave 64 bits (2**56 ns are over two years)."""
-    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
-    parts = (tables.compute, real, tables.between, tables.activation, tables.gradient)
-    # float64 cannot overflow here, and its relative error of 1e-13 does not matter against a factor of 2.
-    rows = (part.reshape(len(part), -1).sum(axis=1, dtype=np.float64) for part in parts if part.size)
-    longest = sum(float(row.max()) for row in rows)
-    if longest >= FORBIDDEN / 2:
-        raise ValueError(f"the times of the instance add up to {longest:.3g} ns, more than 64-bit sums can hold")
 
 
 def _least_communication(tables: Tables, kinds: list[int], max_live: int, places: list[int]) -> Times:

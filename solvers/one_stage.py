@@ -37,13 +37,14 @@ def tables_of(instance: Instance, rows: tuple[Layer, ...]) -> Tables:
 def least_forms(tables: Tables, inside: InsideCosts, between: BetweenCosts) -> tuple[int, ...]:
     """Return the allowed forms with the least sum of a planner's own costs, one per layer (FOLLOW layers: 0).
 
-    Exact for any layer graph (:mod:`solvers.viterbi`). Costs are whole numbers of any unit.
+    Exact for any layer graph (:mod:`solvers.viterbi`). Costs are whole numbers of any unit and size: a planner may
+    count bytes for every pair of devices, so they stay Python's integers.
     """
     edges = len(tables.instance.form_edges)
     own = replace(
         tables,
-        inside=np.array([inside], dtype=np.int64),
-        between=np.array([between], dtype=np.int64).reshape(1, edges, 3, 3),
+        inside=np.array([inside], dtype=np.object_),
+        between=np.array([between], dtype=np.object_).reshape(1, edges, 3, 3),
     )
     return best_forms(own, 0, Span(0, len(tables.instance.layers)))
 

@@ -7,15 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 
 import formulation.lower_bound
-from formulation.instance import Instance
+from formulation.magnitude import most_bytes
 from formulation.options import Combine, Goal, Schedule
-from formulation.tables import FORBIDDEN, Tables
-from solvers.cpsat.valid import Floors
+from formulation.tables import Tables
+from solvers.cpsat.valid import Floors, ceiling_ns
 
 
-def thresholds_of(instance: Instance, threshold: int | None) -> dict[Goal, int]:
-    """Return what plans may have at most of every goal: the user's limits, and ``threshold`` of the first goal."""
-    limits = {limit.goal: limit.at_most for limit in instance.constraints.at_most}
+def thresholds_of(tables: Tables, threshold: int | None) -> dict[Goal, int]:
+    """Return what plans may have at most of every goal: the user's limits, and ``threshold`` of the first goal.
+
+    A limit that no plan can reach is lowered to what plans can have: the model counts in 64 bits.
+    """
+    instance = tables.instance
+    limits = {one.goal: min(one.at_most, ceiling(tables, one.goal)) for one in instance.constraints.at_most}
     if threshold is not None:
         first = instance.goals[0]
         limits[first] = min(threshold, limits.get(first, threshold))
@@ -57,7 +61,7 @@ def lower_bound_ns(tables: Tables, limits: Floors) -> int:
     if tables.instance.cost.combine is Combine.SUM:
         return _latency_floor_ns(limits)
     alone = max(int(np.diff(prefix).min(axis=0).max()) for prefix in limits.sums)
-    return max(alone, -(-int(limits.area[-1]) // int(limits.offer[-1])))
+    return max(alone, -(-limits.unit_ns * int(limits.area[-1]) // int(limits.offer[-1])))
 
 
 def _latency_floor_ns(limits: Floors) -> int:
@@ -65,8 +69,8 @@ def _latency_floor_ns(limits: Floors) -> int:
     return int(max(np.diff(prefix).min(axis=0).sum() for prefix in limits.sums))
 
 
-def ceiling(tables: Tables) -> int:
-    """Return a value of the first goal that no plan exceeds."""
+def ceiling(tables: Tables, goal: Goal) -> int:
+    """Return a value of a goal that no plan exceeds."""
     instance = tables.instance
     time, steps = ceiling_ns(tables), instance.training.micro_batches
     devices = sum(server.devices for server in instance.servers)
@@ -74,31 +78,7 @@ def ceiling(tables: Tables) -> int:
         Goal.BOTTLENECK: time,
         Goal.ITERATION_TIME: steps * time,
         Goal.COST: sum(server.devices * server.device_class.price_per_hour for server in instance.servers),
-        Goal.MEMORY: _most_bytes(instance),
+        Goal.MEMORY: most_bytes(instance),
         Goal.DEVICES: devices,
         Goal.STAGES: min(devices, len(instance.layers)),
-    }[instance.goals[0]]
-
-
-def ceiling_ns(tables: Tables) -> int:
-    """Return a time that no bottleneck exceeds: everything at its dearest, one after another."""
-    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
-    return int(
-        tables.compute.max(axis=0).sum()
-        + real.max(axis=(0, 2)).sum()
-        + tables.between.max(axis=(0, 2, 3)).sum()
-        + (tables.activation + tables.gradient).max(axis=0, initial=0).sum()
-    )
-
-
-def _most_bytes(instance: Instance) -> int:
-    """Return bytes that no device ever holds: the whole model with every version, stash and working set."""
-    training = instance.training
-    kept = max(training.micro_batches, instance.devices)
-    parameters = sum(-(-size // training.bytes_per_element) for size in instance.parameter_bytes)
-    return (
-        (instance.devices + 2) * sum(instance.parameter_bytes)
-        + parameters * training.optimizer_bytes_per_parameter
-        + kept * (sum(instance.stash_bytes) + sum(instance.output_bytes) * (1 + len(instance.layers)))
-        + 2 * (sum(instance.input_bytes) + sum(instance.output_bytes))
-    )
+    }[goal]

@@ -32,7 +32,10 @@ def make_solver(limits: Limits) -> cp_model.CpSolver:
 
 
 def run(solver: cp_model.CpSolver, model: cp_model.CpModel, over: Callable[[], bool]) -> cp_model.CpSolverStatus:
-    """Solve while a second thread watches for the wish to stop."""
+    """Solve while a second thread watches for the wish to stop.
+
+    Raises ValueError for sums that CP-SAT cannot count: one over many device groups may be larger than any plan's.
+    """
     done = threading.Event()
 
     def watch() -> None:
@@ -43,10 +46,17 @@ def run(solver: cp_model.CpSolver, model: cp_model.CpModel, over: Callable[[], b
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        return solver.solve(model)
+        status = solver.solve(model)
     finally:
         done.set()
         watcher.join()
+    if status == cp_model.MODEL_INVALID:
+        reason = model.validate().strip().split("\n")[0]
+        raise ValueError(
+            f"the model has sums that CP-SAT cannot count in 64 bits ({reason}); ask another solver, allow fewer"
+            " device groups (constraints.max_servers), or take smaller micro-batches"
+        )
+    return status
 
 
 def found(status: cp_model.CpSolverStatus) -> bool:

@@ -40,7 +40,7 @@ def post_iteration(
         total, constraints = latency(most)
         yield from constraints
     if training.schedule is Schedule.NAIVE:
-        yield v.model.add(training.micro_batches * total <= most)
+        yield v.model.add(total <= most // training.micro_batches)
     else:
         rounds = training.micro_batches - training.schedule.flushes
         yield v.model.add(total + rounds * period <= most)

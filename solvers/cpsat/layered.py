@@ -51,7 +51,7 @@ def solve(
         began_s=began_s,
         plan=start or first_plan(tables),
         lower=lower_bound(tables, floors(tables)),
-        upper=ceiling(tables) + 1,
+        upper=ceiling(tables, instance.goals[0]) + 1,
     ).outcome(NAME)
 
 

@@ -32,7 +32,8 @@ def post_memory(v: Variables) -> Posted:
     parts = (held.once, held.by_version, held.by_micro_batch, held.working_set)
     readings: list[list[cp_model.IntVar]] = []
     for name, part in zip(("fixed", "weights", "stash", "working"), parts, strict=True):
-        row = [v.model.new_int_var(0, most, f"{name}[{i}]") for i in range(v.layers)]
+        ever = min(most, int(part.max(axis=(0, 2)).sum() + held.received.max() * (name == "stash")))
+        row = [v.model.new_int_var(0, ever, f"{name}[{i}]") for i in range(v.layers)]
         readings.append(row)
         for i in range(v.layers):
             own, constraints = _own(v, part, i, most)

@@ -34,7 +34,7 @@ def build_model(
     """
     instance = tables.instance
     slots = min(len(instance.layers), instance.devices)
-    limits = thresholds_of(instance, threshold)
+    limits = thresholds_of(tables, threshold)
     v = make_variables(tables, limits, stage_threshold_ns(tables, limits), slots, layered=layered)
     for family in families:
         for index, constraint in in_time(family.post(v), tables.deadline):

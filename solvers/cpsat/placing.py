@@ -24,27 +24,29 @@ from solvers.cpsat.variables import Variables
 
 
 def device_prices(tables: Tables) -> list[int]:
-    """Return a price for each device class: small whole numbers in proportion to speed; areas fit 64 bits."""
+    """Return a price for each device class: small whole numbers in proportion to speed."""
     speeds = [one.flops_per_second for one in tables.instance.device_classes]
     return [max(1, 1000 * speed // max(speeds)) for speed in speeds]
 
 
-def area(layers: Times, offer: Times) -> Callable[[Variables], Posted]:
+def area(layers: Times, offer: Times, unit_ns: int) -> Callable[[Variables], Posted]:
     """(102) Return the family's generator for prefix sums of areas and of prices along the line.
 
-    It bounds the slowest stage; sums of stages are not bounded by it.
+    It bounds the slowest stage; sums of stages are not bounded by it. Areas are in units of ``unit_ns``, rounded
+    down; the threshold is rounded up.
     """
 
     def post(v: Variables) -> Posted:
         if v.tables.instance.cost.combine is Combine.MAX:
             on_line = v.tables.instance.constraints.placement is Placement.LINE
-            yield from _area_on_line(v, layers, offer) if on_line else _area_by_slot(v, layers, int(offer[-1]))
+            most = -(-v.threshold_ns // unit_ns)
+            yield from _on_line(v, layers, offer, most) if on_line else _by_slot(v, layers, int(offer[-1]), most)
 
     return post
 
 
-def _area_on_line(v: Variables, layers: Times, offer: Times) -> Posted:
-    offered = offer * v.threshold_ns
+def _on_line(v: Variables, layers: Times, offer: Times, threshold: int) -> Posted:
+    offered = offer * threshold
     rest = layers[-1] - layers
     for g, (first, _) in enumerate(line_places(v.tables.instance)):
         latest = int(np.searchsorted(layers, offered[first], side="right")) - 1
@@ -57,7 +59,7 @@ def _area_on_line(v: Variables, layers: Times, offer: Times) -> Posted:
                 yield (k, g, 1), v.model.add_implication(v.runs[k][g], ~v.starts[k][earliest - 1])
 
 
-def _area_by_slot(v: Variables, layers: Times, total: int) -> Posted:
+def _by_slot(v: Variables, layers: Times, total: int, threshold: int) -> Posted:
     """Layer i lies in slot k or behind it exactly if ``starts[k][i]``, so both areas are linear."""
     prices = device_prices(v.tables)
     instance = v.tables.instance
@@ -72,9 +74,9 @@ def _area_by_slot(v: Variables, layers: Times, total: int) -> Posted:
         behind = sum(area * v.starts[k][i] for i, area in enumerate(own) if area)
         spent = v.model.new_int_var(0, total, f"spent[{k}]")
         yield (k, 0), v.model.add(spent == taken)
-        yield (k, 1), v.model.add(behind <= v.threshold_ns * spent)
+        yield (k, 1), v.model.add(behind <= threshold * spent)
         before = sum(area * (1 - v.starts[k][i]) for i, area in enumerate(own) if area)
-        yield (k, 2), v.model.add(before <= v.threshold_ns * (total - spent))
+        yield (k, 2), v.model.add(before <= threshold * (total - spent))
 
 
 def alike_servers(instance: Instance) -> list[list[int]]:

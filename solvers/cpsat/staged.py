@@ -52,5 +52,5 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         began_s=began_s,
         plan=plan,
         lower=lower_bound(tables, floors(tables)),
-        upper=ceiling(tables) + 1,
+        upper=ceiling(tables, instance.goals[0]) + 1,
     ).outcome(NAME)

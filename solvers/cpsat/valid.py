@@ -25,18 +25,23 @@ from solvers.cpsat.families import Family, Posted
 from solvers.cpsat.placing import area, device_prices, post_alike
 from solvers.cpsat.variables import Variables
 
+LARGEST_AREA = 1 << 60
+"""Prices times a time: sums of two of them fit CP-SAT, which keeps a bit in reserve."""
+
 
 @dataclass(frozen=True, slots=True)
 class Floors:
     """Lower limits: ``sums[s][k, i]`` is a prefix sum (length N + 1) that no stage of kind k can undercut.
 
-    ``area[i]`` is the prefix sum of the least price-weighted time of each layer; ``offer[p]`` the price of the
-    first p devices of the line.
+    ``area[i]`` is the prefix sum of the least price-weighted time of each layer, in units of ``unit_ns`` and
+    rounded down; ``offer[p]`` the price of the first p devices of the line. The unit is 1 ns unless prices times
+    the longest time could leave 64 bits.
     """
 
     sums: tuple[Times, ...]
     area: Times
     offer: Times
+    unit_ns: int
     memory: MemoryFloors | None
 
 
@@ -69,11 +74,25 @@ def floors(tables: Tables) -> Floors:
     prices = device_prices(tables)
     per_kind = np.array([kind.devices * min(prices[one] for one in kind.classes) for kind in tables.kinds])
     position = [prices[tables.instance.class_index(server)] for server in line(tables.instance)]
+    offer = np.concatenate([[0], np.cumsum(np.array(position, dtype=np.int64))])
+    unit_ns = -(-ceiling_ns(tables) * int(offer[-1]) // LARGEST_AREA) or 1
     return Floors(
         sums=tuple(_prefix(part) for part in parts),
-        area=_prefix((parts[0] * per_kind[:, None]).min(axis=0)),
-        offer=np.concatenate([[0], np.cumsum(np.array(position, dtype=np.int64))]),
+        area=_prefix((parts[0] // unit_ns * per_kind[:, None]).min(axis=0)),
+        offer=offer,
+        unit_ns=unit_ns,
         memory=_memory_floors(tables) if tables.instance.constraints.memory else None,
+    )
+
+
+def ceiling_ns(tables: Tables) -> int:
+    """Return a time that no bottleneck exceeds: everything at its dearest, one after another."""
+    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
+    return int(
+        tables.compute.max(axis=0).sum()
+        + real.max(axis=(0, 2)).sum()
+        + tables.between.max(axis=(0, 2, 3)).sum()
+        + (tables.activation + tables.gradient).max(axis=0, initial=0).sum()
     )
 
 
@@ -119,6 +138,6 @@ def redundant_families(tables: Tables) -> tuple[Family, ...]:
     limits = floors(tables)
     return (
         Family(101, "staircase", staircase(limits)),
-        Family(102, "area", area(limits.area, limits.offer)),
+        Family(102, "area", area(limits.area, limits.offer, limits.unit_ns)),
         Family(103, "alike", post_alike),
     )

@@ -160,7 +160,8 @@ class Intervals:
         for cost, arcs in zip(through(found), (network.stages, network.bridges), strict=True):
             alive = (cost < INFINITE // 2) & (arcs.time <= high)
             paced = self.weights.of_bottleneck * np.clip(arcs.time, low, high)
-            keep.append(alive & (self.weights.of_latency * np.where(alive, cost, 0) + paced <= left))
+            # Divided, not multiplied: a path that is no plan may cost more than any plan does.
+            keep.append(alive & (cost <= (left - paced) // self.weights.of_latency))
         return kept(network, keep[0], keep[1])
 
     def _finer(self, network: Network, high: int) -> Network:

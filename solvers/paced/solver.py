@@ -19,6 +19,7 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proo
 from formulation.plan import Plan
 from formulation.tables import FORBIDDEN, Tables, all_tables
 from formulation.violation import told
+from solvers.cpsat.bounds import ceiling
 from solvers.cpsat.stage_limits import StageLimits
 from solvers.cpsat.start import first_plan
 from solvers.hybrid import StageTimes, stage_times
@@ -33,7 +34,6 @@ from solvers.states.stage_table import StageTable
 from solvers.states.states import StateSpace, state_space
 
 NAME = "paced_dp"
-LARGEST = 1 << 60
 
 
 def reason_against(instance: Instance) -> str | None:
@@ -55,7 +55,7 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
     ``sizes`` steer the work, not the answer. Raises ValueError where :func:`reason_against` has one, where there
-    are too many states, where the objective could leave 64 bits, and as ``solvers.hybrid.stage_times`` does.
+    are too many states, and as ``solvers.hybrid.stage_times`` does.
     """
     reason = reason_against(instance)
     if reason is not None:
@@ -65,7 +65,8 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     if not instance.training.schedule.flushes:
         return _without_flush(instance, limits)
     tables = all_tables(instance, limits.deadline)
-    search = _Search(instance, limits, began_s, weights_of(instance), ceiling(tables) + 1, lower=lower)
+    most = ceiling(tables, Goal.ITERATION_TIME)
+    search = _Search(instance, limits, began_s, weights_of(instance), most + 1, lower=lower)
     first = first_plan(tables)
     if first is not None:
         search.take(first)
@@ -79,20 +80,6 @@ def weights_of(instance: Instance) -> Weights:
     """Return what the objective weighs latency and bottleneck with, for schedules with a flush."""
     steps = instance.training.micro_batches
     return Weights(steps, 0) if instance.training.schedule is Schedule.NAIVE else Weights(1, steps - 1)
-
-
-def ceiling(tables: Tables) -> int:
-    """Return a value that no plan's objective exceeds. Raises ValueError where that leaves 64-bit sums."""
-    inside = tables.inside * (tables.inside < FORBIDDEN)
-    longest = int(tables.compute.max(axis=0).sum() + inside.max(axis=(0, 2)).sum())
-    if tables.between.size:
-        longest += int(tables.between.max(axis=(0, 2, 3)).sum())
-    if tables.activation.size:
-        longest += int((tables.activation + tables.gradient).max(axis=0).sum())
-    most = weights_of(tables.instance).value(longest, longest)
-    if most >= LARGEST:
-        raise ValueError(f"the times of a step add up to {most} ns, more than 64-bit sums can hold")
-    return most
 
 
 def _without_flush(instance: Instance, limits: Limits) -> Outcome:
