@@ -170,6 +170,10 @@ def structure_violations(instance: Instance, plan: Plan) -> Iterator[Violation]:
         if not known or group.devices < 1 or any(form not in FORMS for form in stage.forms):
             message = f"{where}: unknown server, no device, or a form other than 0, 1, 2"
             yield Violation("devices", where, group.devices, 1, "devices", message)
+        elif group.devices > instance.devices:
+            # A price would write all of them out, however many a plan file or a program asks for.
+            message = f"{where} takes {group.devices} devices, the whole cluster has {instance.devices}"
+            yield Violation("devices", where, group.devices, instance.devices, "devices", message)
         elif group.replicas < 1 or group.devices % group.replicas:
             message = f"{where}: {group.devices} devices cannot hold {group.replicas} equal replicas"
             yield Violation("devices", where, group.replicas, group.devices, "replicas", message)

@@ -56,6 +56,10 @@ class _Reader:
             self._wrong("", "expected format 'pipecut plan', version 1")
         if not data["stages"]:
             self._wrong("stages", "expected 1 stage or more, got none")
+        if len(data["stages"]) > len(self.layers):
+            total = len(self.layers)
+            self._wrong("stages", f"expected at most {total} stages, as many as layers, got {len(data['stages'])}")
+            return None
         stages = [self._stage(f"stages[{index}]", raw) for index, raw in enumerate(data["stages"])]
         read = tuple(stage for stage in stages if stage is not None)
         return None if self.mistakes else Plan(read)
@@ -140,8 +144,10 @@ class _Reader:
         for name, count in raw.items():
             if name not in self.servers:
                 self._wrong(where, f"no server {shown(name)} in the cluster{did_you_mean(name, self.servers)}")
-            elif type(count) is not int or not 1 <= count < 2**31:
-                self._wrong(f"{where}.{name}", f"expected 1 device or more, got {shown(count)}")
+            elif type(count) is not int or not 1 <= count <= self.instance.devices:
+                # That a server has fewer is for the rules to say; more than all there are is never written out.
+                has = f"1 to {self.instance.devices} devices, as the whole cluster has"
+                self._wrong(f"{where}.{name}", f"expected {has}, got {shown(count)}")
             else:
                 counts[self.servers[name]] = count
         return tuple(sorted(counts.items())) if len(counts) == len(raw) else None

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from formulation.actions import BACKWARD, FORWARD
-from formulation.schedules.table import PipelineSchedule, ScheduleError, check_sizes, in_slots, run
+from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 from formulation.units import ceil_div
 
 
@@ -32,7 +32,7 @@ def async_one_f_one_b(stages: int, micro_batches: int, replicas: Sequence[int] |
     Ranks are numbered stage by stage. Raises ScheduleError for sizes below 1 or another number of replicas
     than of stages.
     """
-    check_sizes(stages=stages, micro_batches=micro_batches)
+    check_number(stages, micro_batches)
     counts = [1] * stages if replicas is None else list(replicas)
     if len(counts) != stages:
         raise ScheduleError(f"{len(counts)} replica counts for {stages} stages")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from formulation.actions import BACKWARD, FORWARD
-from formulation.schedules.table import PipelineSchedule, ScheduleError, check_sizes, in_slots, run
+from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
 
 def interleaved(ranks: int, chunks: int, micro_batches: int) -> PipelineSchedule:
@@ -27,6 +27,7 @@ def interleaved(ranks: int, chunks: int, micro_batches: int) -> PipelineSchedule
     Raises ScheduleError for sizes below 1, and unless ``micro_batches`` is a multiple of ``ranks``.
     """
     check_sizes(ranks=ranks, chunks=chunks, micro_batches=micro_batches)
+    check_number(ranks * chunks, micro_batches)
     if micro_batches % ranks:
         above = micro_batches + ranks - micro_batches % ranks
         raise ScheduleError(

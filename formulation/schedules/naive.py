@@ -17,12 +17,12 @@ from __future__ import annotations
 import numpy as np
 
 from formulation.actions import BACKWARD, FORWARD
-from formulation.schedules.table import PipelineSchedule, check_sizes, in_slots, one_rank_each, run
+from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 
 def naive(stages: int, micro_batches: int) -> PipelineSchedule:
     """Return the schedule that forwards a micro-batch only when the one before is done. Raises ScheduleError."""
-    check_sizes(stages=stages, micro_batches=micro_batches)
+    check_number(stages, micro_batches)
     every = np.arange(micro_batches)
     rows = [
         (run(FORWARD, stage, every, 2 * every), run(BACKWARD, stage, every, 2 * every + 1))

@@ -17,12 +17,12 @@ from __future__ import annotations
 import numpy as np
 
 from formulation.actions import BACKWARD, FORWARD
-from formulation.schedules.table import PipelineSchedule, check_sizes, in_slots, one_rank_each, run
+from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> PipelineSchedule:
     """Return the 1F1B schedule of one optimiser step. Raises ScheduleError for sizes below 1."""
-    check_sizes(stages=stages, micro_batches=micro_batches)
+    check_number(stages, micro_batches)
     every = np.arange(micro_batches)
     rows = []
     for stage in range(stages):

@@ -19,6 +19,10 @@ from formulation.actions import KINDS, Action
 Integers = NDArray[np.int64]
 
 
+MOST_ACTIONS = 4_000_000
+"""Passes of a schedule that is made and run: they take about 2 GB of memory, and 20 s."""
+
+
 class ScheduleError(ValueError):
     """A schedule that cannot be: wrong sizes, actions missing, repeated or misplaced, or a deadlock."""
 
@@ -172,3 +176,13 @@ def check_sizes(**sizes: int) -> None:
     wrong = [f"{name} is {value}" for name, value in sizes.items() if value < 1]
     if wrong:
         raise ScheduleError(f"{', '.join(wrong)}: expected 1 or more")
+
+
+def check_number(stages: int, micro_batches: int) -> None:
+    """Raise ScheduleError for sizes below 1, and for more than MOST_ACTIONS passes, forward and backward."""
+    check_sizes(stages=stages, micro_batches=micro_batches)
+    if 2 * stages * micro_batches > MOST_ACTIONS:
+        raise ScheduleError(
+            f"{stages} stages with {micro_batches} micro-batches make {2 * stages * micro_batches} passes, and at"
+            f" most {MOST_ACTIONS} can be run one by one: take fewer micro-batches"
+        )

@@ -22,12 +22,12 @@ from __future__ import annotations
 import numpy as np
 
 from formulation.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from formulation.schedules.table import PipelineSchedule, check_sizes, in_slots, one_rank_each, run
+from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 
 def zero_bubble_h1(stages: int, micro_batches: int) -> PipelineSchedule:
     """Return the ZB-H1 schedule of one optimiser step. Raises ScheduleError for sizes below 1."""
-    check_sizes(stages=stages, micro_batches=micro_batches)
+    check_number(stages, micro_batches)
     every = np.arange(micro_batches)
     rows = []
     for stage in range(stages):

@@ -10,6 +10,7 @@ from formulation.evaluate import Evaluation, evaluate
 from formulation.options import Goal
 from formulation.outcome import Outcome, Proof
 from formulation.plan import Plan
+from formulation.schedules.table import ScheduleError
 from ingest.plan_file import plan_to_dict, read_plan
 from report.claims import goals_to_list, scope_to_dict
 from report.content import summary_of
@@ -34,13 +35,23 @@ def run(arguments: argparse.Namespace) -> int:
     evaluation = evaluate(task.instance, plan)
     best = _optimum(task, plan, evaluation) if arguments.optimum else None
     gap = gap_of(evaluation, best)
-    ran = None if evaluation.objective is None else summary_of(simulate(task.instance, plan))
+    ran, notes = _run(task, plan, evaluation)
     if arguments.json:
         content = plan_to_dict(task.instance, plan, evaluation) | _to_dict(task, evaluation, best, gap)
         arguments.reply.put(content | {"plan": arguments.plan, "timeline": ran})
     else:
-        _show(task, plan, evaluation, best, ran)
+        _show(task, plan, evaluation, best, ran, notes)
     return _exit_code(evaluation, best)
+
+
+def _run(task: Task, plan: Plan, evaluation: Evaluation) -> tuple[dict[str, Any] | None, list[str]]:
+    """Run a plan with a price on the timeline; None, and a note why, where its passes are too many."""
+    if evaluation.objective is None:
+        return None, []
+    try:
+        return summary_of(simulate(task.instance, plan)), []
+    except ScheduleError as error:
+        return None, [f"not run on the timeline: {error}"]
 
 
 def gap_of(evaluation: Evaluation, best: Outcome | None) -> float | None:
@@ -73,18 +84,23 @@ def _exit_code(evaluation: Evaluation, best: Outcome | None) -> ExitCode:
 
 
 def _show(
-    task: Task, plan: Plan, evaluation: Evaluation, best: Outcome | None, ran: dict[str, Any] | None
+    task: Task,
+    plan: Plan,
+    evaluation: Evaluation,
+    best: Outcome | None,
+    ran: dict[str, Any] | None,
+    notes: list[str],
 ) -> None:
     from scenarios.display import plan_table
     from scenarios.run_tables import measure_table, rank_table, run_name
 
-    parts = [plan_table(task.instance, plan, evaluation), "", _lines(task, evaluation, best)]
+    parts = [plan_table(task.instance, plan, evaluation), "", _lines(task, evaluation, best, notes)]
     if ran is not None:
         parts += ["", f"formula and timeline: {run_name(ran)}", "", measure_table(ran), "", rank_table(ran)]
     output.show(*parts)
 
 
-def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
+def _lines(task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]) -> Text:
     from scenarios.display import key_lines, objective_text, rules_rows, scope_rows
 
     rows: list[tuple[str, str]] = []
@@ -103,6 +119,7 @@ def _lines(task: Task, evaluation: Evaluation, best: Outcome | None) -> Text:
     if gap is not None and best is not None:
         proved = "" if best.of_first_goal().proof is Proof.OPTIMAL else " at most"
         rows.append(("gap", f"{human.gap(gap)}{proved}"))
+    rows += [("note", note) for note in notes]
     return key_lines(rows)
 
 

@@ -37,6 +37,16 @@ def plan(head=HEAD, tail=TAIL, *more):
     return Plan((head, tail, *more))
 
 
+def test_a_stage_with_more_devices_than_there_are_has_no_price() -> None:
+    """Pricing it would write every device out: two thousand million of them take gigabytes."""
+    for counts in (((0, 2**31 - 1),), ((0, 2), (1, INSTANCE.devices))):
+        found = evaluate(INSTANCE, plan(tail=replace(TAIL, group=Group(counts))))
+        assert found.objective is None and found.stages == ()
+        (violation,) = (row for row in found.violations if row.unit == "devices")
+        assert (violation.rule, violation.limit) == ("devices", INSTANCE.devices)
+        assert f"the whole cluster has {INSTANCE.devices}" in violation.message
+
+
 def test_a_good_plan_breaks_nothing():
     assert broken(GOOD) == []
     assert evaluate(INSTANCE, GOOD).feasible

@@ -88,7 +88,7 @@ def test_any_contiguous_plan_round_trips(data: st.DataObject) -> None:
     ends = [0, *cuts, 6]
     stages = []
     for first, stop in itertools.pairwise(ends):
-        counts = data.draw(st.dictionaries(st.sampled_from((0, 1)), st.integers(1, 9), min_size=1))
+        counts = data.draw(st.dictionaries(st.sampled_from((0, 1)), st.integers(1, 4), min_size=1))
         forms = data.draw(st.lists(st.sampled_from((0, 1, 2)), min_size=stop - first, max_size=stop - first))
         stages.append(Stage(Span(first, stop), Group(tuple(sorted(counts.items()))), tuple(forms)))
     plan = Plan(tuple(stages))
@@ -109,7 +109,7 @@ def test_layers_can_be_written_in_three_ways(tmp_path: Path) -> None:
 
 
 def test_bad_plans_are_read_and_judged_later(tmp_path: Path) -> None:
-    text = """{"stages": [{"layers": {"span": [0, 2]}, "devices": {"left": 7}},
+    text = """{"stages": [{"layers": {"span": [0, 2]}, "devices": {"left": 4}},
                            {"layers": {"span": [1, 5]}, "devices": {"left": 2}}]}"""
     plan = read_text(tmp_path, text)
     assert [stage.span for stage in plan.stages] == [Span(0, 2), Span(1, 5)]
@@ -153,9 +153,17 @@ WRONG: tuple[tuple[object, tuple[str, ...]], ...] = (
         one_stage(devices={"lft": 1, "right": 0}),
         (
             "stages[0].devices: no server 'lft' in the cluster; did you mean 'left'?",
-            "stages[0].devices.right: expected 1 device or more, got 0",
+            "stages[0].devices.right: expected 1 to 4 devices, as the whole cluster has, got 0",
         ),
     ),
+    (
+        one_stage(devices={"left": 5, "right": 2**31 - 1}),
+        (
+            "stages[0].devices.left: expected 1 to 4 devices, as the whole cluster has, got 5",
+            "stages[0].devices.right: expected 1 to 4 devices, as the whole cluster has, got 2147483647",
+        ),
+    ),
+    ({"stages": one_stage()["stages"] * 7}, ("stages: expected at most 6 stages, as many as layers, got 7",)),
     (one_stage(devices=[]), ('stages[0].devices: expected {"server name": number of devices}, got a list',)),
     (one_stage(forms=[0]), ("stages[0].forms: expected 6 forms, one for each layer, got 1",)),
     (

@@ -51,6 +51,24 @@ def test_formula_and_timeline_stand_side_by_side(pipecut: Command, scenario: Pat
         assert words in text, words
 
 
+def test_devices_that_nobody_has_are_refused_before_they_are_written_out(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("evaluate", write_plan((LAYERS, {"node0": 2**31 - 1})), scenario)
+    assert ran.code == 2 and "devices.node0: expected 1 to 4 devices" in ran.err and "2147483647" in ran.err
+
+
+def test_too_many_passes_are_priced_and_not_run(pipecut: Command, scenario: Path) -> None:
+    plan, many = write_plan((LAYERS, {"node0": 1})), 2_000_001
+    more = ("--no-optimum", *(f"--set=training.{key}={many}" for key in ("micro_batches", "global_batch")))
+    found = evaluated(pipecut, plan, scenario, 0, *more)
+    assert found["objective"] > 0 and found["timeline"] is None
+    said = f"1 stages with {many} micro-batches make {2 * many} passes, and at most 4000000"
+    text = " ".join(pipecut("evaluate", plan, scenario, *more).out.split())
+    assert "not run on the timeline" in text and said in text
+    for order in ((), ("--schedule", "zero_bubble_h1"), ("--schedule", "interleaved", "--chunks", "1")):
+        ran = pipecut("simulate", scenario, "--plan", plan, *order, *more[1:])
+        assert ran.code == 2 and said in ran.err, order
+
+
 def test_a_worse_plan_shows_its_gap(pipecut: Command, scenario: Path) -> None:
     plan = write_plan((LAYERS, {"node0": 1}))
     found = evaluated(pipecut, plan, scenario, 0)

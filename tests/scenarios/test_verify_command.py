@@ -84,6 +84,14 @@ def test_labels_of_another_shape_are_bad_input(
     assert ran.code == 2 and "labels[0]" in ran.err and "Traceback" not in ran.err
 
 
+def test_devices_that_nobody_has_are_refused_before_they_are_written_out(pipecut: Command, scenario: Path) -> None:
+    path = write(pipecut, scenario)
+    plan = json.loads(path.read_text(encoding="utf-8"))["plan"]
+    plan["stages"][0]["devices"] = {"node0": 2**31 - 1}
+    ran = pipecut("verify", change(path, plan=plan), scenario)
+    assert ran.code == 2 and "devices.node0: expected 1 to 4 devices" in ran.err and "2147483647" in ran.err
+
+
 def test_a_label_stands_in_the_file_once(pipecut: Command, scenario: Path) -> None:
     path = write(pipecut, scenario)
     labels = json.loads(path.read_text(encoding="utf-8"))["labels"]
