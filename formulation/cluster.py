@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from formulation.units import Link
+from formulation.units import Link, slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,19 @@ def servers_of(graph: nx.Graph) -> tuple[Server, ...]:
 class Wiring:
     """How servers are joined, as drawn: their names in line order, switches, and links (one, other, link).
 
-    ``between[v][w]`` is the link between two servers (None: a server and itself), derived from what is drawn. Each
-    pair takes its widest path (largest smallest bandwidth) and of several the one with the least sum of latencies;
-    a direct link is always taken as drawn. Raises ValueError for a link to something unknown, and where two
-    servers cannot reach each other. Cost: one spanning tree, and one traversal for each server; where links go
-    round in circles also one search for each server and bandwidth; where every pair has a link, none of these.
+    ``between[v][w]`` is the link between two servers (None: a server and itself), derived from what is drawn, and
+    ``slowest`` what bounds all of them (None: one server). Each pair takes its widest path (largest smallest
+    bandwidth) and of several the one with the least sum of latencies; a direct link is always taken as drawn.
+    Raises ValueError for a link to something unknown, and where two servers cannot reach each other.
+    Cost: one spanning tree, and one traversal for each server; where links go round in circles also one search for
+    each server and bandwidth; where every pair has a link, none of these.
     """
 
     names: tuple[str, ...]
     switches: tuple[str, ...]
     drawn: tuple[tuple[str, str, Link], ...]
     between: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
+    slowest: Link | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         graph, known = self.graph(), {*self.names, *self.switches}
@@ -110,6 +112,7 @@ class Wiring:
         if not self.names or not nx.is_connected(graph):
             raise ValueError("some servers cannot reach each other; add a link between them")
         object.__setattr__(self, "between", _between(graph, self.names))
+        object.__setattr__(self, "slowest", _slowest(link for row in self.between for link in row))
 
     def graph(self) -> nx.Graph:
         """Return the servers and switches as a graph of names; edges have ``link``, ``weight``, ``latency``."""
@@ -126,14 +129,16 @@ class Wiring:
 class ClusterGraph:
     """A cluster graph that cannot change, as an instance keeps it: :meth:`of` copies a networkx graph.
 
-    ``links[v][w]`` is the link between two servers, on the diagonal that inside a server (None: one device); it is
-    derived from what is drawn. Raises ValueError where servers and wiring name different servers.
+    ``links[v][w]`` is the link between two servers, on the diagonal that inside a server (None: one device);
+    ``slowest`` bounds all of them. Both are derived from what is drawn. Raises ValueError where servers and wiring
+    name different servers.
     """
 
     name: str
     servers: tuple[Server, ...]
     wiring: Wiring
     links: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
+    slowest: Link | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (names := tuple(server.name for server in self.servers)) != self.wiring.names:
@@ -141,6 +146,8 @@ class ClusterGraph:
         rows = zip(self.servers, self.wiring.between, strict=True)
         full = tuple((*row[:at], server.link, *row[at + 1 :]) for at, (server, row) in enumerate(rows))
         object.__setattr__(self, "links", full)
+        inside = (server.link for server in self.servers)
+        object.__setattr__(self, "slowest", _slowest([self.wiring.slowest, *inside]))
 
     @classmethod
     def of(cls, graph: nx.Graph) -> ClusterGraph:
@@ -154,6 +161,12 @@ class ClusterGraph:
     def graph(self) -> nx.Graph:
         """Return a new networkx graph of this cluster."""
         return cluster_graph(self.name, self.servers, self.wiring.drawn, self.wiring.switches)
+
+
+def _slowest(links: Iterable[Link | None]) -> Link | None:
+    """Return the link that bounds all of these; None where there is none."""
+    known = tuple(link for link in links if link is not None)
+    return slowest(known) if known else None
 
 
 def _between(graph: nx.Graph, names: tuple[str, ...]) -> tuple[tuple[Link | None, ...], ...]:

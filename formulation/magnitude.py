@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from formulation.layers import Split
 from formulation.options import AllReduce, Recompute, Synchronisation
-from formulation.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div, slowest
+from formulation.schedules.steady import steps_run
+from formulation.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
 
 if TYPE_CHECKING:
     from formulation.instance import Instance
@@ -30,7 +31,7 @@ MOST = 1 << 58
 def check_magnitude(instance: Instance) -> None:
     """Raise ValueError, with both numbers of each, for what could leave 64 bits.
 
-    Cost: linear in layers, edges and pairs of servers.
+    Cost: linear in layers and edges.
     """
     problems = [*_times(instance), *_amounts(instance), *_limits(instance)]
     if problems:
@@ -48,8 +49,7 @@ def longest_ns(instance: Instance) -> int:
         for pair in zip(instance.forward_ns, instance.backward_ns, strict=True)
     ]
     computing = sum(map(max, *by_class)) if len(by_class) > 1 else sum(by_class[0])
-    known = tuple(link for row in instance.links for link in row if link is not None)
-    return computing + (_moving_ns(instance, slowest(tuple(set(known))), runs) if known else 0)
+    return computing + _moving_ns(instance, runs)
 
 
 def most_bytes(instance: Instance) -> int:
@@ -66,14 +66,15 @@ def most_bytes(instance: Instance) -> int:
     )
 
 
-def _moving_ns(instance: Instance, link: Link, runs: int) -> int:
+def _moving_ns(instance: Instance, runs: int) -> int:
     """Return what all communication of one micro-batch takes at most, all of it over the slowest link.
 
     Sums of rounded times exceed the rounded sum by less than 1 ns each.
     """
     devices, layers, edges = instance.devices, instance.layers, instance.form_edges
-    ring = instance.cost.all_reduce is AllReduce.RING
-    times, messages = (2, 2 * (devices - 1)) if ring else (1, 1)
+    link, (times, messages) = instance.cluster.slowest, _all_reduce(instance)
+    if link is None:
+        return 0
     sizes = zip(layers, instance.output_bytes, instance.input_bytes, strict=True)
     passes = [max(runs * made, taken) for layer, made, taken in sizes if layer.split is Split.MATRIX]
     turned = (runs + 1) * sum(edge.size_bytes for edge in edges)
@@ -84,11 +85,24 @@ def _moving_ns(instance: Instance, link: Link, runs: int) -> int:
         + _transfer_ns(turned, (runs + 1) * (devices - 1) * len(edges), link)
         + _transfer_ns(sides * crossing, sides * len(layers), link)
     )
-    once = _transfer_ns(times * sum(instance.parameter_bytes), messages * len(layers), link)
-    if instance.cost.synchronisation is Synchronisation.OVERLAPPED:
-        once = 0
+    once = 0 if instance.cost.synchronisation is Synchronisation.OVERLAPPED else _synchronising_ns(instance)
     rounded = 2 * (2 + runs + sides) * (len(layers) + len(edges))
     return every_time + ceil_div(once, instance.training.micro_batches) + rounded
+
+
+def _synchronising_ns(instance: Instance) -> int:
+    """Return what it takes at most to sum all gradients, once a step, over the slowest link."""
+    link, (times, messages) = instance.cluster.slowest, _all_reduce(instance)
+    if link is None:
+        return 0
+    layers = len(instance.layers)
+    return _transfer_ns(times * sum(instance.parameter_bytes), messages * layers, link) + layers
+
+
+def _all_reduce(instance: Instance) -> tuple[int, int]:
+    """Return how often a device sends each byte of a sum over all devices, and in how many messages, at most."""
+    ring = instance.cost.all_reduce is AllReduce.RING
+    return (2, 2 * (instance.devices - 1)) if ring else (1, 1)
 
 
 def _transfer_ns(size_bytes: int, messages: int, link: Link) -> int:
@@ -96,7 +110,10 @@ def _transfer_ns(size_bytes: int, messages: int, link: Link) -> int:
 
 
 def _times(instance: Instance) -> Iterator[str]:
-    longest, steps = longest_ns(instance), instance.training.micro_batches
+    longest, training = longest_ns(instance), instance.training
+    # The timeline sums gradients also where they are overlapped, and runs several steps where nothing flushes.
+    steps = steps_run(training, min(len(instance.layers), instance.devices))
+    whole = steps * (training.micro_batches * longest + _synchronising_ns(instance))
     if longest >= MOST_NS:
         rows = zip(instance.forward_ns, instance.backward_ns, strict=True)
         alone = [
@@ -109,10 +126,11 @@ def _times(instance: Instance) -> Iterator[str]:
             " the slowest device: check operations, bytes, speeds, links and cost.backward_factor, or take more"
             " micro-batches"
         )
-    elif steps * longest >= MOST:
+    elif whole >= MOST:
+        run = "a step" if steps == 1 else f"{steps} steps"
         yield (
-            f"a step of {steps} micro-batches can take {steps * longest} ns, and less than {MOST} ns can be"
-            " counted: take fewer micro-batches, or check operations, bytes, speeds and links"
+            f"{run} of {training.micro_batches} micro-batches can take {whole} ns, and less than {MOST} ns"
+            " can be counted: take fewer micro-batches, or check operations, bytes, speeds and links"
         )
 
 

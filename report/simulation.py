@@ -13,18 +13,13 @@ from formulation.goals import goal_value
 from formulation.instance import Instance
 from formulation.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.plan import Plan
+from formulation.schedules.steady import steps_run
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.closed_forms import zero_bubble_h1_in_flight
 from formulation.timeline.footprint import peak_in_flight
 from formulation.timeline.from_plan import PlanRun, from_plan
 from formulation.timeline.timeline import Timeline, run
-from formulation.units import ceil_div
 from report.placement import ZERO_BUBBLE, check_placement, rank_stages, violations_on_ranks
-
-LEAST_MICRO_BATCHES = 16
-"""Of a run without a flush; so many that a short pipeline shows its steady state."""
-MICRO_BATCHES_A_STAGE = 4
-"""Of a run without a flush: the pipeline fills and drains in one for each stage; the middle half is steady."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +73,7 @@ def simulate(instance: Instance, plan: Plan, schedule: PipelineSchedule | None =
     evaluation = evaluate(instance, plan)
     if evaluation.objective is None:
         raise ValueError("; ".join(violation.message for violation in evaluation.violations))
-    steps = 1 if schedule else steps_of(instance, plan)
+    steps = 1 if schedule else steps_run(instance.training, len(plan))
     made = _in_order(instance, plan, schedule) if schedule else from_plan(instance, plan, steps=steps)
     timeline = run(made.schedule, made.durations, made.execution)
     if schedule:
@@ -93,15 +88,6 @@ def _in_order(instance: Instance, plan: Plan, schedule: PipelineSchedule) -> Pla
     check_placement(instance, plan, schedule)
     flushing = replace(instance, training=replace(instance.training, schedule=Schedule.ONE_F_ONE_B))
     return replace(from_plan(flushing, plan), schedule=schedule)
-
-
-def steps_of(instance: Instance, plan: Plan) -> int:
-    """Return how many optimiser steps are run: one with a flush, else until the middle of the run is steady."""
-    training = instance.training
-    if training.schedule.flushes:
-        return 1
-    wanted = max(LEAST_MICRO_BATCHES, MICRO_BATCHES_A_STAGE * len(plan))
-    return ceil_div(wanted, training.micro_batches)
 
 
 def peak_formula_bytes(simulation: Simulation) -> list[int | None]:

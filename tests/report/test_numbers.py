@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.options import Schedule
+from formulation.options import Schedule, Training
+from formulation.schedules.steady import LEAST_MICRO_BATCHES, steps_run
 from report import wording
 from report.accounting import spent_of
 from report.content import content_of
 from report.measures import EXACT, LEAST, MOST, measures_of
-from report.simulation import LEAST_MICRO_BATCHES, simulate, steps_of
+from report.simulation import simulate
 from report.trace import microseconds, trace_of
 from report.window import Window, events_of, shown_by_default, window_of
 from scenarios import human
@@ -57,8 +58,10 @@ def test_every_schedule_says_its_makespan_and_period(schedule: Schedule) -> None
 
 def test_without_a_flush_enough_micro_batches_are_run() -> None:
     instance, plan = case(2, 6, Schedule.ASYNC_ONE_F_ONE_B)
-    assert steps_of(instance, plan) == 3 and ran(2, 6, Schedule.ASYNC_ONE_F_ONE_B).micro_batches == 18
-    assert steps_of(*case(2, LEAST_MICRO_BATCHES, Schedule.ASYNC_ONE_F_ONE_B)) == 1
+    assert steps_run(instance.training, len(plan)) == 3
+    assert ran(2, 6, Schedule.ASYNC_ONE_F_ONE_B).micro_batches == 18
+    many = Training(LEAST_MICRO_BATCHES, LEAST_MICRO_BATCHES, schedule=Schedule.ASYNC_ONE_F_ONE_B)
+    assert steps_run(many, 2) == 1
     assert ran(16, 1, Schedule.ASYNC_ONE_F_ONE_B).micro_batches == 64
     assert ran(2, 6, Schedule.GPIPE).micro_batches == 6
 

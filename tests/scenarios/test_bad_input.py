@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+import pipecut as face
+from formulation.options import CostModel
+from ingest.scenario import load_scenario
 from tests.scenarios.conftest import Command, Ran
 from tests.scenarios.fakes import ROOT
 
@@ -64,6 +69,27 @@ def test_overrides(pipecut: Command, scenario: Path) -> None:
     refused(pipecut("plan", scenario, "--set", "training.global_batch"), "training.global_batch")
     refused(pipecut("plan", scenario, "--set", "training.global_batch=0"), "global_batch")
     refused(pipecut("plan", scenario, "--set", "solver.name=magic"), "magic", "expected one of cpsat")
+
+
+LARGE = "--set=cost.backward_factor=999999999999999999999999"
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "evaluate", "simulate", "verify"])
+def test_numbers_that_nothing_can_count_with(pipecut: Command, scenario: Path, command: str) -> None:
+    """Refused before any solver starts, whatever is asked."""
+    assert pipecut("plan", scenario, "--out", "plan.json", "--certificate", "proof.json").code == 0
+    file = {"evaluate": "plan.json", "verify": "proof.json"}.get(command)
+    words = ("tiny.yaml: one micro-batch can take", " ns can be counted; layer ", "check operations")
+    refused(pipecut(command, *([file] if file else []), scenario, LARGE), *words)
+
+
+def test_programs_are_refused_as_well(scenario: Path) -> None:
+    small = load_scenario(scenario)
+    for call in (face.plan, face.simulate):
+        with pytest.raises(ValueError, match="one micro-batch can take"):
+            call(load_scenario(scenario, [LARGE.removeprefix("--set=")]))
+    with pytest.raises(ValueError, match="one micro-batch can take"):
+        face.plan(replace(small.load(), cost=CostModel(backward_factor=Fraction(10**24))))
 
 
 def test_models(pipecut: Command, scenario: Path) -> None:

@@ -1,0 +1,185 @@
+"""The largest instances that are allowed, given to everything that counts: nothing wraps, nothing is off by one.
+
+``formulation.magnitude`` refuses what is larger. Brute force prices plans in Python's integers, which cannot wrap.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.certificate import certifiable, verify
+from formulation.evaluate import evaluate
+from formulation.groups import possible_groups
+from formulation.instance import Instance
+from formulation.magnitude import MOST, MOST_NS, longest_ns
+from formulation.options import (
+    BoundaryCharge,
+    Combine,
+    Constraints,
+    CostModel,
+    Goal,
+    Placement,
+    Recompute,
+    Schedule,
+    Training,
+)
+from formulation.outcome import Limits, Proof, checked
+from report.simulation import simulate
+from solvers import brute_force
+from solvers.catalogue import SOLVERS
+from solvers.labels import certify
+from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
+from tests.generators import cluster_graphs, instances, layer_graphs
+
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+ONE_WORKER = Limits(workers=1)
+TIMES = (Goal.BOTTLENECK, Goal.ITERATION_TIME)
+
+
+def allowed(instance: Instance, factor: int) -> bool:
+    try:
+        times_a(instance, factor)
+    except ValueError as error:
+        assert "can be counted" in str(error)
+        return False
+    return True
+
+
+def largest(instance: Instance) -> Instance:
+    """Multiply all times and bytes by as much as is allowed: one more is refused."""
+    low, high = 1, 1 << 70
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if allowed(instance, middle) else (low, middle)
+    return times_a(instance, low)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Instance:
+    """Small instances of every kind, as large as they may be; some with memory that binds, and huge prices."""
+    instance = draw(instances(layer_graphs(4), cluster_graphs(3)))
+    goal = draw(st.sampled_from((*TIMES, *TIMES, Goal.MEMORY, Goal.COST)))
+    cost = instance.cost
+    if goal is Goal.ITERATION_TIME or draw(st.booleans()):
+        cost = replace(cost, combine=Combine.MAX)
+    if draw(st.booleans()):
+        cost = replace(cost, boundary_charge=BoundaryCharge.LINK)
+    count = draw(st.sampled_from((1, 7, 5000)))
+    training = Training(count, count, schedule=draw(st.sampled_from(Schedule)))
+    constraints = Constraints(
+        placement=draw(st.sampled_from(Placement)),
+        recompute=draw(st.sampled_from(Recompute)),
+        tensor_parallel_degrees=draw(st.sampled_from(((), (1, 2)))),
+    )
+    instance = replace(instance, goals=(goal,), cost=cost, training=training, constraints=constraints)
+    assume(has_groups(instance))
+    instance = largest(instance)
+    return _limited(draw, instance) if draw(st.booleans()) else instance
+
+
+def has_groups(instance: Instance) -> bool:
+    try:
+        return bool(possible_groups(instance))
+    except ValueError:
+        return False
+
+
+def _limited(draw: st.DrawFn, instance: Instance) -> Instance:
+    """Give devices the memory that some plan needs, more or less; and some far more than can be counted."""
+    some = list(itertools.islice(brute_force.plans(instance), 50))
+    needed = max(stage.memory_bytes for stage in evaluate(instance, draw(st.sampled_from(some))).stages)
+    room = max(1, needed * draw(st.integers(70, 130)) // 100)
+    price = draw(st.integers(0, MOST // 2 // instance.devices))
+    servers = [
+        replace(
+            server,
+            device_class=replace(
+                server.device_class,
+                memory_bytes=room << draw(st.sampled_from((0, 0, 40))),
+                price_per_hour=price,
+            ),
+        )
+        for server in instance.servers
+    ]
+    return on_servers(replace(instance, constraints=replace(instance.constraints, memory=True)), servers)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=QUIET)
+@given(cases())
+def test_every_solver_counts_the_largest_instances_exactly(instance: Instance) -> None:
+    best = brute_force.solve(instance)
+    with np.errstate(all="raise"):
+        for entry in SOLVERS:
+            try:
+                found = checked(instance, entry.load()(instance, ONE_WORKER))
+            except ValueError as error:
+                assert "64 bits" not in str(error) and "can be counted" not in str(error), entry.name
+                continue
+            if found.proof is Proof.OPTIMAL:
+                assert found.objective == best.objective, entry.name
+            assert found.proof is not Proof.INFEASIBLE or best.plan is None, entry.name
+            if found.bound is not None and best.objective is not None:
+                assert found.bound <= best.objective, entry.name
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@given(cases())
+def test_certificates_and_timeline_count_the_largest_instances_exactly(instance: Instance) -> None:
+    best = brute_force.solve(instance)
+    assume(best.plan is not None and best.objective is not None)
+    assert best.plan is not None and best.objective is not None
+    if certifiable(instance) is None:
+        found = certify(instance, best.plan, best.objective)
+        assert found.optimal
+        verify(instance, found)
+    timeline = simulate(instance, best.plan).timeline
+    times, took = timeline.times, timeline.program.duration.tolist()
+    for start, stop, duration in zip(times.start_ns.tolist(), times.stop_ns.tolist(), took, strict=True):
+        assert start >= 0 and start + duration == stop <= timeline.makespan_ns < 4 * MOST
+
+
+def hours_long(count: int = 48) -> Instance:
+    """Three layers of 2**45 multiply-accumulates on devices of 1 GFLOP/s: a step of hours."""
+    layers = chain([matrix(name, 2**45, taken=8, made=8) for name in "abc"], [8, 8])
+    servers = [8] * (count // 8)
+    return instance_of(layers, mesh(*servers, inside=BYTE_LINK), CostModel())
+
+
+@pytest.mark.parametrize(
+    "solver", [pytest.param("cpsat", marks=pytest.mark.slow), "cpsat_stages", "line_dp", "state_dp"]
+)
+def test_times_of_hours_on_many_devices_are_planned(solver: str) -> None:
+    """Each layer on 16 of 48 devices: 6 * 2**45 / 16 FLOP at 1 GFLOP/s, each of its two passes rounded up."""
+    (entry,) = (one for one in SOLVERS if one.name == solver)
+    instance = hours_long()
+    found = checked(instance, entry.load()(instance, ONE_WORKER))
+    assert found.proof is Proof.OPTIMAL and found.objective == found.bound
+    assert found.objective is not None
+    assert 6 * 2**45 // 16 <= found.objective <= 6 * 2**45 // 16 + 1_000_000
+
+
+def test_areas_that_leave_64_bits_are_counted_in_larger_units() -> None:
+    """Unlike devices have prices up to 1000: those times such times leave 64 bits by far."""
+    slow = replace(UNIT, name="slow", flops_per_second=UNIT.flops_per_second // 2)
+    instance = instance_of(chain([matrix(name, 2**33) for name in "abc"], [1, 1]), mesh(1, 2))
+    servers = [replace(row, device_class=slow) if at else row for at, row in enumerate(instance.servers)]
+    instance = largest(on_servers(instance, servers))
+    assert longest_ns(instance) * (1000 + 2 * 500) > 1 << 63
+    for placement in Placement:
+        placed = replace(instance, constraints=Constraints(placement=placement))
+        best = brute_force.solve(placed)
+        for entry in SOLVERS[:4]:
+            found = checked(placed, entry.load()(placed, ONE_WORKER))
+            assert found.proof is not Proof.OPTIMAL or found.objective == best.objective, entry.name
+
+
+def test_the_limit_is_where_it_is_said_to_be() -> None:
+    instance = largest(instance_of(chain([matrix("a", 3), matrix("b", 5)], [2]), mesh(1, 1)))
+    assert longest_ns(instance) < MOST_NS <= longest_ns(instance) * Fraction(101, 100)
