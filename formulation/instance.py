@@ -149,6 +149,7 @@ def _derived(written: Instance) -> dict[str, object]:
     servers = lessened(written.cluster.servers, demands.reserve)
     classes = tuple(dict.fromkeys(server.device_class for server in servers))
     check_measured(rows, classes)
+    passes = [_passes_ns(rows, one, training, cost) for one in classes]
     return {
         "name": model.name,
         "layers": rows,
@@ -158,8 +159,8 @@ def _derived(written: Instance) -> dict[str, object]:
         "servers": servers,
         "links": written.cluster.links,
         "device_classes": classes,
-        "forward_ns": tuple(tuple(_forward_ns(layer, one, training, cost) for layer in rows) for one in classes),
-        "backward_ns": tuple(tuple(_backward_ns(layer, one, training, cost) for layer in rows) for one in classes),
+        "forward_ns": tuple(forward for forward, _ in passes),
+        "backward_ns": tuple(backward for _, backward in passes),
         "parameter_bytes": _scaled((layer.parameter_bytes for layer in rows), scale),
         "input_bytes": _scaled((layer.input_bytes for layer in rows), batch),
         "output_bytes": _scaled((layer.output_bytes for layer in rows), batch),
@@ -178,27 +179,26 @@ def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostMod
 
 
 def _scaled(sizes: Iterable[int], factor: Fraction) -> tuple[int, ...]:
-    return tuple(ceil_div(size * factor.numerator, factor.denominator) for size in sizes)
+    times, parts = factor.numerator, factor.denominator
+    return tuple(ceil_div(size * times, parts) for size in sizes)
 
 
-def _flops(layer: Layer, training: Training, cost: CostModel) -> int:
-    """Size_o x P of eq. (3) for one micro-batch, in the chosen way of counting."""
-    counted = layer.macs if cost.count is Count.MACS else layer.torchstat_flops
-    return counted * cost.flops_per_mac * training.micro_batch
-
-
-def _forward_ns(layer: Layer, device: DeviceClass, training: Training, cost: CostModel) -> int:
-    if found := layer.measured_on(device.name):
-        return ceil_div(found.forward_ns * training.micro_batch, found.samples)
-    return ceil_div(_flops(layer, training, cost) * NS_PER_SECOND, device.flops_per_second)
-
-
-def _backward_ns(layer: Layer, device: DeviceClass, training: Training, cost: CostModel) -> int:
-    if found := layer.measured_on(device.name):
-        return ceil_div(found.backward_ns * training.micro_batch, found.samples)
-    factor = cost.backward_factor
-    work = _flops(layer, training, cost) * factor.numerator * NS_PER_SECOND
-    return ceil_div(work, factor.denominator * device.flops_per_second)
+def _passes_ns(
+    layers: Sequence[Layer], device: DeviceClass, training: Training, cost: CostModel
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what the forward and the backward passes of layers take: measured, or Size_o x P / d of eq. (3)."""
+    samples, factor = training.micro_batch, cost.backward_factor
+    each, slower = cost.flops_per_mac * samples * NS_PER_SECOND, factor.denominator * device.flops_per_second
+    times: list[tuple[int, int]] = []
+    for layer in layers:
+        if layer.measured and (found := layer.measured_on(device.name)):
+            rows = (found.forward_ns, found.backward_ns)
+            forward, backward = (ceil_div(time * samples, found.samples) for time in rows)
+        else:
+            work = each * (layer.macs if cost.count is Count.MACS else layer.torchstat_flops)
+            forward, backward = -(-work // device.flops_per_second), -(-work * factor.numerator // slower)
+        times.append((forward, backward))
+    return tuple(forward for forward, _ in times), tuple(backward for _, backward in times)
 
 
 def check_measured(layers: Sequence[Layer], classes: Sequence[DeviceClass]) -> None:
@@ -206,6 +206,8 @@ def check_measured(layers: Sequence[Layer], classes: Sequence[DeviceClass]) -> N
 
     Measured and computed times do not mix: the unmeasured layers would be as fast as the data sheet.
     """
+    if not any(layer.measured for layer in layers):
+        return
     for one in classes:
         known = [layer for layer in layers if layer.measured_on(one.name)]
         if known and len(known) < len(layers):
