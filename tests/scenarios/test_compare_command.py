@@ -67,7 +67,7 @@ def test_false_claims_are_marked_and_fail_the_comparison(pipecut: Command, scena
     assert rows["line_dp"]["reason"] == ""
     assert all("defect in pipecut" in rows[name]["reason"] for name in names.split(",") if name != "line_dp")
     assert "line_dp has a plan of 866.4 us (866,400 ns)" in rows["wrong_proof"]["reason"]
-    assert rows["hopeless"]["violations"] == ["devices", "line"] and rows["hopeless"]["feasible"] is False
+    assert rows["hopeless"]["violations"] == ["devices"] and rows["hopeless"]["feasible"] is False
     assert len(list(Path().glob("pipecut-false-claim-*.json"))) == 4
     assert pipecut("compare", scenario, "--solvers", names).out.count("false claim") == 4
 

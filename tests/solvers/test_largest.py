@@ -183,3 +183,18 @@ def test_areas_that_leave_64_bits_are_counted_in_larger_units() -> None:
 def test_the_limit_is_where_it_is_said_to_be() -> None:
     instance = largest(instance_of(chain([matrix("a", 3), matrix("b", 5)], [2]), mesh(1, 1)))
     assert longest_ns(instance) < MOST_NS <= longest_ns(instance) * Fraction(101, 100)
+
+
+def test_cp_sat_refuses_sums_over_many_groups_that_it_cannot_count() -> None:
+    """CP-SAT adds a layer's time on every kind of group, of which a stage has one: more than any plan takes.
+
+    Weights take as long to synchronise on many devices as the layer takes on one, and of kinds there are hundreds.
+    """
+    layers = chain([matrix("a", 1000, weights=1400)], [])
+    modes = Constraints(tensor_parallel_degrees=tuple(range(1, 41)), recompute=Recompute.ALLOWED)
+    instance = largest(replace(instance_of(layers, mesh(40)), constraints=modes))
+    with pytest.raises(ValueError, match=r"cannot count in 64 bits.*ask another solver"):
+        SOLVERS[0].load()(instance, Limits(workers=1, time_limit_s=60))
+    for name in ("line_dp", "state_dp"):
+        (entry,) = (one for one in SOLVERS if one.name == name)
+        assert checked(instance, entry.load()(instance, ONE_WORKER)).proof is Proof.OPTIMAL, name
