@@ -69,7 +69,7 @@ def test_only_accpar_gives_the_faster_half_more_work():
 
 
 def test_equal_parts_at_every_level():
-    machine = bisected(alexnet(("slow", 3, 1), ("fast", 2, 3)))
+    machine = bisected(alexnet(("slow", 3, 10**9), ("fast", 2, 3 * 10**9)))
     assert isinstance(machine, Halves)
     assert machine.part == Fraction(1, 3)
     halved = equal_parts(machine)
