@@ -39,7 +39,7 @@ class Ingredient(enum.Enum):
         ),
         True,
     )
-    SUMS = ("sums over layers and devices", ("formulation.lower_bound",), True)
+    SUMS = ("sums over layers and devices", ("formulation.lower_bound", "formulation.ceiling"), True)
     COST_TABLES = ("cost tables", ("formulation.tables",), True)
     MEMORY_TABLES = ("memory tables", ("formulation.memory_tables",), True)
     ENUMERATION = ("the enumeration of all plans", ("solvers.brute_force",))

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 import formulation.lower_bound
-from formulation.magnitude import most_bytes
+from formulation.ceiling import ceiling, ceiling_ns
 from formulation.options import Combine, Goal, Schedule
 from formulation.tables import Tables
-from solvers.cpsat.valid import Floors, ceiling_ns
+from solvers.cpsat.valid import Floors
 
 
 def thresholds_of(tables: Tables, threshold: int | None) -> dict[Goal, int]:
@@ -67,18 +67,3 @@ def lower_bound_ns(tables: Tables, limits: Floors) -> int:
 def _latency_floor_ns(limits: Floors) -> int:
     """Return what all layers one after another take at least."""
     return int(max(np.diff(prefix).min(axis=0).sum() for prefix in limits.sums))
-
-
-def ceiling(tables: Tables, goal: Goal) -> int:
-    """Return a value of a goal that no plan exceeds."""
-    instance = tables.instance
-    time, steps = ceiling_ns(tables), instance.training.micro_batches
-    devices = sum(server.devices for server in instance.servers)
-    return {
-        Goal.BOTTLENECK: time,
-        Goal.ITERATION_TIME: steps * time,
-        Goal.COST: sum(server.devices * server.device_class.price_per_hour for server in instance.servers),
-        Goal.MEMORY: most_bytes(instance),
-        Goal.DEVICES: devices,
-        Goal.STAGES: min(devices, len(instance.layers)),
-    }[goal]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from formulation.ceiling import ceiling
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome, begin
 from formulation.plan import Plan
 from formulation.size import refuse_above
 from formulation.tables import Tables, all_tables
-from solvers.cpsat.bounds import ceiling, lower_bound
+from solvers.cpsat.bounds import lower_bound
 from solvers.cpsat.families import Family
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.reading import read_plan

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from formulation.ceiling import ceiling
 from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome, begin
 from formulation.tables import all_tables
 from solvers.cpsat import layered
-from solvers.cpsat.bounds import ceiling, lower_bound
+from solvers.cpsat.bounds import lower_bound
 from solvers.cpsat.model import build_model
 from solvers.cpsat.search import Question, Search
 from solvers.cpsat.stage_plans import Stages

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from formulation.ceiling import ceiling_ns
 from formulation.groups import line
 from formulation.layers import Split
 from formulation.memory_tables import MemoryTables, memory_tables
@@ -82,17 +83,6 @@ def floors(tables: Tables) -> Floors:
         offer=offer,
         unit_ns=unit_ns,
         memory=_memory_floors(tables) if tables.instance.constraints.memory else None,
-    )
-
-
-def ceiling_ns(tables: Tables) -> int:
-    """Return a time that no bottleneck exceeds: everything at its dearest, one after another."""
-    real = np.where(tables.inside < FORBIDDEN, tables.inside, 0)
-    return int(
-        tables.compute.max(axis=0).sum()
-        + real.max(axis=(0, 2)).sum()
-        + tables.between.max(axis=(0, 2, 3)).sum()
-        + (tables.activation + tables.gradient).max(axis=0, initial=0).sum()
     )
 
 

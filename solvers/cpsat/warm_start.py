@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from formulation.ceiling import ceiling_ns
 from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
@@ -14,7 +15,7 @@ from formulation.outcome import Limits
 from formulation.plan import Plan, Span, Stage
 from formulation.tables import Tables, all_tables
 from solvers import line_dp
-from solvers.cpsat.bounds import ceiling_ns, lower_bound_ns
+from solvers.cpsat.bounds import lower_bound_ns
 from solvers.cpsat.stage_plans import Stages
 from solvers.cpsat.stages import applies
 from solvers.cpsat.start import first_plan

@@ -11,6 +11,7 @@ import contextlib
 import time
 from dataclasses import dataclass, field, replace
 
+from formulation.ceiling import ceiling
 from formulation.deadline import StoppedError
 from formulation.evaluate import evaluate
 from formulation.instance import Instance
@@ -19,7 +20,6 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proo
 from formulation.plan import Plan
 from formulation.tables import FORBIDDEN, Tables, all_tables
 from formulation.violation import told
-from solvers.cpsat.bounds import ceiling
 from solvers.cpsat.stage_limits import StageLimits
 from solvers.cpsat.start import first_plan
 from solvers.hybrid import StageTimes, stage_times

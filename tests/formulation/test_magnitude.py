@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
+from formulation.ceiling import ceiling
 from formulation.evaluate import evaluate
 from formulation.groups import possible_groups
 from formulation.instance import Instance, build_instance
@@ -16,7 +17,6 @@ from formulation.memory_tables import memory_tables
 from formulation.options import Constraints, CostModel, Goal, GoalLimit, Schedule, Training
 from formulation.tables import build_tables
 from solvers.brute_force import plans
-from solvers.cpsat.bounds import ceiling
 from solvers.slacks import enough_bytes
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances

@@ -48,8 +48,9 @@ VOCABULARY = tuple(
             "groups",
             "instance",
             "layers",
+            "magnitude",
         ),
-        *("modes", "options", "outcome", "plan", "units", "violation"),
+        *("modes", "options", "outcome", "plan", "schedules.steady", "units", "violation"),
     )
 )
 """Modules of the formulation that say what a problem is, and its rules; all read them, through the evaluator."""
