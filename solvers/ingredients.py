@@ -109,12 +109,12 @@ def _method(*rests_on: Ingredient, proposed_by: tuple[Ingredient, ...] = ()) -> 
 I = Ingredient  # noqa: E741 (the table is read by its columns)
 _TABLES = (I.GROUPS, I.COST_TABLES)
 _STAGES = (I.STATES, I.ALIKE, I.MEMORY_TABLES, I.STAGE_TIMES, I.STAGE_LIMITS, I.STAGE_FORMS, I.STATE_REACH)
-_MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.MODEL)
+_MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.SUMS, I.MODEL)
 
 METHODS: dict[str, Method] = {
-    "cpsat": _method(*_MODEL, I.SUMS, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
+    "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
     "cpsat_stages": _method(
-        *(*_MODEL, I.SUMS, I.CPSAT, *_STAGES, I.LINE_REACH, I.WHOLE_STAGES),
+        *(*_MODEL, I.CPSAT, *_STAGES, I.LINE_REACH, I.WHOLE_STAGES),
         proposed_by=(I.FIRST_PLAN, I.WARM_START, I.LINE_PROGRAMME),
     ),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.LINE_PROGRAMME),
