@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import networkx as nx
 
+    from commands.simulation.simulated import Simulated
     from formulation.evaluate import Evaluation
-    from formulation.groups import Group
-    from formulation.instance import Instance
     from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
-    from formulation.plan import Plan, Span, Stage
+    from formulation.problem.groups import Group
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan, Span, Stage
     from formulation.schedules.table import PipelineSchedule
-    from ingest.scenario import Scenario, load_scenario
-    from scenarios.listing import Strategy, init, load_model, load_running_envs, profile_model, trial_run
-    from scenarios.simulated import Simulated
+    from ingest.scenario.load import Scenario, load_scenario
+    from planners.pipepar.listing import Strategy, init, load_model, load_running_envs, profile_model, trial_run
 
 __all__ = [
     "Evaluation",
@@ -57,13 +57,13 @@ __all__ = [
 
 _HOMES = {
     "formulation.evaluate": ("Evaluation",),
-    "formulation.groups": ("Group",),
-    "formulation.instance": ("Instance",),
+    "formulation.problem.groups": ("Group",),
+    "formulation.problem.instance": ("Instance",),
     "formulation.outcome": ("FalseClaimError", "Limits", "Outcome", "Progress", "Proof"),
-    "formulation.plan": ("Plan", "Span", "Stage"),
-    "ingest.scenario": ("Scenario", "load_scenario"),
-    "scenarios.listing": ("init", "load_model", "load_running_envs", "profile_model", "trial_run"),
-    "scenarios.simulated": ("Simulated",),
+    "formulation.problem.plan": ("Plan", "Span", "Stage"),
+    "ingest.scenario.load": ("Scenario", "load_scenario"),
+    "planners.pipepar.listing": ("init", "load_model", "load_running_envs", "profile_model", "trial_run"),
+    "commands.simulation.simulated": ("Simulated",),
 }
 """Where each name that is not defined here comes from."""
 
@@ -93,11 +93,11 @@ def plan(
     is false. Ctrl-C stops the search and raises KeyboardInterrupt; to have the best plan so far instead, stop it
     through ``limits``. Raises FalseClaimError if a check fails, and ValueError for wrong input.
     """
-    from formulation.instance import Instance
+    from commands.terminal.interrupt import run_stoppable
     from formulation.outcome import Limits
-    from ingest.scenario import load_scenario
-    from scenarios.interrupt import run_stoppable
-    from scenarios.running import MAIN_SOLVER, solve_or_ask_another
+    from formulation.problem.instance import Instance
+    from ingest.scenario.load import load_scenario
+    from solvers.crosscheck.checked_solve import MAIN_SOLVER, solve_or_ask_another
 
     began_s = time.monotonic()
     if isinstance(problem, Instance):
@@ -126,7 +126,7 @@ _best = plan
 def evaluate(instance: Instance, plan: Plan | str | Path) -> Evaluation:
     """Price any plan, or plan file, and list the rules that it breaks. Raises ValueError for a wrong plan file."""
     from formulation.evaluate import evaluate as price
-    from ingest.plan_file import read_plan
+    from ingest.plans.plan_file import read_plan
 
     return price(instance, read_plan(plan, instance) if isinstance(plan, str | Path) else plan)
 
@@ -150,10 +150,10 @@ def simulate(
     """
     import networkx as nx
 
-    from formulation.instance import Instance
-    from ingest.scenario import Scenario, load_scenario
-    from scenarios.listing import simulate as run_strategy
-    from scenarios.simulated import simulate_plan
+    from commands.simulation.simulated import simulate_plan
+    from formulation.problem.instance import Instance
+    from ingest.scenario.load import Scenario, load_scenario
+    from planners.pipepar.listing import simulate as run_strategy
 
     if strategy is not None or isinstance(plan, nx.DiGraph):
         if not (isinstance(problem, Scenario) and isinstance(plan, nx.DiGraph) and strategy is not None):

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import print_rows
-from formulation.instance import Instance
 from formulation.outcome import Limits, Outcome
-from ingest.scenario import load_scenario
-from scenarios.running import solve_and_cross_check
-from solvers.explain import explain
+from formulation.problem.instance import Instance
+from ingest.scenario.load import load_scenario
+from solvers.crosscheck.checked_solve import solve_and_cross_check
+from solvers.explain.explain import explain
 
 ROOT = Path(__file__).parents[1]
 GPT3 = "benchmarks/instances/gpt3.yaml"

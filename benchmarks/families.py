@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from formulation.demands import with_constraints, with_servers
-from formulation.instance import Instance
-from formulation.options import Constraints, FormLimit, Goal, GoalLimit, Pin, Placement, Recompute
 from formulation.outcome import Limits
-from ingest.scenario import load_scenario
-from scenarios.running import solve_checked
+from formulation.problem.demands import with_constraints, with_servers
+from formulation.problem.instance import Instance
+from formulation.problem.options import Constraints, FormLimit, Goal, GoalLimit, Pin, Placement, Recompute
+from ingest.scenario.load import load_scenario
+from solvers.crosscheck.checked_solve import solve_checked
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "pipepar" / "resnet50.yaml"
 FAST = (

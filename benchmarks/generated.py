@@ -27,12 +27,12 @@ from dataclasses import dataclass, field, replace
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from benchmarks.table import print_rows
-from formulation.certificate import certifiable, verify
-from formulation.instance import Instance
+from formulation.certificates.check import certifiable, verify
 from formulation.outcome import Limits, Outcome, Proof, checked
+from formulation.problem.instance import Instance
 from solvers.catalogue import find_solver
-from solvers.in_order import solve_in_order
-from solvers.labels import certify
+from solvers.certify import certify
+from solvers.search.goals import solve_in_order
 from tests.enumerator import Truth, truth
 from tests.problems import problems
 

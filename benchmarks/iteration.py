@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.proofs import FAST, SCENARIOS, Row
 from benchmarks.table import print_rows
 from formulation.outcome import Limits, Outcome, checked
-from ingest.scenario import load_scenario
-from solvers.paced.solver import solve
+from ingest.scenario.load import load_scenario
+from solvers.dynamic.step_time.solver import solve
 
 STEP = (
     "objective=iteration_time",

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from formulation.outcome import Proof, checked
-from ingest.scenario import load_scenario
-from solvers import line_dp
-from solvers.cpsat import layered, staged
+from ingest.scenario.load import load_scenario
+from solvers.cpsat import solver as layered
+from solvers.cpsat.whole_stages import solver as staged
+from solvers.dynamic.line import solver as line_dp
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios" / "pipepar"
 MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from formulation.costs.tables import Tables, build_tables, line_groups
 from formulation.outcome import Limits
-from formulation.tables import Tables, build_tables, line_groups
-from ingest.scenario import load_scenario
-from solvers import line_dp
-from solvers.cpsat.engine import make_solver
+from ingest.scenario.load import load_scenario
+from solvers.cpsat.base.engine import make_solver
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
+from solvers.dynamic.line import solver as line_dp
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "pipepar" / "resnet152.yaml"
 FAST = ("cluster.servers[0].link.bandwidth=300 GB/s", "cluster.between_servers.bandwidth=12.5 GB/s")

@@ -20,13 +20,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.table import print_rows
-from formulation.certificate import certifiable, verify
-from formulation.instance import Instance
+from formulation.certificates.check import certifiable, verify
 from formulation.outcome import Limits, Outcome, checked
-from ingest.certificate_file import write_certificate
-from ingest.scenario import load_scenario
+from formulation.problem.instance import Instance
+from ingest.plans.certificate_file import write_certificate
+from ingest.scenario.load import load_scenario
 from solvers.catalogue import find_solver
-from solvers.labels import certify
+from solvers.certify import certify
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 FAST = ("cluster.servers[0].link.bandwidth=300 GB/s", "cluster.between_servers.bandwidth=12.5 GB/s")

@@ -29,20 +29,22 @@ import networkx as nx
 from ortools.sat.python import cp_model
 
 from benchmarks import scaling_picture
-from formulation.cluster import DeviceClass, Server, cluster_graph
-from formulation.instance import Instance, build_instance
-from formulation.layers import layer_graph, layers_of
-from formulation.options import CostModel, Training
+from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.tables import all_tables
-from formulation.units import Link
-from ingest.scenario import load_scenario
-from solvers import brute_force, line_dp
-from solvers.cpsat import layered, staged
-from solvers.cpsat.engine import make_solver
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import layer_graph, layers_of
+from formulation.problem.options import CostModel, Training
+from formulation.problem.units import Link
+from ingest.scenario.load import load_scenario
+from solvers import exhaustive as brute_force
+from solvers.cpsat import solver as layered
+from solvers.cpsat.base.engine import make_solver
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
-from solvers.double_check import highs
+from solvers.cpsat.whole_stages import solver as staged
+from solvers.crosscheck import highs
+from solvers.dynamic.line import solver as line_dp
 from solvers.search.background import THREAD_NAME
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "pipepar" / "resnet152.yaml"

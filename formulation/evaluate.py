@@ -1,18 +1,18 @@
 """The price of any plan, recomputed from the instance alone: no solver, no table, no cleverness.
 
-``evaluate`` is what makes a solver's claim checkable: it re-derives every time from ``formulation.times`` layer
-by layer (``formulation.prices``), and is compared with ``==`` to what the solver said.
+``evaluate`` is what makes a solver's claim checkable: it re-derives every time from ``formulation.costs.times``
+layer by layer (``formulation.costs.prices``), and is compared with ``==`` to what the solver said.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.goals import goal_value
-from formulation.instance import Instance
-from formulation.plan import Plan
-from formulation.prices import StageCost, stage_costs
-from formulation.rules import RULES, Violation, structure_violations
+from formulation.constraints.rules import RULES, Violation, structure_violations
+from formulation.costs.goals import goal_value
+from formulation.costs.prices import StageCost, stage_costs
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
 
 __all__ = ["Evaluation", "StageCost", "evaluate"]
 

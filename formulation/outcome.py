@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from formulation.amounts import goal_amount
-from formulation.deadline import Deadline
 from formulation.evaluate import Evaluation, evaluate
-from formulation.instance import Instance
-from formulation.options import Goal
-from formulation.plan import Plan
-from formulation.violation import Violation, told
+from formulation.limits.deadline import Deadline
+from formulation.problem.amounts import goal_amount
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal
+from formulation.problem.plan import Plan
+from formulation.problem.violation import Violation, told
 
 
 class Proof(enum.StrEnum):
@@ -68,8 +68,8 @@ class GoalClaim:
 class Outcome:
     """A solver's claim: a plan, its objective, a proven lower limit of all objectives, and the proof's strength.
 
-    The objective is the value of the first of the ``goals`` (``formulation.goals``), ``further`` what is claimed
-    of the others: OPTIMAL means that every one is proved. ``bound`` is None where a solver proves nothing;
+    The objective is the value of the first of the ``goals`` (``formulation.costs.goals``), ``further`` what is
+    claimed of the others: OPTIMAL means that every one is proved. ``bound`` is None where a solver proves nothing;
     ``notes`` say in words what a reader should know (for example which second method agreed). ``blind_to`` names
     rules that the solver cannot see: its plan may break them, and its bound, that of a relaxation, still holds.
     ``goals`` are those of the instance from :func:`checked` on.

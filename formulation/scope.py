@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.amounts import goal_amount, plural
-from formulation.demands import possible_cuts
-from formulation.instance import Instance
-from formulation.layers import FORMS, Split
-from formulation.options import GoalLimit, Placement, Recompute, Schedule
+from formulation.problem.amounts import goal_amount, plural
+from formulation.problem.demands import possible_cuts
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FORMS, Split
+from formulation.problem.options import GoalLimit, Placement, Recompute, Schedule
 
 SCHEDULES = {
     Schedule.NAIVE: "one micro-batch at a time",

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from formulation.goals import UNITS
-from formulation.instance import Instance
-from formulation.options import Combine, Goal
+from formulation.costs.goals import UNITS
 from formulation.outcome import GoalClaim, Outcome
+from formulation.problem.instance import Instance
+from formulation.problem.options import Combine, Goal
 from formulation.scope import scope_of, scope_parts
 
 MEANINGS = {

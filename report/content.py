@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from formulation import times
-from formulation.goals import UNITS
-from formulation.groups import group_kind
-from formulation.modes import mode_fields
+from formulation.costs import times
+from formulation.costs.goals import UNITS
+from formulation.costs.prices import price_fields
 from formulation.outcome import GoalClaim, Outcome
-from formulation.prices import price_fields
+from formulation.problem.groups import group_kind
+from formulation.problem.modes import mode_fields
+from formulation.problem.violation import told
 from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
-from formulation.violation import told
 from report.accounting import spent_of
 from report.claims import claims_to_list, meaning_of, scope_to_dict
 from report.curve import curve_of

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.goals import goal_value
-from formulation.options import Combine, Goal, Schedule
+from formulation.costs.goals import goal_value
+from formulation.problem.options import Combine, Goal, Schedule
 from formulation.timeline import closed_forms
 from formulation.timeline.durations import Transfers
 from formulation.timeline.measures import bubble_of_total, period_ns

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from formulation.groups import Group
-from formulation.instance import Instance
-from formulation.memory import capacity_bytes
-from formulation.modes import in_words
-from formulation.plan import Plan
-from formulation.rules import RULES
+from formulation.constraints.rules import RULES
+from formulation.costs.memory import capacity_bytes
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
+from formulation.problem.modes import in_words
+from formulation.problem.plan import Plan
+from formulation.problem.violation import Violation
 from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.timeline.footprint import Footprint, memory_over_time
 from formulation.timeline.timeline import Timeline
-from formulation.violation import Violation
 
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero_bubble_h1"
 """Names of the schedules that the planner does not know, but theory does."""

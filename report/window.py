@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formulation.actions import BACKWARD, FORWARD, INPUT_GRADIENT
+from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT
 from formulation.schedules.dependencies import NONE, positions
 from formulation.schedules.table import Integers
 from formulation.timeline.critical import critical_chain

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from formulation.demand_rules import own_rule_name
-from formulation.instance import Instance
-from formulation.options import Placement, Recompute
+from formulation.constraints.demand_rules import own_rule_name
+from formulation.problem.instance import Instance
+from formulation.problem.options import Placement, Recompute
 
 
 def unseen(instance: Instance, *rules: str) -> tuple[str, ...]:

@@ -13,82 +13,129 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-C, S, P, D = "solvers.cpsat", "solvers.states", "solvers.paced", "solvers.double_check"
-
 
 class Ingredient(enum.Enum):
     """Code that an answer can rest on: in words, its modules, and whether it is common ground."""
 
-    EVALUATOR = ("the evaluator", ("formulation.evaluate", "formulation.prices", "formulation.rules"), True)
-    FORMULAS = (
-        "the formulas of shares, times and memory",
-        ("formulation.shares", "formulation.times", "formulation.forms", "formulation.memory"),
+    EVALUATOR = (
+        "the evaluator",
+        ("formulation.evaluate", "formulation.costs.prices", "formulation.constraints.rules"),
         True,
     )
-    GROUPS = ("possible groups", ("formulation.groups:possible_groups", "formulation.modes:modes"), True)
+    FORMULAS = (
+        "the formulas of shares, times and memory",
+        (
+            "formulation.problem.shares",
+            "formulation.costs.times",
+            "formulation.costs.forms",
+            "formulation.costs.memory",
+        ),
+        True,
+    )
+    GROUPS = (
+        "possible groups",
+        ("formulation.problem.groups:possible_groups", "formulation.problem.modes:modes"),
+        True,
+    )
     ALIKE = (
         "alike servers",
-        tuple(f"formulation.certificate_states:{name}" for name in ("alike_servers", "_same", "_kinds_stay")),
+        tuple(f"formulation.certificates.states:{name}" for name in ("alike_servers", "_same", "_kinds_stay")),
         True,
     )
     STATES = (
         "states of devices",
         tuple(
-            f"formulation.certificate_states:{name}"
+            f"formulation.certificates.states:{name}"
             for name in ("suffixes", "LineSuffixes", "FreeSuffixes", "Place", "Step", "_stands_for")
         ),
         True,
     )
-    SUMS = ("sums over layers and devices", ("formulation.lower_bound", "formulation.ceiling"), True)
-    COST_TABLES = ("cost tables", ("formulation.tables",), True)
-    MEMORY_TABLES = ("memory tables", ("formulation.memory_tables",), True)
-    ENUMERATION = ("the enumeration of all plans", ("solvers.brute_force",))
+    SUMS = ("sums over layers and devices", ("formulation.costs.lower_bound", "formulation.costs.ceiling"), True)
+    COST_TABLES = ("cost tables", ("formulation.costs.tables",), True)
+    MEMORY_TABLES = ("memory tables", ("formulation.costs.memory_tables",), True)
+    ENUMERATION = ("the enumeration of all plans", ("solvers.exhaustive",))
     CHECKER = (
         "the checker of certificates",
         (
-            "formulation.certificate",
-            "formulation.certificate_labels",
-            "formulation.certificate_stages",
-            "formulation.certificate_forms",
-            "formulation.least",
+            "formulation.certificates.check",
+            "formulation.certificates.labels",
+            "formulation.certificates.stages",
+            "formulation.certificates.forms",
+            "formulation.costs.least",
         ),
     )
-    FIRST_PLAN = ("simple first plans", (f"{C}.start",))
-    STAGE_TIMES = ("stage tables over forms", ("solvers.hybrid", "solvers.viterbi"))
-    STAGE_LIMITS = ("how far stages reach", (f"{C}.stage_limits",))
-    STAGE_FORMS = ("forms within memory", ("solvers.thrifty", f"{S}.stage_table"))
-    RUNS = ("runs of layers", ("solvers.coarse", f"{S}.coarse_table"))
-    LINE_PROGRAMME = ("the programme over the line", ("solvers.line_dp", "solvers.blind"))
-    LINE_REACH = ("reachability on the line", ("solvers.line_threshold",))
+    FIRST_PLAN = ("simple first plans", ("solvers.search.first_plan",))
+    STAGE_TIMES = (
+        "stage tables over forms",
+        ("solvers.dynamic.tables.stage_times", "solvers.dynamic.tables.best_forms"),
+    )
+    STAGE_LIMITS = ("how far stages reach", ("solvers.dynamic.tables.stage_limits",))
+    STAGE_FORMS = (
+        "forms within memory",
+        ("solvers.dynamic.tables.forms_under_memory", "solvers.dynamic.tables.stage_table"),
+    )
+    RUNS = ("runs of layers", ("solvers.dynamic.tables.coarse", "solvers.dynamic.tables.coarse_table"))
+    LINE_PROGRAMME = ("the programme over the line", ("solvers.dynamic.line.solver", "solvers.blind"))
+    LINE_REACH = ("reachability on the line", ("solvers.dynamic.line.threshold",))
     STATE_REACH = (
         "reachability of device states",
-        (f"{S}.reach", f"{S}.states", f"{S}.paths", f"{S}.solver", f"{S}.starts"),
+        (
+            "solvers.dynamic.states.reach",
+            "solvers.dynamic.states.states",
+            "solvers.dynamic.states.paths",
+            "solvers.dynamic.states.solver",
+            "solvers.dynamic.states.starts",
+        ),
     )
     INTERVALS = (
         "the search over bottlenecks",
-        tuple(
-            f"{P}.{name}"
-            for name in (
-                *("blocks", "intervals", "latency", "network", "plans", "proposals", "refining", "sequence"),
-                *("solver", "stages", "steps", "windows"),
-            )
+        (
+            "solvers.dynamic.step_time.blocks",
+            "solvers.dynamic.step_time.intervals",
+            "solvers.dynamic.step_time.latency",
+            "solvers.dynamic.step_time.network",
+            "solvers.dynamic.step_time.plans",
+            "solvers.dynamic.step_time.proposals",
+            "solvers.dynamic.step_time.refining",
+            "solvers.dynamic.step_time.sequence",
+            "solvers.dynamic.step_time.solver",
+            "solvers.dynamic.step_time.stages",
+            "solvers.dynamic.step_time.steps",
+            "solvers.dynamic.step_time.windows",
         ),
     )
     MODEL = (
         "the declarative model",
-        tuple(
-            f"{C}.{name}"
-            for name in (
-                *("bounds", "clocks", "communication", "conditional", "demands", "families", "iteration"),
-                *("judged", "layered", "memory", "model", "placing", "reading", "valid", "variables"),
-            )
+        (
+            "solvers.cpsat.bounds",
+            "solvers.cpsat.constraints.clocks",
+            "solvers.cpsat.constraints.communication",
+            "solvers.cpsat.base.conditional",
+            "solvers.cpsat.constraints.demands",
+            "solvers.cpsat.base.families",
+            "solvers.cpsat.constraints.iteration",
+            "solvers.cpsat.constraints.judged",
+            "solvers.cpsat.solver",
+            "solvers.cpsat.constraints.memory",
+            "solvers.cpsat.model",
+            "solvers.cpsat.constraints.placing",
+            "solvers.cpsat.base.reading",
+            "solvers.cpsat.valid",
+            "solvers.cpsat.base.variables",
         ),
     )
-    WHOLE_STAGES = ("the model of whole stages", (f"{C}.stages", f"{C}.stage_plans", f"{C}.staged"))
-    WARM_START = ("first plans of dynamic programmes", (f"{C}.warm_start",))
-    CPSAT = ("CP-SAT", (f"{C}.engine", f"{C}.search"))
-    HIGHS = ("HiGHS", (f"{D}.highs", f"{D}.milp"))
-    LABELS = ("the maker of labels", ("solvers.labels",))
+    WHOLE_STAGES = (
+        "the model of whole stages",
+        (
+            "solvers.cpsat.whole_stages.stages",
+            "solvers.cpsat.whole_stages.stage_plans",
+            "solvers.cpsat.whole_stages.solver",
+        ),
+    )
+    WARM_START = ("first plans of dynamic programmes", ("solvers.cpsat.whole_stages.warm_start",))
+    CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
+    HIGHS = ("HiGHS", ("solvers.crosscheck.highs", "solvers.crosscheck.milp"))
+    LABELS = ("the maker of labels", ("solvers.certify",))
 
     def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
         self.words, self.code, self.ground = words, code, ground
@@ -128,7 +175,7 @@ METHODS: dict[str, Method] = {
         *(I.GROUPS, I.ALIKE, I.STATES, I.CHECKER), proposed_by=(I.COST_TABLES, *_STAGES, I.LABELS)
     ),
 }
-"""Every exact method and every route of ``solvers.double_check.routes``, by name."""
+"""Every exact method and every route of ``solvers.crosscheck.routes``, by name."""
 
 
 def shared(one: str, other: str) -> tuple[Ingredient, ...] | None:

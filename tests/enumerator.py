@@ -2,7 +2,7 @@
 
 It knows what a plan is (stages of layers in order, numbers of devices of every server, replicas, recomputation,
 forms) and leaves every rule on it to the evaluator. Unlike the solvers it asks nobody which groups are possible,
-takes no two servers for alike, and prices whole plans only. ``solvers.brute_force`` is one of those that are
+takes no two servers for alike, and prices whole plans only. ``solvers.exhaustive`` is one of those that are
 compared with it.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from formulation.evaluate import evaluate
-from formulation.groups import Group
-from formulation.instance import Instance
-from formulation.layers import Split
-from formulation.modes import Mode
-from formulation.options import Placement, Recompute
-from formulation.plan import Plan, Span, Stage
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
+from formulation.problem.modes import Mode
+from formulation.problem.options import Placement, Recompute
+from formulation.problem.plan import Plan, Span, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import networkx as nx
 
-from formulation.cluster import ClusterGraph, DeviceClass, Server, Wiring, cluster_graph
-from formulation.instance import Instance, build_instance
-from formulation.layers import FORMS, Layer, LayerGraph, Measured, Split, layer_graph
-from formulation.options import CostModel, Training
-from formulation.units import Link
+from formulation.problem.cluster import ClusterGraph, DeviceClass, Server, Wiring, cluster_graph
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import FORMS, Layer, LayerGraph, Measured, Split, layer_graph
+from formulation.problem.options import CostModel, Training
+from formulation.problem.units import Link
 
 GIGA = 1_000_000_000
 UNIT = DeviceClass("unit", 1 << 40, GIGA)

@@ -11,12 +11,12 @@ from fractions import Fraction
 import networkx as nx
 from hypothesis import strategies as st
 
-from formulation.cluster import DeviceClass, Server, cluster_graph
-from formulation.groups import Group
-from formulation.instance import Instance, build_instance
-from formulation.layers import FORMS, Layer, Split, layer_graph
-from formulation.modes import Mode
-from formulation.options import (
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import FORMS, Layer, Split, layer_graph
+from formulation.problem.modes import Mode
+from formulation.problem.options import (
     AllReduce,
     Boundary,
     BoundaryCharge,
@@ -28,7 +28,7 @@ from formulation.options import (
     Synchronisation,
     Training,
 )
-from formulation.units import Link
+from formulation.problem.units import Link
 
 CLASSES = (
     DeviceClass("slow", 6_000_000, 500_000_000),

@@ -13,16 +13,16 @@ import networkx as nx
 from hypothesis import assume, reject
 from hypothesis import strategies as st
 
-from formulation.cluster import cluster_graph, servers_of
-from formulation.goals import goal_value
-from formulation.instance import Instance, build_instance
-from formulation.layers import Measured
-from formulation.options import BoundaryCharge, Combine, Constraints, Goal, GoalLimit, Recompute, Schedule
-from formulation.prices import stage_costs
+from formulation.costs.goals import goal_value
+from formulation.costs.prices import stage_costs
+from formulation.problem.cluster import cluster_graph, servers_of
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import Measured
+from formulation.problem.options import BoundaryCharge, Combine, Constraints, Goal, GoalLimit, Recompute, Schedule
 from tests.enumerator import every_plan, more_plans_than
 from tests.generators import cluster_graphs, cost_models, layer_graphs, trainings
-from tests.solvers.demanded import constraints as demands
-from tests.solvers.test_states import clusters as alike_clusters
+from tests.solvers.cpsat.demanded import constraints as demands
+from tests.solvers.dynamic.test_states import clusters as alike_clusters
 
 MOST_PLANS = 250
 MEMORY_BYTES = (30_000, 100_000, 400_000, 1_600_000, 1 << 30)

@@ -1,48 +1,59 @@
-"""The house, held to its plan: who may import whom, where torch may be named, and how long code may be.
+"""The house, held to its plan: who may import whom, no circles, where torch may be named, how long things may be.
 
-The table is that of the design: formulation stands alone, ingest and solvers stand on it and not on each other,
-and scenarios and pipecut.py put everything together.
+Formulation stands alone; solvers, ingest, exchange and report stand on it; planners, the published literature, on
+all of these; the command line and pipecut.py put everything together.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = frozenset({"formulation", "ingest", "solvers", "scenarios", "report", "runtime", "pipecut"})
-EVERYTHING = OURS | {
-    "jinja2",
-    "networkx",
-    "numpy",
-    "ortools",
-    "pydantic",
-    "pydantic_core",
-    "rich",
-    "yaml",
-    "torch",
-}
-MAY_IMPORT = {
+OURS = frozenset(
+    {
+        "commands",
+        "exchange",
+        "execution",
+        "formulation",
+        "ingest",
+        "pipecut",
+        "planners",
+        "report",
+        "solvers",
+    }
+)
+THIRD_PARTY = frozenset(
+    {"networkx", "numpy", "ortools", "pydantic", "pydantic_core", "rich", "yaml", "jinja2", "torch"}
+)
+READERS = {"formulation", "networkx", "numpy", "pydantic", "pydantic_core", "yaml"}
+MAY_IMPORT: dict[str, set[str]] = {
     "formulation": {"formulation", "networkx", "numpy"},
-    "ingest": {"ingest", "formulation", "networkx", "pydantic", "pydantic_core", "yaml", "torch"},
+    "ingest": {"ingest", "torch", *READERS},
+    "exchange": {"exchange", "ingest", *READERS},
     "solvers": {"solvers", "formulation", "networkx", "numpy", "ortools"},
-    "scenarios": EVERYTHING,
-    "pipecut.py": EVERYTHING,
     "report": {"report", "formulation", "jinja2"},
-    "runtime": {"runtime", "formulation", "torch"},
+    "execution": {"execution", "formulation", "ingest", "torch"},
+    "planners": {"planners", "solvers", "ingest", "ortools", *READERS},
+    "commands": {*OURS, *THIRD_PARTY},
+    "pipecut.py": {*OURS, *THIRD_PARTY},
 }
 """For each room: our packages and third-party ones that it may import, beside the standard library."""
+CORE = ("formulation", "ingest", "exchange", "solvers", "report", "execution")
+"""What a user needs to plan, prove, evaluate and simulate: it does not import the literature."""
 MODEL_ZOO = "ingest/models/"
 """Models written in torch: a user's module in all but name, imported only to be traced. Torch may be on top."""
-MAY_PRINT = ("scenarios", "pipecut.py")
+MAY_PRINT = ("commands", "pipecut.py")
 SILENT = ("print", "input", "breakpoint")
 MOST_LINES = 250
 MOST_LINES_OF_A_FUNCTION = 40
+MOST_FILES = 15
 
 
 class Finding(NamedTuple):
@@ -59,6 +70,10 @@ def modules() -> list[Path]:
     return [*found, ROOT / "pipecut.py"]
 
 
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
 def check(source: str, path: str) -> list[Finding]:
     """Return everything in a module that breaks a rule; ``path`` is relative to the repository."""
     tree = ast.parse(source)
@@ -68,7 +83,7 @@ def check(source: str, path: str) -> list[Finding]:
         if isinstance(node, ast.Assert):
             findings.append(Finding("assert", node.lineno, "no assert outside tests"))
         if isinstance(node, ast.Call) and room not in MAY_PRINT and _prints(node.func):
-            findings.append(Finding("print", node.lineno, f"{ast.unparse(node.func)} below scenarios"))
+            findings.append(Finding("print", node.lineno, f"{ast.unparse(node.func)} below the command line"))
     return findings
 
 
@@ -130,16 +145,78 @@ def _function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[st
     return sum(1 for number in inside if lines[number - 1].strip())
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def imports_among(sources: dict[str, str]) -> nx.DiGraph:
+    """Return who imports whom at run time, by path: also inside functions, but not for type checkers only."""
+    by_name = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in sources}
+    graph = nx.DiGraph()
+    for path, source in sources.items():
+        graph.add_node(path)
+        for name in _targets(ast.parse(source)):
+            if name in by_name:
+                graph.add_edge(path, by_name[name])
+    return graph
+
+
+def _targets(tree: ast.Module) -> Iterator[str]:
+    for_types = {id(inner) for node in ast.walk(tree) if _only_for_types(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def circles(graph: nx.DiGraph) -> list[list[str]]:
+    """Return the sets of modules, and of folders, that import one another in a circle."""
+    folders = nx.DiGraph()
+    for one, other in graph.edges:
+        if (first := one.rpartition("/")[0]) != (second := other.rpartition("/")[0]):
+            folders.add_edge(first, second)
+    both = (*nx.strongly_connected_components(graph), *nx.strongly_connected_components(folders))
+    return [sorted(component) for component in both if len(component) > 1]
+
+
+def crowded(paths: Iterable[str]) -> dict[str, int]:
+    """Return the folders that hold more Python files than a room should."""
+    count: dict[str, int] = {}
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        count[folder] = count.get(folder, 0) + (not path.endswith("__init__.py"))
+    return {folder: files for folder, files in count.items() if files > MOST_FILES}
+
+
+@pytest.mark.parametrize("path", modules(), ids=relative)
 def test_the_house_is_in_order(path: Path) -> None:
-    relative = path.relative_to(ROOT).as_posix()
-    findings = check(path.read_text(encoding="utf-8"), relative)
-    assert not findings, "\n".join(f"{relative}:{found.line}: {found.detail}" for found in findings)
+    findings = check(path.read_text(encoding="utf-8"), relative(path))
+    assert not findings, "\n".join(f"{relative(path)}:{found.line}: {found.detail}" for found in findings)
+
+
+def test_no_circle_leads_through_modules_or_folders() -> None:
+    sources = {relative(path): path.read_text(encoding="utf-8") for path in modules()}
+    assert circles(imports_among(sources)) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    tests = (relative(path) for path in (ROOT / "tests").rglob("*.py"))
+    assert crowded([*map(relative, modules()), *tests]) == {}
+
+
+def test_the_core_does_not_import_the_literature() -> None:
+    for room in CORE:
+        assert "planners" not in MAY_IMPORT[room] and "commands" not in MAY_IMPORT[room]
 
 
 def test_every_room_is_in_the_table() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert packages <= set(MAY_IMPORT)
+    assert packages - {"scenarios"} <= set(MAY_IMPORT)
+
+
+def test_scenarios_holds_files_only() -> None:
+    code = [path for path in (ROOT / "scenarios").rglob("*.py") if path.name != "__init__.py"]
+    assert code == []
 
 
 def test_there_is_no_package_of_tests() -> None:
@@ -149,19 +226,21 @@ def test_there_is_no_package_of_tests() -> None:
 @pytest.mark.parametrize(
     ("path", "source", "rule"),
     [
-        ("formulation/x.py", "from solvers import line_dp", "import"),
+        ("formulation/x.py", "from solvers.dynamic.line import solver", "import"),
         ("formulation/x.py", "def f():\n    import ortools.sat.python.cp_model", "import"),
         ("formulation/x.py", "import pydantic", "import"),
-        ("ingest/x.py", "from solvers.line_dp import solve", "import"),
+        ("ingest/x.py", "from solvers.dynamic.line.solver import solve", "import"),
         ("ingest/x.py", "import requests", "import"),
-        ("solvers/x.py", "from ingest.scenario import Scenario", "import"),
+        ("solvers/x.py", "from ingest.scenario.load import Scenario", "import"),
+        ("solvers/x.py", "from planners.pipepar.planner import solve", "import"),
         ("solvers/x.py", "import torch", "import"),
         ("solvers/x.py", "from . import flat", "import"),
-        ("report/x.py", "import scenarios", "import"),
+        ("report/x.py", "import commands", "import"),
+        ("planners/x.py", "import commands", "import"),
         ("ingest/x.py", "import torch", "lazy"),
         ("ingest/x.py", "class A:\n    from torch import nn", "lazy"),
         ("ingest/x.py", "try:\n    import torch\nexcept ImportError:\n    pass", "lazy"),
-        ("scenarios/x.py", "if True:\n    import torch", "lazy"),
+        ("commands/x.py", "if True:\n    import torch", "lazy"),
         ("pipecut.py", "assert True", "assert"),
         ("solvers/x.py", "print('x')", "print"),
         ("ingest/x.py", "import sys\nsys.stderr.write('x')", "print"),
@@ -179,11 +258,28 @@ def test_a_violation_is_caught(path: str, source: str, rule: str) -> None:
         ("ingest/x.py", "def f():\n    import torch"),
         ("ingest/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("ingest/models/x.py", "from torch import nn"),
-        ("solvers/x.py", "import os\nfrom ortools.sat.python import cp_model\nimport formulation.plan"),
-        ("scenarios/x.py", "print('x')"),
+        ("solvers/x.py", "import os\nfrom ortools.sat.python import cp_model\nimport formulation.problem.plan"),
+        ("commands/x.py", "print('x')"),
         ("solvers/x.py", "x = 1\n\n" * 250),
         ("solvers/x.py", 'def f():\n    """' + "text\n    " * 60 + '"""\n' + "    x = 1\n\n" * 39),
     ],
 )
 def test_what_is_allowed_passes(path: str, source: str) -> None:
     assert check(source, path) == []
+
+
+def test_circles_are_caught() -> None:
+    modules_in_a_circle = {"a/x.py": "import a.y", "a/y.py": "def f():\n    from a import x"}
+    assert circles(imports_among(modules_in_a_circle)) == [["a/x.py", "a/y.py"]]
+    folders_in_a_circle = {"a/x.py": "import a.b.y", "a/b/y.py": "import a.z", "a/z.py": ""}
+    assert circles(imports_among(folders_in_a_circle)) == [["a", "a/b"]]
+    for_types = {
+        "a/x.py": "import a.y",
+        "a/y.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a.x",
+    }
+    assert circles(imports_among(for_types)) == []
+
+
+def test_a_crowd_is_caught() -> None:
+    assert crowded([f"a/x{number}.py" for number in range(16)]) == {"a": 16}
+    assert crowded([f"a/x{number}.py" for number in range(15)] + ["a/__init__.py"]) == {}

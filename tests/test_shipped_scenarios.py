@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from formulation.certificate import verify
-from formulation.demands import with_constraints
-from formulation.options import Recompute
+from formulation.certificates.check import verify
 from formulation.outcome import Limits, Proof, checked
-from ingest.scenario import load_scenario
-from solvers import line_dp
-from solvers.cpsat import layered, staged
-from solvers.in_order import solve_in_order
-from solvers.labels import certify
+from formulation.problem.demands import with_constraints
+from formulation.problem.options import Recompute
+from ingest.scenario.load import load_scenario
+from solvers.certify import certify
+from solvers.cpsat import solver as layered
+from solvers.cpsat.whole_stages import solver as staged
+from solvers.dynamic.line import solver as line_dp
+from solvers.search.goals import solve_in_order
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
 GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"

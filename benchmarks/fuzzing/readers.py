@@ -11,30 +11,30 @@ from pathlib import Path
 
 from benchmarks.fuzzing import samples
 from benchmarks.fuzzing.samples import as_json
-from formulation.certificate import CertificateError, verify
-from formulation.cluster import DeviceClass, Server, cluster_graph
-from formulation.constraints import Constraints
+from exchange.layer_lists import read_layer_lists
+from exchange.pipedream_plan import read_pipedream_plan
+from formulation.certificates.check import CertificateError, verify
 from formulation.evaluate import evaluate
-from formulation.instance import Instance, build_instance
-from formulation.options import CostModel, Training
-from formulation.units import Link
-from ingest.certificate_file import CertificateFileError, read_certificate, write_certificate
-from ingest.formats.dnn_partitioning import Transfers, read_dnn_partitioning
-from ingest.formats.errors import FormatError
-from ingest.formats.layer_lists import read_layer_lists
-from ingest.formats.pipedream_plan import read_pipedream_plan
-from ingest.formats.pipedream_profile import measured_layers, read_profile
-from ingest.formats.piper import TimeUnit, piper_problem, read_piper
-from ingest.formats.sailor_plan import read_sailor_plan
-from ingest.formats.sailor_profile import read_links, read_node_links, read_sizes, read_times
-from ingest.graph_file import graph_document, read_graph
-from ingest.model_errors import GraphFileError
-from ingest.plan_file import PlanError, read_plan, write_plan
-from ingest.scenario import ScenarioError, load_scenario
-from ingest.schedule_file import ScheduleFileError, read_schedule
-from ingest.trace_cache import load_trace, store_trace
-from solvers import line_dp
-from solvers.labels import certify
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.options import CostModel, Training
+from formulation.problem.units import Link
+from ingest.errors import GraphFileError
+from ingest.graphs.errors import FormatError
+from ingest.graphs.graph_file import graph_document, read_graph
+from ingest.graphs.pipedream_profile import measured_layers, read_profile
+from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
+from ingest.plans.plan_file import PlanError, read_plan, write_plan
+from ingest.plans.schedule_file import ScheduleFileError, read_schedule
+from ingest.scenario.load import ScenarioError, load_scenario
+from ingest.torch.cache import load_trace, store_trace
+from planners.dnn_partitioning.file import Transfers, read_dnn_partitioning
+from planners.piper.file import TimeUnit, piper_problem, read_piper
+from planners.sailor.plan_file import read_sailor_plan
+from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
+from solvers.certify import certify
+from solvers.dynamic.line import solver as line_dp
 
 Read = Callable[[Path], object]
 

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from formulation.actions import BACKWARD, FORWARD
+from formulation.problem.units import ceil_div
+from formulation.schedules.actions import BACKWARD, FORWARD
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
-from formulation.units import ceil_div
 
 
 def async_one_f_one_b(stages: int, micro_batches: int, replicas: Sequence[int] | None = None) -> PipelineSchedule:

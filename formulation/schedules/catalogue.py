@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from formulation.options import Schedule
+from formulation.problem.options import Schedule
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.naive import naive

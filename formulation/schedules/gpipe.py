@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.actions import BACKWARD, FORWARD
+from formulation.schedules.actions import BACKWARD, FORWARD
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 

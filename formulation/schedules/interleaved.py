@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.actions import BACKWARD, FORWARD
+from formulation.schedules.actions import BACKWARD, FORWARD
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
 

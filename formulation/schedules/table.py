@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.actions import KINDS, Action
+from formulation.schedules.actions import KINDS, Action
 
 Integers = NDArray[np.int64]
 
@@ -41,10 +41,11 @@ class Run:
 class PipelineSchedule:
     """Actions in order of rank, then of execution: action ``i`` is ``(stage[i], kind[i], micro_batch[i])``.
 
-    The row of rank ``r`` is ``offsets[r]:offsets[r + 1]``; ``kind`` holds codes (see ``formulation.actions``).
-    ``stage_ranks[s]`` are the ranks of stage ``s``, one for each replica: micro-batch ``m`` belongs to number
-    ``m mod replicas`` of them. With ``flush`` all micro-batches are one optimiser step; without it the weights
-    change while micro-batches are in flight, and every one of them keeps its own version (PipeDream).
+    The row of rank ``r`` is ``offsets[r]:offsets[r + 1]``; ``kind`` holds codes (see
+    ``formulation.schedules.actions``). ``stage_ranks[s]`` are the ranks of stage ``s``, one for each replica:
+    micro-batch ``m`` belongs to number ``m mod replicas`` of them. With ``flush`` all micro-batches are one
+    optimiser step; without it the weights change while micro-batches are in flight, and every one of them keeps
+    its own version (PipeDream).
     """
 
     name: str

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from formulation.schedules.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 

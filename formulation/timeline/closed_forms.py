@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
 
+from formulation.problem.units import ceil_div
 from formulation.timeline.durations import Durations
-from formulation.units import ceil_div
 
 
 def gpipe_bubble(stages: int, micro_batches: int) -> Fraction:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.actions import FORWARD
+from formulation.schedules.actions import FORWARD
 from formulation.schedules.dependencies import NONE
 from formulation.schedules.table import Integers
 from formulation.timeline.durations import Transfers

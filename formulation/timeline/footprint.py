@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.timeline.timeline import Timeline
 

@@ -1,4 +1,4 @@
-"""A plan's durations and memory, ready for a timeline: the prices of ``formulation.times``, split by pass.
+"""A plan's durations and memory, ready for a timeline: the prices of ``formulation.costs.times``, split by pass.
 
 ``formulation.evaluate`` charges a stage one number for a micro-batch; the timeline needs to know what of it
 belongs to the forward pass, what to the backward pass, and what to the end of a step:
@@ -30,18 +30,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
-from formulation import forms, times
-from formulation.groups import Group, GroupKind, group_kind, link_between
-from formulation.instance import FormEdge, Instance
-from formulation.layers import Split
-from formulation.memory import Keeps, stage_parts
-from formulation.options import BoundaryCharge, Schedule, StageTime, Synchronisation
-from formulation.plan import Plan, Stage
+from formulation.costs import forms, times
+from formulation.costs.memory import Keeps, stage_parts
+from formulation.problem.groups import Group, GroupKind, group_kind, link_between
+from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.layers import Split
+from formulation.problem.options import BoundaryCharge, Schedule, StageTime, Synchronisation
+from formulation.problem.plan import Plan, Stage
+from formulation.problem.units import ceil_fraction
 from formulation.schedules.catalogue import SCHEDULES
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from formulation.timeline.footprint import Footprint
-from formulation.units import ceil_fraction
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from math import lcm
 
 import numpy as np
 
-from formulation.actions import BACKWARD, FORWARD, INPUT_GRADIENT
+from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT
 from formulation.schedules.dependencies import NONE, positions, rank_of_actions
 from formulation.schedules.table import Integers
 from formulation.timeline.durations import Transfers

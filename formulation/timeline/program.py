@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.actions import FORWARD, KINDS
+from formulation.schedules.actions import FORWARD, KINDS
 from formulation.schedules.dependencies import NONE, dependencies, rank_of_actions
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.schedules.validate import DeadlockError, check_complete, check_order, deadlock

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.actions import Action
+from formulation.schedules.actions import Action
 from formulation.schedules.dependencies import NONE
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.durations import Contention, Durations, Execution

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.actions import BACKWARD, KINDS, WEIGHT_GRADIENT
+from formulation.schedules.actions import BACKWARD, KINDS, WEIGHT_GRADIENT
 from formulation.schedules.dependencies import NONE, positions, rank_of_actions
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.timeline.durations import Durations, Execution

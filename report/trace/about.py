@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation import times
-from formulation.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from formulation.costs import times
+from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from formulation.timeline.critical import critical_chain
 from report.simulation import Simulation
 from report.trace.events import quoted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formulation.actions import FORWARD
+from formulation.schedules.actions import FORWARD
 from formulation.schedules.dependencies import NONE
 from formulation.timeline.program import LETTERS
 from formulation.timeline.updates import JOIN, SYNC

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-import formulation.lower_bound
-from formulation.ceiling import ceiling, ceiling_ns
-from formulation.options import Combine, Goal, Schedule
-from formulation.tables import Tables
+import formulation.costs.lower_bound
+from formulation.costs.ceiling import ceiling, ceiling_ns
+from formulation.costs.tables import Tables
+from formulation.problem.options import Combine, Goal, Schedule
 from solvers.cpsat.valid import Floors
 
 
@@ -38,7 +38,7 @@ def stage_threshold_ns(tables: Tables, limits: Mapping[Goal, int]) -> int:
 
 def lower_bound(tables: Tables, limits: Floors) -> int:
     """Return a value that no objective can undercut: the solver-free one, or more where the tables know more."""
-    return max(formulation.lower_bound.lower_bound(tables.instance), _by_tables(tables, limits))
+    return max(formulation.costs.lower_bound.lower_bound(tables.instance), _by_tables(tables, limits))
 
 
 def _by_tables(tables: Tables, limits: Floors) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from formulation.deadline import in_time
-from formulation.tables import Tables
+from formulation.costs.tables import Tables
+from formulation.limits.deadline import in_time
+from solvers.cpsat.base.families import PLAN_FAMILIES, Family
+from solvers.cpsat.base.variables import Variables, make_variables
 from solvers.cpsat.bounds import stage_threshold_ns, thresholds_of
-from solvers.cpsat.clocks import TIME_FAMILIES
-from solvers.cpsat.demands import DEMAND_FAMILIES
-from solvers.cpsat.families import PLAN_FAMILIES, Family
-from solvers.cpsat.judged import JUDGED_FAMILIES
-from solvers.cpsat.memory import MEMORY_FAMILIES
-from solvers.cpsat.variables import Variables, make_variables
+from solvers.cpsat.constraints.clocks import TIME_FAMILIES
+from solvers.cpsat.constraints.demands import DEMAND_FAMILIES
+from solvers.cpsat.constraints.judged import JUDGED_FAMILIES
+from solvers.cpsat.constraints.memory import MEMORY_FAMILIES
 
 FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES + DEMAND_FAMILIES + JUDGED_FAMILIES
 """The families that define a plan and its objective; redundant ones are in ``solvers.cpsat.valid``."""

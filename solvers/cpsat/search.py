@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from ortools.sat.python import cp_model
 
-from formulation.amounts import goal_amount
-from formulation.deadline import StoppedError
+from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
-from formulation.instance import Instance
+from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
-from formulation.plan import Plan
-from formulation.tables import Times
-from formulation.violation import told
-from solvers.cpsat.engine import found, make_solver, run
-from solvers.cpsat.variables import Variables
+from formulation.problem.amounts import goal_amount
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
+from formulation.problem.violation import told
+from solvers.cpsat.base.engine import found, make_solver, run
+from solvers.cpsat.base.variables import Variables
 
 TIDY_WORK = 1.0
 """Deterministic time that CP-SAT may spend on a tidier optimal plan (about seconds)."""

@@ -6,7 +6,7 @@ on no dynamic programme.
 (101) ``staircase``: a slot of kind c that starts at layer i or earlier ends at ``E(c, i)`` at the latest. With the
     threshold fixed, "kind c can hold layers i to j" is a yes/no table, monotone in i and j, hence one clause of
     three literals for each step of the stairs (design note: monotone tables on order-encoded cut points).
-(102) ``area`` and (103) ``alike``: see ``solvers.cpsat.placing``.
+(102) ``area`` and (103) ``alike``: see ``solvers.cpsat.constraints.placing``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.ceiling import ceiling_ns
-from formulation.groups import line
-from formulation.layers import Split
-from formulation.memory_tables import MemoryTables, memory_tables
-from formulation.options import StageTime
-from formulation.tables import FORBIDDEN, Tables, Times
-from solvers.cpsat.families import Family, Posted
-from solvers.cpsat.placing import area, device_prices, post_alike
-from solvers.cpsat.variables import Variables
+from formulation.costs.ceiling import ceiling_ns
+from formulation.costs.memory_tables import MemoryTables, memory_tables
+from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.problem.groups import line
+from formulation.problem.layers import Split
+from formulation.problem.options import StageTime
+from solvers.cpsat.base.families import Family, Posted
+from solvers.cpsat.base.variables import Variables
+from solvers.cpsat.constraints.placing import area, device_prices, post_alike
 
 LARGEST_AREA = 1 << 60
 """Prices times a time: sums of two of them fit CP-SAT, which keeps a bit in reserve."""

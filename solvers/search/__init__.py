@@ -1,1 +1,1 @@
-"""What every search has in common: when it ends, and what is known when it does."""
+"""What every search shares: goals in order, a first plan."""

@@ -1,4 +1,4 @@
-"""A plan that needs no table: what is left to say, with ``formulation.lower_bound``, when time is over at once.
+"""A plan that needs no table: what is left to say, with ``costs.lower_bound``, when time is over at once.
 
 The whole model on one device, on the first servers of the line, and cut into nearly equal work for every server or
 for every device; each in every way in which the devices may work together. What keeps every rule is compared at
@@ -10,16 +10,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from formulation.deadline import NEVER
-from formulation.demands import possible_cuts
+from formulation.costs.forms import forms_on
 from formulation.evaluate import evaluate
-from formulation.forms import forms_on
-from formulation.groups import Group, line_group
-from formulation.instance import Instance
-from formulation.layers import FORMS, Layer, Split
-from formulation.modes import modes
-from formulation.plan import Plan, Span, Stage
-from solvers.fitting import fitting_plans
+from formulation.limits.deadline import NEVER
+from formulation.problem.demands import possible_cuts
+from formulation.problem.groups import Group, line_group
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FORMS, Layer, Split
+from formulation.problem.modes import modes
+from formulation.problem.plan import Plan, Span, Stage
+from solvers.search.fitting import fitting_plans
 
 PATIENCE_S, MOST_PATIENCE_S = 0.15, 0.6
 """After how long no further plan is tried if there is one, and if there is none."""

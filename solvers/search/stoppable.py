@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import wraps
 from typing import ParamSpec
 
-from formulation.deadline import StoppedError
-from formulation.instance import Instance
-from formulation.lower_bound import lower_bound
+from formulation.costs.lower_bound import lower_bound
+from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, Proof
+from formulation.problem.instance import Instance
 from solvers.search.simple import simple_plan
 
 Parameters = ParamSpec("Parameters")
@@ -22,9 +22,9 @@ STOPPED = "stopped early"
 def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]], Solve[Parameters]]:
     """Let a solver, whose first argument is the instance, be stopped in work that is worth nothing unfinished.
 
-    Its answer then is UNKNOWN, with the bound of ``formulation.lower_bound``. One that looks for the ``best`` plan
-    and has none answers with the best simple plan where one keeps every rule. The seconds of its outcome are those
-    from call to answer.
+    Its answer then is UNKNOWN, with the bound of ``formulation.costs.lower_bound``. One that looks for the
+    ``best`` plan and has none answers with the best simple plan where one keeps every rule. The seconds of its
+    outcome are those from call to answer.
     """
 
     def decorate(solve: Solve[Parameters]) -> Solve[Parameters]:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from formulation.evaluate import evaluate
-from formulation.groups import Group
-from formulation.layers import layer_graph
-from formulation.options import Boundary, BoundaryCharge, Combine, CostModel, StageTime
 from formulation.outcome import FalseClaimError, Outcome, Proof, checked
-from formulation.plan import Plan, Span, Stage
-from formulation.units import Link
+from formulation.problem.groups import Group
+from formulation.problem.layers import layer_graph
+from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, StageTime
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.units import Link
 from tests.examples import GIGA, chain, follow, instance_of, join, matrix, mesh
 
 LAYERS = chain(

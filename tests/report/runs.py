@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from formulation.groups import Group
-from formulation.instance import Instance
-from formulation.options import Schedule, Training
-from formulation.plan import Plan, Span, Stage
-from formulation.units import Link
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
+from formulation.problem.options import Schedule, Training
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.units import Link
 from report.content import content_of
 from report.simulation import Simulation, simulate
 from tests.examples import GIGA, PLAIN, chain, instance_of, matrix, mesh

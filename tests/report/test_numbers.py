@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.options import Schedule, Training
-from formulation.schedules.steady import LEAST_MICRO_BATCHES, steps_run
+from commands.terminal import human
+from formulation.problem.options import Schedule, Training
+from formulation.problem.steady import LEAST_MICRO_BATCHES, steps_run
 from report import wording
 from report.accounting import spent_of
 from report.content import content_of
@@ -20,8 +21,7 @@ from report.measures import EXACT, LEAST, MOST, measures_of
 from report.simulation import simulate
 from report.trace import microseconds, trace_of
 from report.window import Window, events_of, shown_by_default, window_of
-from scenarios import human
-from tests.formulation.test_timeline_of_plan import line_plans
+from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import instances
 from tests.report.runs import case, content, ran
 

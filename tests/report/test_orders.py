@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.actions import Action
 from formulation.evaluate import evaluate
-from formulation.instance import Instance
-from formulation.modes import Mode
-from formulation.options import Goal, Schedule, Synchronisation
-from formulation.plan import Plan
+from formulation.problem.instance import Instance
+from formulation.problem.modes import Mode
+from formulation.problem.options import Goal, Schedule, Synchronisation
+from formulation.problem.plan import Plan
+from formulation.schedules.actions import Action
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import ScheduleError, of_actions
@@ -23,11 +23,11 @@ from formulation.timeline import closed_forms
 from report.accounting import spent_of
 from report.content import content_of
 from report.measures import LEAST, measures_of
-from report.page import page_of, pictures
+from report.page.page import page_of, pictures
 from report.simulation import Simulation, simulate
 from report.trace import trace_of
 from tests.examples import on_servers
-from tests.formulation.test_timeline_of_plan import line_plans
+from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import instances
 from tests.report.runs import case
 from tests.report.test_page import Page

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.options import Schedule
-from report import templating
+from formulation.problem.options import Schedule
 from report.content import content_of
 from report.numbers import Numbers
-from report.page import page_of, pictures
+from report.page import templating
+from report.page.page import page_of, pictures
+from report.page.templating import standalone
 from report.pictures.shapes import Group, Rect, Shape
 from report.simulation import simulate
-from report.templating import standalone
 from report.wording import FORMATS
-from tests.formulation.test_timeline_of_plan import line_plans
+from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import instances
 from tests.report.runs import COMPARISON, EVIL, content, ran
 

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.cluster import ClusterGraph
-from formulation.demands import with_constraints
-from formulation.groups import Group
-from formulation.instance import Instance
-from formulation.options import Schedule, Synchronisation
+from commands.simulation.best_order import best_order_of
 from formulation.outcome import Limits
-from formulation.plan import Plan, Span, Stage
+from formulation.problem.cluster import ClusterGraph
+from formulation.problem.demands import with_constraints
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
+from formulation.problem.options import Schedule, Synchronisation
+from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
@@ -28,13 +29,12 @@ from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.durations import Contention, Transfers
 from formulation.timeline.timeline import run as run_program
 from formulation.timeline.updates import JOIN
-from ingest.plan_file import read_plan
-from ingest.scenario import load_scenario
+from ingest.plans.plan_file import read_plan
+from ingest.scenario.load import load_scenario
 from report.simulation import Simulation, simulate
 from report.trace import trace_of
 from report.trace.rows import lanes_of
-from scenarios.best_order import best_order_of
-from tests.formulation.test_timeline_of_plan import line_plans
+from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import instances
 from tests.report.runs import EVIL, ran
 from tests.report.test_orders import dealt

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from formulation.cluster import DeviceClass
 from formulation.evaluate import evaluate
-from formulation.options import Constraints, CostModel, Placement, Training
 from formulation.outcome import Limits, Proof, checked
-from formulation.units import Link
-from solvers import brute_force, data_parallel
-from solvers.brute_force import count_plans, plans
+from formulation.problem.cluster import DeviceClass
+from formulation.problem.options import Constraints, CostModel, Placement, Training
+from formulation.problem.units import Link
+from planners.baselines import data_parallel
+from solvers import exhaustive as brute_force
+from solvers.exhaustive import count_plans, plans
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import cluster_graphs, instances, layer_graphs
 

@@ -15,15 +15,17 @@ from fractions import Fraction
 import networkx as nx
 import pytest
 
-from formulation.certificate import certifiable, verify
-from formulation.certificate_states import alike_servers
-from formulation.cluster import DeviceClass, Server, cluster_graph
+from formulation.certificates.check import certifiable, verify
+from formulation.certificates.states import alike_servers
+from formulation.costs.times import cut_bytes
 from formulation.evaluate import evaluate
-from formulation.groups import Group, group_kind, possible_groups
-from formulation.instance import Instance, build_instance
-from formulation.layers import layer_graph
-from formulation.modes import Mode
-from formulation.options import (
+from formulation.outcome import Limits, checked
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.groups import Group, group_kind, possible_groups
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import layer_graph
+from formulation.problem.modes import Mode
+from formulation.problem.options import (
     Constraints,
     CostModel,
     Goal,
@@ -35,13 +37,11 @@ from formulation.options import (
     Sharing,
     Training,
 )
-from formulation.outcome import Limits, checked
-from formulation.plan import Plan
-from formulation.times import cut_bytes
-from formulation.units import Link
+from formulation.problem.plan import Plan
+from formulation.problem.units import Link
 from solvers.catalogue import find_solver
-from solvers.cpsat import placing
-from solvers.labels import certify
+from solvers.certify import certify
+from solvers.cpsat.constraints import placing
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, matrix
 

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import generated
 from benchmarks.generated import CERTIFICATE, METHODS, Counts, asked, compare, compare_on, instance_of, judge
-from formulation.instance import Instance
-from formulation.options import Goal
 from formulation.outcome import GoalClaim, Limits, Outcome, Proof
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal
 from tests.enumerator import truth
 
 SEED = 31_000

@@ -14,24 +14,29 @@ from types import FrameType
 import pytest
 
 import solvers
-from formulation.certificate import verify
-from formulation.demands import with_constraints, with_servers
-from formulation.instance import Instance
-from formulation.options import Constraints, Goal, Placement
+from formulation.certificates.check import verify
 from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.demands import with_constraints, with_servers
+from formulation.problem.instance import Instance
+from formulation.problem.options import Constraints, Goal, Placement
 from solvers.catalogue import find_solver
-from solvers.cpsat import layered
-from solvers.double_check.claim import Claim, Verdict, claims_of
-from solvers.double_check.routes import ROUTES, double_check
+from solvers.certify import certify
+from solvers.cpsat import solver as layered
+from solvers.crosscheck.claim import Claim, Verdict, claims_of
+from solvers.crosscheck.routes import ROUTES, double_check
 from solvers.ingredients import METHODS, Ingredient, independent, shared
-from solvers.labels import certify
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 
 ONE = Limits(workers=1)
 PLUMBING = (
-    *("solvers.catalogue", "solvers.double_check.", "solvers.in_order", "solvers.ingredients"),
-    *("solvers.search.background", "solvers.search.stoppable", "solvers.distinct", "formulation.size"),
+    *("solvers.catalogue", "solvers.crosscheck.", "solvers.search.goals", "solvers.ingredients"),
+    *(
+        "solvers.search.background",
+        "solvers.search.stoppable",
+        "solvers.search.distinct",
+        "formulation.limits.size",
+    ),
 )
 """Modules of solvers that carry questions and answers about and decide nothing."""
 VOCABULARY = tuple(
@@ -156,7 +161,7 @@ def test_a_method_reads_what_the_table_says(name: str, monkeypatch: pytest.Monke
         importlib.import_module(module.name)
     called = reads(name)
     if name == "cpsat_stages":  # and where there are too many states
-        monkeypatch.setattr("solvers.cpsat.warm_start.MODERATE_STATES", 0)
+        monkeypatch.setattr("solvers.cpsat.whole_stages.warm_start.MODERATE_STATES", 0)
         called |= reads(name)
     assert ingredients(called) == METHODS[name].rests_on | METHODS[name].proposed_by
 
@@ -175,10 +180,10 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "patched"),
     [
-        ("cpsat", "solvers.cpsat.layered.first_plan"),
-        ("cpsat_stages", "solvers.cpsat.staged.best_start"),
-        ("state_dp", "solvers.states.solver.first_plan"),
-        ("paced_dp", "solvers.paced.solver.first_plan"),
+        ("cpsat", "solvers.cpsat.solver.first_plan"),
+        ("cpsat_stages", "solvers.cpsat.whole_stages.solver.best_start"),
+        ("state_dp", "solvers.dynamic.states.solver.first_plan"),
+        ("paced_dp", "solvers.dynamic.step_time.solver.first_plan"),
     ],
 )
 def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:

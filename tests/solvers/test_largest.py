@@ -1,6 +1,7 @@
 """The largest instances that are allowed, given to everything that counts: nothing wraps, nothing is off by one.
 
-``formulation.magnitude`` refuses what is larger. Brute force prices plans in Python's integers, which cannot wrap.
+``formulation.problem.magnitude`` refuses what is larger. Brute force prices plans in Python's integers, which
+cannot wrap.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificate import certifiable, verify
+from formulation.certificates.check import certifiable, verify
 from formulation.evaluate import evaluate
-from formulation.groups import possible_groups
-from formulation.instance import Instance
-from formulation.magnitude import MOST, MOST_NS, longest_ns
-from formulation.options import (
+from formulation.outcome import Limits, Proof, checked
+from formulation.problem.groups import possible_groups
+from formulation.problem.instance import Instance
+from formulation.problem.magnitude import MOST, MOST_NS, longest_ns
+from formulation.problem.options import (
     BoundaryCharge,
     Combine,
     Constraints,
@@ -30,11 +32,10 @@ from formulation.options import (
     Schedule,
     Training,
 )
-from formulation.outcome import Limits, Proof, checked
 from report.simulation import simulate
-from solvers import brute_force
+from solvers import exhaustive as brute_force
 from solvers.catalogue import SOLVERS
-from solvers.labels import certify
+from solvers.certify import certify
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
 from tests.generators import cluster_graphs, instances, layer_graphs
 

@@ -8,31 +8,31 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.demands import with_constraints
+from formulation.costs.forms import forms_on
+from formulation.costs.memory_tables import memory_tables
+from formulation.costs.tables import FORBIDDEN, build_tables
+from formulation.costs.times import layout_form
 from formulation.evaluate import evaluate
-from formulation.forms import forms_on
-from formulation.groups import possible_groups
-from formulation.instance import Instance
-from formulation.layers import Split
-from formulation.memory_tables import memory_tables
-from formulation.options import Constraints, Schedule, Training
 from formulation.outcome import Limits, checked
-from formulation.plan import Span
-from formulation.tables import FORBIDDEN, build_tables
-from formulation.times import layout_form
-from solvers import brute_force
-from solvers.coarse import coarsen
-from solvers.cpsat import staged
-from solvers.cpsat.stage_limits import StageLimits
+from formulation.problem.demands import with_constraints
+from formulation.problem.groups import possible_groups
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
+from formulation.problem.options import Constraints, Schedule, Training
+from formulation.problem.plan import Span
+from solvers import exhaustive as brute_force
 from solvers.cpsat.valid import floors, furthest
-from solvers.hybrid import stage_times
-from solvers.states import solver
-from solvers.thrifty import Thrift
+from solvers.cpsat.whole_stages import solver as staged
+from solvers.dynamic.states import solver
+from solvers.dynamic.tables.coarse import coarsen
+from solvers.dynamic.tables.forms_under_memory import Thrift
+from solvers.dynamic.tables.stage_limits import StageLimits
+from solvers.dynamic.tables.stage_times import stage_times
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
-from tests.solvers.test_cpsat_memory import limited
-from tests.solvers.test_cpsat_staged_memory import ALONE
-from tests.solvers.test_freedoms import degrees, has_groups
+from tests.solvers.cpsat.test_cpsat_memory import limited
+from tests.solvers.cpsat.test_cpsat_staged_memory import ALONE
+from tests.solvers.cpsat.test_freedoms import degrees, has_groups
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 COPIED = tuple(matrix(name, 10, weights=100, allowed=(0,)) for name in "ab")

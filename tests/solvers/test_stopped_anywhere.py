@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.deadline import StoppedError
-from formulation.instance import Instance
-from formulation.options import Constraints, Goal, Placement, Training
+from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.instance import Instance
+from formulation.problem.options import Constraints, Goal, Placement, Training
 from solvers.catalogue import SOLVERS, SolverEntry, find_solver
-from solvers.explain import explain
-from solvers.labels import certify
+from solvers.certify import certify
+from solvers.explain.explain import explain
 from tests.examples import chain, instance_of, matrix, mesh
 
 AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")

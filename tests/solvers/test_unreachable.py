@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.demands import with_constraints
-from formulation.instance import Instance
-from formulation.options import Constraints, Placement
 from formulation.outcome import Limits, Outcome, Proof, checked
-from solvers import brute_force, line_dp
+from formulation.problem.demands import with_constraints
+from formulation.problem.instance import Instance
+from formulation.problem.options import Constraints, Placement
+from solvers import exhaustive as brute_force
 from solvers.catalogue import SOLVERS
-from solvers.in_order import solve_in_order
+from solvers.dynamic.line import solver as line_dp
+from solvers.search.goals import solve_in_order
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
-from tests.solvers.demanded import SLOW
+from tests.solvers.cpsat.demanded import SLOW
 
 EXACT = ("cpsat", "cpsat_stages", "line_dp", "state_dp")
 NARROW = {

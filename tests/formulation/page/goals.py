@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from formulation.options import BoundaryCharge, Combine, Goal, Schedule
-from formulation.plan import Plan
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
+from formulation.problem.plan import Plan
 from tests.formulation.page.memory import peak_bytes
 from tests.formulation.page.numbers import Numbers
 from tests.formulation.page.stages import PricedStage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
-from formulation.layers import Split
-from formulation.options import Schedule
+from formulation.problem.layers import Split
+from formulation.problem.options import Schedule
 from tests.formulation.page.stages import PricedStage
 
 

@@ -9,10 +9,10 @@ from math import ceil
 
 import networkx as nx
 
-from formulation.cluster import Server
-from formulation.instance import Instance
-from formulation.layers import Layer
-from formulation.options import AllReduce, Constraints, CostModel, Count, Goal, Training
+from formulation.problem.cluster import Server
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Layer
+from formulation.problem.options import AllReduce, Constraints, CostModel, Count, Goal, Training
 
 Link = tuple[int, int]
 """Bandwidth in bits per second, latency in ns of a message."""

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import networkx as nx
 from hypothesis import strategies as st
 
-from formulation.cluster import DeviceClass, Server, cluster_graph, servers_of
 from formulation.evaluate import evaluate
-from formulation.groups import Group
-from formulation.instance import Instance, build_instance
-from formulation.layers import Layer, Measured, Split
-from formulation.modes import Mode
-from formulation.options import (
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import Layer, Measured, Split
+from formulation.problem.modes import Mode
+from formulation.problem.options import (
     Combine,
     Constraints,
     Goal,
@@ -26,10 +26,10 @@ from formulation.options import (
     Schedule,
     Training,
 )
-from formulation.plan import Plan, Span, Stage
-from formulation.violation import Violation
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.violation import Violation
 from tests.generators import CLASSES, cluster_graphs, cost_models, groups, layer_graphs, links
-from tests.solvers import demanded
+from tests.solvers.cpsat import demanded
 
 
 class Case(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 
-from formulation.instance import Instance
-from formulation.layers import Split
-from formulation.options import Pin, Placement, Recompute
-from formulation.plan import Plan
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
+from formulation.problem.options import Pin, Placement, Recompute
+from formulation.problem.plan import Plan
 from tests.formulation.page.goals import peaks, priced, value
 from tests.formulation.page.memory import capacity_bytes
 from tests.formulation.page.numbers import Numbers

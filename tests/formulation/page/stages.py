@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import combinations
 from math import ceil
 
-from formulation.layers import Split
-from formulation.options import Boundary, BoundaryCharge, Sharing, StageTime, Synchronisation
-from formulation.plan import Plan
+from formulation.problem.layers import Split
+from formulation.problem.options import Boundary, BoundaryCharge, Sharing, StageTime, Synchronisation
+from formulation.problem.plan import Plan
 from tests.formulation.page.numbers import Link, Numbers, slowest, transfer_ns
 
 ROWS, WHOLE, COLUMNS = "rows", "whole", "columns"

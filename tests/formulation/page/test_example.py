@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from formulation.evaluate import evaluate
-from formulation.instance import Instance, build_instance
-from formulation.options import Goal
-from formulation.plan import Plan
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.options import Goal
+from formulation.problem.plan import Plan
 from tests.formulation.page.evaluator import evaluate_page
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formulation.md").read_text(encoding="utf-8")

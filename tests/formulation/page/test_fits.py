@@ -8,11 +8,11 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.certificate_stages import StageFits
-from formulation.groups import Group, group_kind
-from formulation.instance import Instance, build_instance
-from formulation.options import BoundaryCharge, Constraints
-from formulation.plan import Plan, Span, Stage
+from formulation.certificates.stages import StageFits
+from formulation.problem.groups import Group, group_kind
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.options import BoundaryCharge, Constraints
+from formulation.problem.plan import Plan, Span, Stage
 from tests.formulation.page.memory import capacity_bytes, peak_bytes
 from tests.formulation.page.numbers import numbers_of
 from tests.formulation.page.plans import free_instances, offered

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from formulation.cluster import DeviceClass, Server, cluster_graph
 from formulation.evaluate import evaluate
-from formulation.groups import Group
-from formulation.instance import build_instance
-from formulation.modes import Mode
-from formulation.options import Constraints, CostModel, Pin, Sharing, Training
-from formulation.plan import Plan, Span, Stage
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.groups import Group
+from formulation.problem.instance import build_instance
+from formulation.problem.modes import Mode
+from formulation.problem.options import Constraints, CostModel, Pin, Sharing, Training
+from formulation.problem.plan import Plan, Span, Stage
 from tests.examples import BYTE_LINK, GIGA, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import StagePrice, evaluate_page
 from tests.formulation.page.plans import Case, cases

@@ -1,0 +1,165 @@
+"""``pipecut evaluate``: the price of any plan, the rules it breaks, and how far it is from the optimum."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from commands.parts.comparison import gap_to
+from commands.parts.task import Task, open_task
+from commands.terminal import human, output
+from commands.terminal.exit_codes import ExitCode
+from commands.terminal.failures import InputError, reading
+from commands.terminal.judged import goal_name
+from formulation.evaluate import Evaluation, evaluate
+from formulation.outcome import Outcome, Proof
+from formulation.problem.amounts import goal_amount
+from formulation.problem.options import Goal
+from formulation.problem.plan import Plan
+from formulation.schedules.table import ScheduleError
+from ingest.plans.plan_file import plan_to_dict, read_plan
+from report.claims import goals_to_list, scope_to_dict
+from report.content import summary_of
+from report.simulation import simulate
+from solvers.crosscheck.checked_solve import MAIN_SOLVER, contradiction
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Price the plan, compare it with the optimum unless told not to, and return the exit code."""
+    task = open_task(arguments)
+    with reading(arguments.plan):
+        plan = read_plan(arguments.plan, task.instance)
+    evaluation = evaluate(task.instance, plan)
+    best = _optimum(task, plan, evaluation) if arguments.optimum else None
+    gap = gap_of(evaluation, best)
+    ran, notes = _run(task, plan, evaluation)
+    if arguments.json:
+        content = plan_to_dict(task.instance, plan, evaluation) | _to_dict(task, evaluation, best, gap)
+        arguments.reply.put(content | {"plan": arguments.plan, "timeline": ran})
+    else:
+        _show(task, plan, evaluation, best, ran, notes)
+    return _exit_code(evaluation, best)
+
+
+def _run(task: Task, plan: Plan, evaluation: Evaluation) -> tuple[dict[str, Any] | None, list[str]]:
+    """Run a plan with a price on the timeline; None, and a note why, where its passes are too many."""
+    if evaluation.objective is None:
+        return None, []
+    try:
+        return summary_of(simulate(task.instance, plan)), []
+    except ScheduleError as error:
+        return None, [f"not run on the timeline: {error}"]
+
+
+def gap_of(evaluation: Evaluation, best: Outcome | None) -> float | None:
+    """Return the gap to the proved bound; None for a plan that breaks rules, which no bound speaks of."""
+    if best is None or evaluation.objective is None or not evaluation.feasible:
+        return None
+    return gap_to(best, Outcome("", Proof.FEASIBLE, objective=evaluation.objective))
+
+
+def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
+    """Search for the optimum. A plan that keeps the rules and beats what was proved refutes the proof."""
+    try:
+        best = task.search(MAIN_SOLVER, cross_check=True)
+    except ValueError as error:
+        raise InputError(f"{task.scenario.path}: {MAIN_SOLVER} cannot take this instance: {error}") from error
+    if evaluation.feasible:
+        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=task.instance.goals)
+        problem = contradiction(best, given)
+        if problem:
+            raise task.claim_failed(MAIN_SOLVER, problem)
+    return best
+
+
+def _exit_code(evaluation: Evaluation, best: Outcome | None) -> ExitCode:
+    if not evaluation.feasible:
+        return ExitCode.NO_PLAN
+    if best is not None and best.proof is not Proof.OPTIMAL:
+        return ExitCode.NOT_PROVED
+    return ExitCode.DONE
+
+
+def _show(
+    task: Task,
+    plan: Plan,
+    evaluation: Evaluation,
+    best: Outcome | None,
+    ran: dict[str, Any] | None,
+    notes: list[str],
+) -> None:
+    from commands.parts.display import plan_table
+    from commands.parts.run_tables import measure_table, rank_table, run_name
+
+    parts = [plan_table(task.instance, plan, evaluation), "", _lines(task, evaluation, best, notes)]
+    if ran is not None:
+        parts += ["", f"formula and timeline: {run_name(ran)}", "", measure_table(ran), "", rank_table(ran)]
+    output.show(*parts)
+
+
+def _lines(task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]) -> Text:
+    from commands.parts.display import key_lines, objective_text, rules_rows, scope_rows
+
+    rows: list[tuple[str, str]] = []
+    if evaluation.objective is not None:
+        rows.append(("objective", objective_text(task.instance, evaluation.objective)))
+    further = zip(task.instance.goals[1:], evaluation.further, strict=False)
+    rows += [
+        ("and then", f"{goal_amount(goal, value)}, {goal_name(task.instance, goal)}") for goal, value in further
+    ]
+    rows += rules_rows(evaluation)
+    if best is not None:
+        rows.append(("optimum", _optimum_text(task.instance.goals[0], best.of_first_goal())))
+        rows += scope_rows(task.instance)
+        rows += [("note", human.printable(note)) for note in best.notes]
+    gap = gap_of(evaluation, best)
+    if gap is not None and best is not None:
+        proved = "" if best.of_first_goal().proof is Proof.OPTIMAL else " at most"
+        rows.append(("gap", f"{human.gap(gap)}{proved}"))
+    rows += [("note", note) for note in notes]
+    return key_lines(rows)
+
+
+def _optimum_text(goal: Goal, best: Outcome) -> str:
+    solver = f"{best.solver}, {best.seconds:.2f} s"
+    if best.proof is Proof.OPTIMAL and best.objective is not None:
+        return f"{goal_amount(goal, best.objective)}, proved ({solver})"
+    if best.proof is Proof.INFEASIBLE:
+        return f"no plan exists, proved ({solver})"
+    bound = "no bound" if best.bound is None else f"not below {goal_amount(goal, best.bound)}"
+    return f"not proved: {bound} ({solver})"
+
+
+def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: float | None) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "scenario": task.scenario.name,
+        "feasible": evaluation.feasible,
+        "scope": scope_to_dict(task.instance),
+        "broken_rules": [
+            {
+                "rule": found.rule,
+                "where": found.where,
+                "found": found.found,
+                "limit": found.limit,
+                "unit": found.unit,
+                "message": found.message,
+            }
+            for found in evaluation.violations
+        ],
+        "gap": gap,
+        "optimum": None,
+    }
+    if best is not None:
+        content["optimum"] = {
+            "solver": best.solver,
+            "proof": str(best.proof),
+            "objective": best.objective,
+            "bound": best.bound,
+            "goals": goals_to_list(best),
+            "seconds": best.seconds,
+            "notes": list(best.notes),
+        }
+    return content

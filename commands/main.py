@@ -1,0 +1,60 @@
+"""The command line: ``pipecut plan``, ``compare``, ``evaluate``, ``simulate``, ``trace``.
+
+This module only turns results and failures into exit codes; each command lives in ``scenarios.commands`` and is
+imported when it is asked for. Whatever a user gets wrong ends in a message on stderr and exit code 2, never in
+a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from commands.parser.arguments import asks_for_json, parse
+from commands.parts.named_files import inputs_of, refuse_overwriting
+from commands.parts.opening import open_scenario
+from commands.terminal.ending import guarded
+from commands.terminal.exit_codes import ExitCode
+from commands.terminal.first_interrupt import imported
+from commands.terminal.reply import Reply
+from commands.terminal.terminal import cleaned
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code (see ``commands.terminal.exit_codes``)."""
+    words = sys.argv[1:] if argv is None else argv
+    reply = Reply(asks_for_json(words))
+    with cleaned():
+        code = guarded(lambda: _run(words, reply), reply)
+    if (
+        "commands.terminal.interrupt" in sys.modules
+        and sys.modules["commands.terminal.interrupt"].is_search_left()
+    ):
+        # An aborted solver is still inside C++; the interpreter must not be torn down around it.
+        os._exit(code)
+    return code
+
+
+def _run(words: Sequence[str], reply: Reply) -> int:
+    began_s = time.monotonic()
+    try:
+        arguments = parse(words)
+    except SystemExit:  # help was asked for, and argparse has said what there is to say
+        sys.stdout.flush()
+        return ExitCode.DONE
+    arguments.reply, arguments.began_s = reply, began_s
+    if "scenario" in arguments:
+        reply.files = (arguments.scenario,)
+        arguments.scenario = open_scenario(arguments.scenario, arguments.overrides)
+    reply.files = tuple(str(named.path) for named in inputs_of(arguments))
+    refuse_overwriting(arguments)
+    command = importlib.import_module(arguments.run)
+    imported()
+    return command.run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What each command writes as JSON, as models: the schema of replies is made from them."""

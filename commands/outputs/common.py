@@ -1,0 +1,104 @@
+"""Parts that several outputs share. Times are whole ns, sizes whole bytes, gaps shares of the objective."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ProofName = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+
+class Part(BaseModel):
+    """An object of which every key is known."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Message(Part):
+    """One line of what went wrong, with its place in a user's file where that is known."""
+
+    message: str
+    file: str | None = None
+    line: int | None = Field(default=None, ge=1)
+    column: int | None = Field(default=None, ge=1)
+
+
+class Error(Part):
+    """What went wrong: the exit code, its kind, and a message for each mistake."""
+
+    code: Literal[2, 4, 70, 130]
+    kind: Literal["bad input", "false claim", "defect", "aborted"]
+    messages: list[Message] = Field(min_length=1)
+
+
+class Output(Part):
+    """What a command found; ``error`` is there if it ended with exit code 2, 4, 70 or 130 all the same."""
+
+    error: Error | None = None
+
+
+class Failure(Part):
+    """What any command writes that ended in an error without a result."""
+
+    error: Error
+
+
+class GoalClaim(Part):
+    """What is claimed of a goal: value and bound in ``unit``; it is looked at once all before it are proved."""
+
+    goal: str
+    unit: str
+    value: int
+    bound: int | None
+    gap: float | None
+    status: Literal["proved", "open", "not looked at"]
+
+
+class Scope(Part):
+    """Among which plans a claim holds (``formulation.scope.Scope``), and the same in words.
+
+    ``at_most`` are limits by goal, in the goal's unit.
+    """
+
+    layers: int
+    cuts: int
+    devices: int
+    placement: str
+    max_servers: int | None
+    devices_per_stage: list[int]
+    tensor_parallel_degrees: list[int]
+    forms: list[int]
+    restricted_layers: int
+    recompute: str
+    memory_limited: bool
+    schedule: str
+    micro_batches: int
+    demands: list[str]
+    at_most: dict[str, int]
+    words: list[str]
+
+
+class Price(Part):
+    """Where a stage's time goes for one micro-batch, and its memory (``formulation.costs.prices.StageCost``)."""
+
+    compute_ns: int
+    inside_ns: int
+    between_ns: int
+    received_ns: int
+    total_ns: int
+    boundary_ns: int
+    memory_bytes: int
+    capacity_bytes: int
+
+
+class Measure(Part):
+    """A number of the timeline beside what a formula says of it."""
+
+    key: str
+    name: str
+    unit: Literal["ns", "share"]
+    timeline: int | float | None
+    relation: str
+    formula: int | float | None
+    source: str

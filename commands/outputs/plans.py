@@ -1,0 +1,173 @@
+"""Outputs about one plan or model: ``plan``, ``evaluate``, ``verify``, ``trace`` and ``study``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from commands.outputs.common import GoalClaim, Output, Part, ProofName, Scope
+from commands.outputs.runs import Summary
+
+
+class Stage(Part):
+    """A stage as plan files write it; its prices are left out where the plan has none."""
+
+    layers: list[str]
+    devices: dict[str, int]
+    forms: list[int]
+    replicas: int
+    recompute: bool
+    compute_ns: int | None = None
+    inside_ns: int | None = None
+    between_ns: int | None = None
+    received_ns: int | None = None
+    total_ns: int | None = None
+    boundary_ns: int | None = None
+    memory_bytes: int | None = None
+    capacity_bytes: int | None = None
+    communication_ns: int | None = None
+
+
+class Route(Part):
+    """What one route of ``--double-check`` answered."""
+
+    route: str
+    goal: str
+    verdict: Literal["agreed", "inconclusive", "not applicable", "out of time"]
+    seconds: float
+    reason: str
+    independent: bool
+    shares: list[str]
+
+
+class Limit(Part):
+    """A limit that takes part in a clash."""
+
+    path: str
+    words: str
+
+
+class WayOut(Part):
+    """A least change that helps; ``amount`` is null where a limit is left out."""
+
+    paths: list[str]
+    words: str
+    amount: int | None
+    least: int | None
+    unit: str
+
+
+class Clash(Part):
+    """Limits that cannot hold together."""
+
+    minimal: bool
+    limits: list[Limit]
+    ways_out: list[WayOut]
+
+
+class Explanation(Part):
+    """Why no plan exists."""
+
+    complete: bool
+    seconds: float
+    notes: list[str]
+    clashes: list[Clash]
+
+
+class PlanOutput(Output):
+    """``pipecut plan``: a plan as in a plan file (``stages`` is empty without one), and the solver's claim.
+
+    ``scope`` is null where the time was over before the model was read.
+    """
+
+    format: Literal["pipecut plan"] | None = None
+    version: Literal[1] | None = None
+    model: str | None = None
+    violations: list[str] = Field(default_factory=list)
+    stages: list[Stage]
+    scenario: str
+    solver: str
+    proof: ProofName
+    objective: int | None
+    bound: int | None
+    gap: float | None
+    seconds: float
+    goals: list[GoalClaim]
+    scope: Scope | None
+    notes: list[str]
+    double_check: list[Route] = Field(default_factory=list)
+    explanation: Explanation | None = None
+
+
+class BrokenRule(Part):
+    """A rule that a plan breaks: both numbers and their unit."""
+
+    rule: str
+    where: str
+    found: int
+    limit: int
+    unit: str
+    message: str
+
+
+class Optimum(Part):
+    """What the search for the optimum found."""
+
+    solver: str
+    proof: ProofName
+    objective: int | None
+    bound: int | None
+    goals: list[GoalClaim]
+    seconds: float
+    notes: list[str]
+
+
+class EvaluateOutput(Output):
+    """``pipecut evaluate``: a given plan, its price, the rules it breaks, and how far it is from the optimum."""
+
+    format: Literal["pipecut plan"]
+    version: Literal[1]
+    model: str
+    objective: int | None
+    violations: list[str]
+    stages: list[Stage]
+    scenario: str
+    plan: str
+    feasible: bool
+    scope: Scope
+    broken_rules: list[BrokenRule]
+    gap: float | None
+    optimum: Optimum | None
+    timeline: Summary | None
+
+
+class VerifyOutput(Output):
+    """``pipecut verify``: what a certificate proves."""
+
+    scenario: str
+    holds: bool
+    optimal: bool
+    reason: str | None
+    objective: int
+    bound: int
+    labels: int
+    seconds: float
+
+
+class TraceOutput(Output):
+    """``pipecut trace``: what was written."""
+
+    model: str
+    out: str
+    layers: int = Field(ge=1)
+    edges: int
+    parameter_bytes: int
+
+
+class StudyOutput(Output):
+    """``pipecut study``: its figures, by name."""
+
+    study: str
+    title: str
+    figures: dict[str, int | float | str | bool | None]

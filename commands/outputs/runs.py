@@ -1,0 +1,182 @@
+"""Outputs about a run on the timeline: ``simulate``, and the summary that ``evaluate`` gives."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from commands.outputs.common import GoalClaim, Measure, Output, Part, Price, ProofName, Scope
+from commands.outputs.tables import Comparison
+
+
+class Spent(Part):
+    """Where the time of a rank goes over the whole run; the parts add up to the makespan."""
+
+    compute_ns: int
+    inside_ns: int
+    between_ns: int
+    boundary_ns: int
+    idle_ns: int
+
+
+class RankSummary(Part):
+    """How busy a rank is, its peak memory, and where its time goes."""
+
+    stages: list[int]
+    utilisation: float
+    utilisation_formula: float | None
+    peak_bytes: int
+    peak_ns: int
+    peak_bytes_formula: int | None
+    capacity_bytes: int
+    spent: Spent
+
+
+class Rank(RankSummary):
+    """``memory`` are pairs of a time and the bytes held from then on."""
+
+    memory: list[tuple[int, int]]
+
+
+class Summary(Part):
+    """A run in numbers, without what is only drawn."""
+
+    schedule: str
+    micro_batches: int
+    micro_batch_samples: int
+    steps: int
+    micro_batches_run: int
+    makespan_ns: int
+    measures: list[Measure]
+    ranks: list[RankSummary]
+
+
+class Claim(Part):
+    """What is said of the plan; ``solver``, ``proof`` and ``seconds`` are null for a given plan."""
+
+    solver: str | None
+    proof: ProofName | None
+    objective: int | None
+    goal: str
+    unit: str
+    meaning: str
+    further: list[GoalClaim]
+    bound: int | None
+    gap: float | None
+    seconds: float | None
+    scope: Scope
+    notes: list[str]
+    broken_rules: list[str]
+    breaks: list[str]
+
+
+class Server(Part):
+    """A server of the cluster."""
+
+    name: str
+    device_class: str
+    devices: int
+
+
+class RunStage(Part):
+    """A stage as it was run; ``devices`` are pairs of a place in ``servers`` and a number."""
+
+    rank: int
+    first_layer: str
+    last_layer: str
+    layers: int
+    devices: list[tuple[int, int]]
+    replicas: int
+    recompute: bool
+    forward_ns: int
+    backward_ns: int
+    recompute_ns: int
+    sync_ns: int
+    price: Price
+
+
+class Boundary(Part):
+    """What crosses the boundary behind a stage."""
+
+    bytes: int
+    activation_ns: int
+    gradient_ns: int
+    price_ns: int
+
+
+class Drawn(Part):
+    """Events that are drawn, as rows of ``event_columns``."""
+
+    head_stop_ns: int
+    tail_start_ns: int
+    whole: bool
+    event_columns: list[str]
+    events: list[list[int | str]]
+
+
+class FixedOrder(Part):
+    """A fixed schedule beside the best order."""
+
+    schedule: str
+    makespan_ns: int
+    fits: bool
+    loss: float | None
+
+
+class BestOrder(Part):
+    """The claim of the search for the best order."""
+
+    proof: ProofName
+    makespan_ns: int | None
+    bound_ns: int | None
+    gap: float | None
+    seconds: float
+    planned: str
+    fixed: list[FixedOrder]
+    notes: list[str]
+
+
+class SimulateOutput(Output):
+    """``pipecut simulate``: everything that its page shows."""
+
+    format: Literal["pipecut simulation"]
+    version: Literal[2]
+    scenario: str
+    model: str
+    schedule: str
+    micro_batches: int
+    micro_batch_samples: int
+    steps: int
+    micro_batches_run: int
+    makespan_ns: int
+    claim: Claim
+    measures: list[Measure]
+    servers: list[Server]
+    stages: list[RunStage]
+    ranks: list[Rank]
+    boundaries: list[Boundary]
+    layers: list[tuple[str, int, int]]
+    timeline: Drawn
+    comparison: Comparison | None
+    order: BestOrder | None
+
+
+class NoClaim(Part):
+    """Why there is nothing to run: the claim of the search, or what is wrong with the given plan."""
+
+    solver: str | None
+    proof: ProofName | None
+    objective: None
+    bound: int | None
+    notes: list[str]
+    broken_rules: list[str]
+
+
+class NothingRunOutput(Output):
+    """``pipecut simulate`` where there is no plan to run, or no order of it that fits."""
+
+    format: Literal["pipecut simulation"]
+    scenario: str
+    claim: NoClaim
+    order: BestOrder | None = Field(default=None)

@@ -1,0 +1,48 @@
+"""The JSON schema of everything that ``--json`` writes, for ``scenarios/output.schema.json``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import models_json_schema
+
+from commands.outputs.common import Failure
+from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
+from commands.outputs.runs import NothingRunOutput, SimulateOutput
+from commands.outputs.tables import CompareOutput, GapTableOutput
+
+OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
+    "compare": (CompareOutput, GapTableOutput),
+    "evaluate": (EvaluateOutput,),
+    "plan": (PlanOutput,),
+    "simulate": (SimulateOutput, NothingRunOutput),
+    "study": (StudyOutput,),
+    "trace": (TraceOutput,),
+    "verify": (VerifyOutput,),
+}
+"""What each command may write; every one of them may write a Failure instead."""
+
+
+def check_output(command: str, text: str) -> None:
+    """Raise pydantic's ValidationError unless text is one JSON object that a command may write.
+
+    What is no command (the command line is at fault) may write a Failure only.
+    """
+    any_of: Any = functools.reduce(operator.or_, (*OUTPUTS.get(command, ()), Failure))
+    TypeAdapter(any_of).validate_json(text)
+
+
+def schema_text() -> str:
+    """Return the schema: what each command may write is under ``$defs``, by its name."""
+    models = [Failure, *(model for group in OUTPUTS.values() for model in group)]
+    _, schema = models_json_schema([(model, "validation") for model in models])
+    for name, group in OUTPUTS.items():
+        names = [model.__name__ for model in (*group, Failure)]
+        schema["$defs"][name] = {"anyOf": [{"$ref": f"#/$defs/{one}"} for one in names]}
+    schema["anyOf"] = [{"$ref": f"#/$defs/{name}"} for name in OUTPUTS]
+    schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "pipecut --json"}
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"

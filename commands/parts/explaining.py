@@ -1,0 +1,87 @@
+"""What ``pipecut plan`` adds where no plan exists: which limits clash, and the least changes that help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from commands.parts.task import Task
+from commands.terminal import human, output
+from commands.terminal.interrupt import run_stoppable
+from commands.terminal.progress import ProgressLine
+from formulation.outcome import FalseClaimError, Outcome, Proof
+
+if TYPE_CHECKING:
+    from solvers.explain.explain import Explanation
+
+UNLIMITED_S = 60.0
+"""Longest search for an explanation where the scenario sets no time limit."""
+
+
+def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
+    """Explain a proof that there is no plan, in what is left of the time limit; None for any other outcome.
+
+    Ctrl-C ends the search with what is known. Raises ClaimFailedError if there is a plan after all.
+    """
+    if outcome.proof is not Proof.INFEASIBLE:
+        return None
+    from solvers.explain.explain import explain
+
+    limits = replace(task.limits, stopped=task.stop.is_set)
+    if limits.end_s is None:
+        limits = limits.within(UNLIMITED_S)
+    with ProgressLine(f"why {task.scenario.name} has no plan", quiet=task.quiet) as line:
+
+        def announce() -> None:
+            if line.shown:
+                line.stopping()
+            else:
+                output.remark("stopping with what is explained so far (Ctrl-C again to abort)")
+
+        try:
+            found = run_stoppable(lambda: explain(task.instance, limits), task.stop, announce)
+        except FalseClaimError as error:
+            raise task.claim_failed(outcome.solver, str(error)) from error
+    if found.complete and not found.clashes:
+        message = f"{outcome.solver} claims that no plan exists, but a search for what clashes finds one"
+        raise task.claim_failed(outcome.solver, message)
+    return found
+
+
+def explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation as plain data: sizes in bytes, ``amount`` null where a limit is left out."""
+    return {
+        "complete": explanation.complete,
+        "seconds": explanation.seconds,
+        "notes": list(explanation.notes),
+        "clashes": [
+            {
+                "minimal": clash.minimal,
+                "limits": [{"path": limit.path, "words": limit.words} for limit in clash.limits],
+                "ways_out": [
+                    {
+                        "paths": list(way.paths),
+                        "words": way.words,
+                        "amount": way.amount,
+                        "least": way.least,
+                        "unit": way.unit,
+                    }
+                    for way in clash.ways_out
+                ],
+            }
+            for clash in explanation.clashes
+        ],
+    }
+
+
+def explanation_rows(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return lines of an explanation as pairs of key and words."""
+    rows: list[tuple[str, str]] = []
+    for clash in explanation.clashes:
+        proved = "cannot hold" if len(clash.limits) == 1 else "cannot hold together"
+        rows.append(("because", proved + (":" if clash.minimal else " (perhaps some of them do):")))
+        rows += [("", human.printable(f"{limit.path}: {limit.words}")) for limit in clash.limits]
+        rows += [("way out", human.printable(way.words)) for way in clash.ways_out]
+        if explanation.complete and not clash.ways_out:
+            rows.append(("way out", "none by changing only one of these"))
+    return rows + [("note", note) for note in explanation.notes]

@@ -1,0 +1,26 @@
+"""The first step of a command: read its scenario before anything slow is imported, to tell mistakes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commands.terminal.failures import InputError, reading
+from solvers.catalogue import find_solver
+
+if TYPE_CHECKING:
+    from ingest.scenario.load import Scenario
+
+
+def open_scenario(path: str, overrides: Sequence[str]) -> Scenario:
+    """Read a scenario file with its overrides; its model is not built yet. Raises InputError for any mistake."""
+    with reading(path):
+        from ingest.scenario.load import load_scenario
+
+        scenario = load_scenario(Path(path), overrides)
+    try:
+        find_solver(scenario.solver.name)
+    except ValueError as error:
+        raise InputError(f"{path}: solver.name: {error}") from error
+    return scenario

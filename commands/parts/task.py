@@ -1,0 +1,116 @@
+"""What every command begins with: a scenario made into an instance, and searches that can be stopped."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from commands.terminal import output
+from commands.terminal.exit_codes import ExitCode
+from commands.terminal.failures import ClaimFailedError, OutOfTimeError, reading
+from commands.terminal.interrupt import run_stoppable
+from commands.terminal.progress import ProgressLine
+from commands.terminal.reproducer import write_reproducer
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from formulation.problem.amounts import goal_text
+from formulation.problem.instance import Instance
+from ingest.scenario.load import Scenario
+from solvers.crosscheck.checked_solve import solve_and_cross_check, solve_checked, solve_or_ask_another
+from solvers.search.background import in_background
+
+EXIT_CODES: dict[Proof, ExitCode] = {
+    Proof.OPTIMAL: ExitCode.DONE,
+    Proof.FEASIBLE: ExitCode.NOT_PROVED,
+    Proof.INFEASIBLE: ExitCode.NO_PLAN,
+    Proof.UNKNOWN: ExitCode.NOT_PROVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A scenario ready to be solved: the instance, which solver, its limits, and how to stop it."""
+
+    scenario: Scenario
+    overrides: tuple[str, ...]
+    instance: Instance
+    solver: str
+    limits: Limits
+    quiet: bool
+    stop: threading.Event = field(default_factory=threading.Event, compare=False)
+
+    def search(self, solver: str, *, cross_check: bool, another: bool = False) -> Outcome:
+        """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
+
+        Where the instance is too large for the solver, ``another`` is asked. Raises ClaimFailedError, with a
+        reproducer on file, if a claim fails its check, and ValueError if the solver cannot take the instance.
+        """
+        say = partial(goal_text, self.instance.goals[0])
+        with ProgressLine(f"{solver} on {self.scenario.name}", quiet=self.quiet, say=say) as line:
+            limits = replace(self.limits, stopped=self.stop.is_set, progress=line.report)
+
+            def work() -> Outcome:
+                if another:
+                    return solve_or_ask_another(self.instance, solver, limits, cross_check=cross_check)
+                if cross_check:
+                    return solve_and_cross_check(self.instance, solver, limits)
+                return solve_checked(self.instance, solver, limits)
+
+            try:
+                return run_stoppable(work, self.stop, _announce(line))
+            except FalseClaimError as error:
+                raise self.claim_failed(solver, str(error)) from error
+
+    def claim_failed(self, solver: str, message: str) -> ClaimFailedError:
+        """Write a reproducer and return the error to raise, whose message names it."""
+        try:
+            path = write_reproducer(self.scenario.path, self.overrides, solver, self.limits, message)
+            where = f"reproducer: {path}"
+        except OSError as error:
+            where = f"no reproducer written: {error.strerror}"
+        return ClaimFailedError(f"a claim failed its check: {message}\nthis is a defect in pipecut; {where}")
+
+
+def open_task(arguments: argparse.Namespace, *, timed: bool = False) -> Task:
+    """Trace the model of a command's scenario and collect the limits.
+
+    With ``timed`` the time limit is one for the whole command, from its start; without, one for each search.
+    Raises InputError for a wrong model, and OutOfTimeError where the time is over before there is an instance.
+    """
+    scenario: Scenario = arguments.scenario
+    given = {
+        "time_limit_s": arguments.time_limit,
+        "workers": arguments.workers,
+        "seed": arguments.seed,
+    }
+    limits = replace(scenario.solver.limits(), **{key: value for key, value in given.items() if value is not None})
+    solver = getattr(arguments, "solver", None) or scenario.solver.name
+    if timed:
+        limits = limits.begun(arguments.began_s)
+    # Not in the main thread, so that Ctrl-C and the deadline do not wait for what a model's own code does.
+    with reading(scenario.path):
+        instance = in_background(scenario.load, limits.deadline.over)
+    if instance is None:
+        spent_s = time.monotonic() - arguments.began_s
+        raise OutOfTimeError(
+            f"{scenario.path}: no plan found in time: the time limit of {limits.time_limit_s:g} s was over while "
+            f"the model was read ({spent_s:.1f} s); allow more, or plan a graph that pipecut trace has written",
+            solver,
+            spent_s,
+        )
+    return Task(scenario, tuple(arguments.overrides), instance, solver, limits, quiet=arguments.quiet)
+
+
+def _announce(line: ProgressLine) -> Callable[[], None]:
+    """Return what happens at the first Ctrl-C: a line of its own, or the progress line where there is one."""
+
+    def announce() -> None:
+        if line.shown:
+            line.stopping()
+        else:
+            output.remark("stopping with the best plan so far (Ctrl-C again to abort)")
+
+    return announce

@@ -1,0 +1,205 @@
+"""``pipecut simulate``: run a plan on the timeline, show it beside the formulas, and draw it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from commands.parts import comparison
+from commands.parts.drawing import Targets, targets_of, write_files
+from commands.parts.task import EXIT_CODES, Task, open_task
+from commands.simulation.best_order import BestOrder, order_rows, order_to_dict, search_order, with_order_content
+from commands.simulation.orders import Order, order_of
+from commands.terminal import output
+from commands.terminal.exit_codes import ExitCode
+from commands.terminal.failures import InputError, OutOfTimeError, reading
+from commands.terminal.reply import Reply
+from formulation.evaluate import Evaluation, evaluate
+from formulation.outcome import Outcome, Proof
+from formulation.problem.plan import Plan
+from formulation.schedules.table import ScheduleError
+from ingest.plans.plan_file import read_plan
+from report.content import content_of
+from report.simulation import simulate
+from solvers.catalogue import solver_names
+from solvers.crosscheck.checked_solve import MAIN_SOLVER, contradiction
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from report.simulation import Simulation
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Find or read the plan, run it, write and show what was asked for; return the exit code."""
+    targets = targets_of(arguments.out, arguments.trace, arguments.svg, arguments.png)
+    order, reply = order_of(arguments), arguments.reply
+    try:
+        task = open_task(arguments, timed=True)
+    except OutOfTimeError as error:
+        unknown = Outcome(error.solver, Proof.UNKNOWN, notes=(str(error),))
+        reply.put(_nothing(arguments.scenario.name, unknown))
+        raise
+    plan, outcome = _given(task, arguments.plan) if arguments.plan else _solved(task, arguments)
+    evaluation = None if plan is None else evaluate(task.instance, plan)
+    if plan is None or evaluation is None or evaluation.objective is None:
+        return _show_nothing(task, outcome, evaluation, targets, reply)
+    best = search_order(task, plan) if order is not None and order.searched else None
+    if best is not None and best.outcome.schedule is None:
+        return _show_nothing(task, outcome, evaluation, targets, reply, best=best)
+    simulation = _simulated(task, plan, order, best)
+    compared, failure, problems = None, None, []
+    if arguments.compare and (targets.page or arguments.json):
+        compared, failure, problems = _comparison(task, plan, evaluation, outcome)
+    content = content_of(
+        simulation,
+        scenario=task.scenario.name,
+        outcome=outcome,
+        comparison=compared,
+        shown=arguments.micro_batches_shown,
+    )
+    content = with_order_content(content, best)
+    unwritten = _write(simulation, content, targets)
+    if arguments.json:
+        reply.put(content, problems)
+    else:
+        _show(task, simulation, content, outcome, best)
+    if unwritten is not None:
+        raise unwritten
+    return failure or _exit_code(outcome, simulation, best)
+
+
+def _simulated(task: Task, plan: Plan, order: Order | None, best: BestOrder | None) -> Simulation:
+    """Run the plan, in a given order if there is one. Raises InputError where plan and order do not fit."""
+    try:
+        if best is not None:
+            return simulate(task.instance, plan, best.schedule)
+        return simulate(task.instance, plan, order.schedule(task.instance, plan) if order else None)
+    except ScheduleError as error:
+        raise InputError(f"{task.scenario.path}: {error}") from error
+
+
+def _given(task: Task, path: str) -> tuple[Plan, None]:
+    with reading(path):
+        return read_plan(path, task.instance), None
+
+
+def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Plan | None, Outcome]:
+    try:
+        check = arguments.cross_check and task.solver == MAIN_SOLVER
+        outcome = task.search(task.solver, cross_check=check, another=True)
+    except ValueError as error:
+        raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
+    return outcome.plan, outcome
+
+
+def _comparison(
+    task: Task, plan: Plan, evaluation: Evaluation, outcome: Outcome | None
+) -> tuple[dict[str, Any], ExitCode | None, list[str]]:
+    """Return what ``pipecut compare --json`` would write, how it failed, and why; ``outcome`` is not redone.
+
+    Raises ClaimFailedError if a given plan keeps the rules and beats what was proved.
+    """
+    rows = [
+        comparison.Row(name, outcome, comparison.broken_rules(task, outcome))
+        if outcome is not None and outcome.solver == name
+        else comparison.compared_row(task, name)
+        for name in solver_names()
+    ]
+    rows = comparison.held_to_the_best(task, rows)
+    best = comparison.strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
+    if outcome is None and best is not None and evaluation.feasible:
+        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=task.instance.goals)
+        problem = contradiction(best, given)
+        if problem:
+            raise task.claim_failed(best.solver, problem)
+    failures = [row.failure for row in rows if row.failure is not None]
+    return (
+        comparison.comparison_to_dict(task, rows, best),
+        min(failures, default=None),
+        comparison.problems_of(rows),
+    )
+
+
+def _exit_code(outcome: Outcome | None, simulation: Simulation, best: BestOrder | None) -> ExitCode:
+    """Return the code of the proof; where it says nothing (a plan or an order is given), that of the rules.
+
+    The best order has a proof of its own: without it the code is never "done".
+    """
+    if (outcome is None or not simulation.priced) and not simulation.evaluation.feasible:
+        return ExitCode.NO_PLAN
+    codes = [EXIT_CODES[one.proof] for one in (outcome, None if best is None else best.outcome) if one is not None]
+    return max(codes, default=ExitCode.DONE)
+
+
+def _write(simulation: Simulation, content: dict[str, Any], targets: Targets) -> InputError | None:
+    """Write files; return what went wrong, so that the numbers are still shown."""
+    try:
+        write_files(simulation, content, targets)
+    except OSError as error:
+        return InputError(f"{error.filename}: not written: {error.strerror}")
+    return None
+
+
+def _nothing(name: str, outcome: Outcome | None, broken: Sequence[str] = ()) -> dict[str, Any]:
+    """Return as plain data that nothing was run, what was claimed and which rules a given plan breaks."""
+    claim = {
+        "solver": outcome.solver if outcome else None,
+        "proof": str(outcome.proof) if outcome else None,
+        "objective": None,
+        "bound": outcome.bound if outcome else None,
+        "notes": list(outcome.notes) if outcome else [],
+        "broken_rules": list(broken),
+    }
+    return {"format": "pipecut simulation", "scenario": name, "claim": claim}
+
+
+def _show_nothing(
+    task: Task,
+    outcome: Outcome | None,
+    evaluation: Evaluation | None,
+    targets: Targets,
+    reply: Reply,
+    best: BestOrder | None = None,
+) -> ExitCode:
+    """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
+    from commands.parts.display import claim_lines, key_lines, violation_rows
+
+    for path in targets.paths:
+        output.remark(f"{path}: not written, as there is no plan to run")
+    if reply.wanted:
+        broken = [f"{one.rule}: {one.message}" for one in evaluation.violations] if evaluation else []
+        searched = {} if best is None else {"order": order_to_dict(best)}
+        reply.put(_nothing(task.scenario.name, outcome, broken) | searched)
+    elif outcome is not None:
+        output.show(claim_lines(task.instance, outcome, evaluation), *order_lines(best))
+    else:
+        output.show(key_lines(violation_rows(evaluation)), *order_lines(best))
+    return EXIT_CODES[outcome.proof] if outcome is not None and best is None else ExitCode.NO_PLAN
+
+
+def order_lines(best: BestOrder | None) -> list[Text]:
+    """Return what the search for the best order claims, as lines for people; none for any other order."""
+    from commands.parts.display import key_lines
+
+    return [] if best is None else [key_lines(order_rows(best))]
+
+
+def _show(
+    task: Task,
+    simulation: Simulation,
+    content: dict[str, Any],
+    outcome: Outcome | None,
+    best: BestOrder | None,
+) -> None:
+    from commands.parts.display import claim_lines, key_lines, objective_text, rules_rows
+    from commands.parts.run_tables import measure_table, rank_table, run_name
+
+    if outcome is not None:
+        lines = claim_lines(task.instance, outcome, simulation.evaluation)
+    else:
+        objective = objective_text(task.instance, simulation.evaluation.objective or 0)
+        lines = key_lines([("objective", objective), *rules_rows(simulation.evaluation)])
+    shown = (run_name(content), "", measure_table(content), "", rank_table(content), "", lines)
+    output.show(*shown, *order_lines(best))

@@ -1,0 +1,1 @@
+"""Plans run step by step: orders of actions, and what is written of them."""

@@ -1,0 +1,216 @@
+"""The best order of a plan's actions: searched for, proved, and set beside the fixed orders of the same stages."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from commands.parser.run_arguments import GIVEN_ORDERS
+from commands.terminal import human
+from commands.terminal.failures import InputError
+from commands.terminal.interrupt import run_stoppable
+from commands.terminal.progress import ProgressLine
+from formulation.costs.memory import capacity_bytes
+from formulation.outcome import FalseClaimError, Limits, Proof
+from formulation.problem.options import Schedule
+from formulation.schedules.table import PipelineSchedule, ScheduleError
+from formulation.timeline.from_plan import from_plan
+from report.measures import EXACT, LEAST, MOST, RELATED, Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from fractions import Fraction
+
+    from commands.parts.task import Task
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan
+    from solvers.order.compare import Comparison
+    from solvers.order.outcome import OrderOutcome
+    from solvers.order.problem import OrderProblem
+
+BEST = GIVEN_ORDERS[-1]
+PROOFS = {
+    Proof.OPTIMAL: "proved: no order of these actions is shorter",
+    Proof.FEASIBLE: "not proved: a shorter order may exist",
+    Proof.INFEASIBLE: "proved: no order fits into memory",
+}
+
+
+class UnfitError(ScheduleError):
+    """No order of a plan's actions fits into memory; the message says which rank lacks how many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestOrder:
+    """What the search for an order found: its outcome beside the fixed orders, and which of these was planned."""
+
+    comparison: Comparison
+    planned: str
+
+    @property
+    def outcome(self) -> OrderOutcome:
+        """The claim of the search."""
+        return self.comparison.outcome
+
+    @property
+    def schedule(self) -> PipelineSchedule:
+        """The best order found, also where it is a fixed one. Raises UnfitError where none fits into memory."""
+        if self.outcome.schedule is None:
+            raise UnfitError(f"schedule {BEST}: {'; '.join(self.shortfalls())}")
+        return replace(self.outcome.schedule, name=BEST)
+
+    def loss(self, name: str) -> Fraction | None:
+        """Return by what part of the best time a fixed order takes longer; None if it does not fit into memory."""
+        if not self.outcome.makespan_ns:
+            return None
+        return self.comparison.loss(name)
+
+    def shortfalls(self) -> list[str]:
+        """Say which ranks lack how many bytes even in the order that needs least, one micro-batch at a time."""
+        from solvers.order.fixed import least_memory
+
+        problem = self.comparison.problem
+        pairs = zip(least_memory(problem).peak_bytes, problem.memory_bytes or (), strict=True)
+        return [
+            f"no order fits into memory: rank {rank} lacks {peak - most:,} bytes; it has {most:,} and holds "
+            f"{peak:,} even with one micro-batch at a time"
+            for rank, (peak, most) in enumerate(pairs)
+            if peak > most
+        ]
+
+
+def best_order_of(instance: Instance, plan: Plan, limits: Limits) -> BestOrder:
+    """Search for the order of the actions of one step in which it ends first, each stage a rank of its own.
+
+    Backward passes are whole. Memory is a limit where the instance has it be one. A training without a flush is
+    taken as 1F1B with one, as for every order that is given. Raises OrderError where no order can be sought, and
+    FalseClaimError for a defect. Cost: that of ``solvers.order.solve.solve``.
+    """
+    from solvers.order.compare import compare
+
+    schedule = instance.training.schedule
+    planned = schedule if schedule.flushes else Schedule.ONE_F_ONE_B
+    flushing = replace(instance, training=replace(instance.training, schedule=planned))
+    return BestOrder(compare(_problem_of(flushing, plan), limits), str(planned))
+
+
+def search_order(task: Task, plan: Plan) -> BestOrder:
+    """Search for the best order with a progress line, within the limits of the task; Ctrl-C ends the search.
+
+    Raises InputError where no order can be sought, and ClaimFailedError where the search contradicts the timeline.
+    """
+    from solvers.order.problem import OrderError
+
+    with ProgressLine(f"order of actions of {task.scenario.name}", quiet=task.quiet) as line:
+        limits = replace(task.limits, stopped=task.stop.is_set, progress=line.report)
+        try:
+            return run_stoppable(lambda: best_order_of(task.instance, plan, limits), task.stop, line.stopping)
+        except OrderError as error:
+            raise InputError(f"{task.scenario.path}: schedule {BEST}: {error}") from error
+        except FalseClaimError as error:
+            raise task.claim_failed(task.solver, str(error)) from error
+
+
+def _problem_of(instance: Instance, plan: Plan) -> OrderProblem:
+    from solvers.order.problem import OrderProblem
+
+    made = from_plan(instance, plan)
+    limited = instance.constraints.memory
+    return OrderProblem(
+        durations=made.durations,
+        execution=made.execution,
+        micro_batches=made.schedule.micro_batches,
+        stage_ranks=tuple(range(len(plan))),
+        footprint=made.footprint if limited else None,
+        memory_bytes=tuple(capacity_bytes(instance, stage.group) for stage in plan.stages) if limited else None,
+    )
+
+
+def order_to_dict(best: BestOrder) -> dict[str, Any]:
+    """Return the claim as plain data: times in ns; ``loss`` is a share of the best time, or null."""
+    outcome, comparison = best.outcome, best.comparison
+    losses = {name: best.loss(name) for name in comparison.fixed}
+    return {
+        "proof": str(outcome.proof),
+        "makespan_ns": outcome.makespan_ns,
+        "bound_ns": outcome.bound_ns,
+        "gap": outcome.gap,
+        "seconds": outcome.seconds,
+        "planned": best.planned,
+        "fixed": [
+            {
+                "schedule": name,
+                "makespan_ns": executed.makespan_ns,
+                "fits": comparison.fits(name),
+                "loss": None if losses[name] is None else float(losses[name] or 0),
+            }
+            for name, executed in comparison.fixed.items()
+        ],
+        "notes": [*outcome.notes, *(best.shortfalls() if outcome.schedule is None else ())],
+    }
+
+
+def order_rows(best: BestOrder) -> list[tuple[str, str]]:
+    """Return lines on the order as pairs of key and words: what was proved, and what each fixed order takes."""
+    outcome = best.outcome
+    if outcome.makespan_ns is None or outcome.bound_ns is None:
+        return [("order", PROOFS[outcome.proof]), *(("", line) for line in best.shortfalls())]
+    rows = [("order", f"{human.exact_duration(outcome.makespan_ns)} for one step, {PROOFS[outcome.proof]}")]
+    if outcome.proof is not Proof.OPTIMAL:
+        rows.append(("", f"no order is shorter than {human.exact_duration(outcome.bound_ns)}"))
+    rows.append(("", f"searched in {outcome.seconds:.2f} s: {'; '.join(outcome.notes)}"))
+    return rows + [("", line) for line in order_sentences(best)]
+
+
+def order_sentences(best: BestOrder) -> list[str]:
+    """Say what every fixed order takes and loses, the planned one first."""
+    names = sorted(best.comparison.fixed, key=lambda name: name != best.planned)
+    return [_sentence(best, name) for name in names]
+
+
+def _sentence(best: BestOrder, name: str) -> str:
+    executed, loss = best.comparison.fixed[name], best.loss(name)
+    taken = f"{name} takes {human.exact_duration(executed.makespan_ns)}"
+    if not best.comparison.fits(name):
+        return f"{taken}, but does not fit into memory"
+    return f"{taken}, {human.gap(float(loss))} longer" if loss else f"{taken}, as short"
+
+
+def order_measures(best: BestOrder) -> list[Measure]:
+    """Return the makespan beside the proved bound of any order, and beside the planned order that fits."""
+    outcome = best.outcome
+    if outcome.makespan_ns is None or outcome.bound_ns is None:
+        return []
+    relation = EXACT if outcome.proof is Proof.OPTIMAL else LEAST
+    rows = [(relation, outcome.bound_ns, "proved: no order of these actions is shorter")]
+    planned = best.comparison.fixed[best.planned]
+    fits = best.comparison.fits(best.planned)
+    words = f"{best.planned}, the same stages" + ("" if fits else ", which does not fit into memory")
+    rows.append((MOST if fits else RELATED, planned.makespan_ns, words))
+    return [
+        Measure("makespan", "makespan of one step", "ns", outcome.makespan_ns, relation, number, source)
+        for relation, number, source in rows
+    ]
+
+
+def with_order(measures: Sequence[Measure], best: BestOrder | None) -> list[Measure]:
+    """Return the measures of a run in the best order, what its search says standing with the makespan."""
+    if best is None:
+        return list(measures)
+    first = [one for one in measures if one.key == "makespan"]
+    return [*first, *order_measures(best), *(one for one in measures if one.key != "makespan")]
+
+
+def with_order_content(content: dict[str, Any], best: BestOrder | None) -> dict[str, Any]:
+    """Return what ``report.content.content_of`` made, with ``order`` (null for any other order) and its measures.
+
+    What fixed orders take is also said in the notes of the claim, which a page shows.
+    """
+    if best is None:
+        return content | {"order": None}
+    measures, claim = content["measures"], content["claim"]
+    at = sum(one["key"] == "makespan" for one in measures)
+    rows = [*measures[:at], *map(asdict, order_measures(best)), *measures[at:]]
+    said = [f"best order: {PROOFS[best.outcome.proof]}", *order_sentences(best)]
+    more = {"measures": rows, "claim": claim | {"notes": [*claim["notes"], *said]}, "order": order_to_dict(best)}
+    return content | more

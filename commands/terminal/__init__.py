@@ -1,0 +1,1 @@
+"""Exit codes, messages, progress, interrupts: what every command does with the terminal."""

@@ -1,0 +1,58 @@
+"""What a command says: text and tables on stdout, remarks on stderr; all through ``terminal.terminal``."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from commands.terminal.terminal import Cleaned, CleanStream, console
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WIDTH_OF_FILES = 120
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def write(text: str) -> None:
+    """Write text to stdout. Raises BrokenPipeError, and InputError where stdout cannot take it (a full disk)."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def remark(text: str) -> None:
+    """Write a line to stderr."""
+    if sys.stderr is not None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def show(*parts: RenderableType) -> None:
+    """Write rich renderables to stdout: in colour on a terminal, else plain and of a fixed width.
+
+    Raises as :func:`write` does.
+    """
+    drawn = _drawn(*parts)
+    if isinstance(sys.stdout, CleanStream):
+        sys.stdout.write_drawn(drawn)
+    else:
+        sys.stdout.write(drawn)
+    sys.stdout.flush()
+
+
+def _drawn(*parts: RenderableType) -> str:
+    from rich.table import Table
+
+    terminal = sys.stdout.isatty()
+    # In memory and in stdout's encoding, so that rich draws only lines that can be shown there.
+    encoding = sys.stdout.encoding or "utf-8"
+    page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
+    width = None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES
+    screen = console(page, force_terminal=terminal, width=width)
+    for part in parts:
+        # Tables fit the width; lines of text are left whole for whoever reads them by program.
+        screen.print(Cleaned(part), soft_wrap=not isinstance(part, Table))
+    page.seek(0)
+    return "".join(line.rstrip() + "\n" for line in page)

@@ -1,0 +1,129 @@
+"""The one place that writes to a terminal: stdout and stderr of the command line, cleaned of what could steer it.
+
+Names come from users' files and end up in tables and messages: layers, servers, keys, paths. While a command runs,
+``sys.stdout`` and ``sys.stderr`` are streams that show a question mark for every character that is not printable
+(escape sequences, other control characters, marks that turn the direction of text), whoever writes: a command,
+argparse, a warning, a traceback, a model's own code. Colours and the moving progress line come from rich alone;
+what it draws is cleaned before it is coloured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from commands.terminal.failures import InputError
+from report.wording import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+_OTHER_THAN_LINES = re.compile(r"[^\n\t]+")
+
+
+def clean(text: str) -> str:
+    """Return text with a question mark for what is not printable, but for the ends of lines and tabs."""
+    return _OTHER_THAN_LINES.sub(lambda run: run[0] if run[0].isprintable() else printable(run[0]), text)
+
+
+class CleanStream:
+    """A stream that cleans all text on its way to ``raw``; anything else is asked of ``raw``.
+
+    Where the words of a stream are only remarks, a failure to write them is none of the command's: ``needed`` is
+    False. Otherwise it raises InputError (a full disk), and BrokenPipeError where the reader has gone.
+    """
+
+    def __init__(self, raw: TextIO, *, needed: bool) -> None:
+        self.raw = raw
+        self._needed = needed
+
+    def write(self, text: str) -> int:
+        """Write text, cleaned, and return its length."""
+        with self._said():
+            self.raw.write(clean(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts one behind another, cleaned."""
+        for text in lines:
+            self.write(text)
+
+    def write_drawn(self, text: str) -> None:
+        """Write what rich has drawn out of cleaned parts, with its colours."""
+        with self._said():
+            self.raw.write(text)
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        with self._said():
+            self.raw.flush()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever a stream has)
+        return getattr(self.raw, name)
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            if self._needed:
+                raise
+        except OSError as error:
+            if self._needed:
+                raise InputError(f"standard output: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def cleaned() -> Iterator[None]:
+    """Clean whatever is written to ``sys.stdout`` and ``sys.stderr``, and never fail on a character."""
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.stdout = _cleaned(sys.stdout, needed=True)
+    sys.stderr = _cleaned(sys.stderr, needed=False)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def close_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's own last flush stays quiet."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def console(stream: TextIO, **options: Any) -> Console:  # noqa: ANN401 (options of rich)
+    """Return a rich console on a stream, which is given cleaned parts only (:class:`Cleaned`)."""
+    from rich.console import Console
+
+    raw = stream.raw if isinstance(stream, CleanStream) else stream
+    return Console(file=cast(TextIO, raw), highlight=False, markup=False, emoji=False, **options)
+
+
+class Cleaned:
+    """A rich renderable whose text is cleaned once it is laid out, before it gets its colours."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self.part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        for segment in console.render(self.part, options):
+            if not segment.control:
+                yield Segment(clean(segment.text), segment.style)
+
+
+def _cleaned(stream: TextIO, *, needed: bool) -> TextIO:
+    """Return a stream, wrapped unless it is already; None, where there is no such stream, stays None."""
+    if stream is None or isinstance(stream, CleanStream):
+        return stream
+    return cast(TextIO, CleanStream(stream, needed=needed))

@@ -1,0 +1,54 @@
+"""``pipecut verify``: check a certificate without any solver."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from commands.terminal import output
+from commands.terminal.exit_codes import ExitCode
+from commands.terminal.failures import InputError, reading
+from formulation.certificates.check import CertificateError, verify
+from ingest.plans.certificate_file import CertificateFileError, read_certificate
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify and say what is proved. Exit code 0: optimal, 3: a weaker bound holds, 4: it does not hold."""
+    scenario = arguments.scenario
+    with reading(scenario.path):
+        instance = scenario.load()
+    try:
+        certificate = read_certificate(arguments.certificate, instance)
+    except CertificateFileError as error:
+        raise InputError(str(error)) from error
+    began = time.perf_counter()
+    try:
+        verify(instance, certificate)
+        refuted = None
+    except CertificateError as error:
+        refuted = str(error)
+    seconds = time.perf_counter() - began
+    optimal = refuted is None and certificate.optimal
+    if arguments.json:
+        content = {
+            "scenario": scenario.name,
+            "holds": refuted is None,
+            "optimal": optimal,
+            "reason": refuted,
+            "objective": certificate.objective,
+            "bound": certificate.bound,
+            "labels": len(certificate.labels),
+            "seconds": seconds,
+        }
+        arguments.reply.put(content, [] if refuted is None else [f"the certificate does not hold: {refuted}"])
+    elif refuted is not None:
+        output.write(f"the certificate does not hold: {refuted}\n")
+    else:
+        claim = "the plan is optimal" if optimal else f"no plan takes less than {certificate.bound:,} ns"
+        output.write(
+            f"verified: the plan takes {certificate.objective:,} ns, and {claim}\n"
+            f"{len(certificate.labels)} labels checked in {seconds:.2f} s, without a solver\n"
+        )
+    if refuted is not None:
+        return ExitCode.FALSE_CLAIM
+    return ExitCode.DONE if optimal else ExitCode.NOT_PROVED

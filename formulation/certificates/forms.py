@@ -1,0 +1,105 @@
+"""Whether forms exist that keep a stage within a time and a memory at once; from the formulas alone.
+
+For checking certificates, written apart from ``solvers.dynamic.tables.forms_under_memory``: layer by layer it
+keeps, by the forms of the layers that later ones still look at, every triple (communication, bytes kept, largest
+working set) that no other undercuts in all three. Exact for any layer graph.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from formulation.costs.forms import forms_on
+from formulation.costs.least import StagePrices
+from formulation.costs.memory import Keeps, MemoryParts, layer_parts, received_bytes
+from formulation.problem.groups import Group, GroupKind
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FORMS, Split
+from formulation.problem.plan import Span, Stage
+
+Triple = tuple[int, int, int]
+"""Communication in ns, bytes kept, largest working set in bytes."""
+Forms = tuple[int, ...]
+
+
+class FormSearch:
+    """Searches the forms of stages of one instance; single layers are priced once and remembered."""
+
+    def __init__(self, instance: Instance, prices: StagePrices) -> None:
+        self._instance, self._prices = instance, prices
+        self._shares = cache(self._shares_of)
+        self._received = cache(lambda kind, cut: received_bytes(instance, kind, cut))
+
+    def least_held(self, kind: GroupKind, rule: Keeps, layer: int) -> int:
+        """Return the bytes that a layer keeps on a device at least, whatever its form."""
+        row = self._instance.layers[layer]
+        if row.split is not Split.FOLLOW:
+            forms: tuple[int | None, ...] = forms_on(row.allowed_forms, kind.tensor_parallel_degree)
+        else:
+            forms = (None, *FORMS) if kind.tensor_parallel_degree > 1 else (None, 0)
+        if self._instance.sources[layer] is None:
+            forms = (None,)
+        return min(self._shares(kind, layer, form).times(rule, kind.mode).lasting for form in forms)
+
+    def exist(self, kind: GroupKind, rule: Keeps, layers: tuple[int, int], time_ns: int, room: int) -> bool:
+        """Tell whether some forms communicate at most ``time_ns`` and need at most ``room`` bytes.
+
+        ``layers`` are the first layer and the one after the last. Cost: O(layers x 3**live x triples**2) steps.
+        """
+        room -= rule.in_flight * self._received(kind, layers[0])
+        live: list[int] = []
+        states: dict[Forms, list[Triple]] = {(): [(0, 0, 0)]}
+        for layer in range(*layers):
+            follows = self._instance.layers[layer].split is Split.FOLLOW
+            around = live if follows else [*live, layer]
+            kept = [at for at, one in enumerate(around) if self._prices.last_use[one] > layer]
+            grown: dict[Forms, list[Triple]] = {}
+            for forms, triples in states.items():
+                for chosen, time, share in self._choices(kind, layer, live, forms):
+                    held = share.times(rule, kind.mode).lasting
+                    key = tuple(chosen[at] for at in kept)
+                    for triple in triples:
+                        new = (triple[0] + time, triple[1] + held, max(triple[2], share.working_set))
+                        if new[0] <= time_ns and new[1] + new[2] <= room:
+                            _keep(grown.setdefault(key, []), new)
+            states, live = grown, [around[at] for at in kept]
+        return bool(states)
+
+    def _choices(
+        self, kind: GroupKind, layer: int, live: list[int], forms: Forms
+    ) -> list[tuple[Forms, int, MemoryParts]]:
+        """Return the forms around a layer with each of its own, what that communicates, and what it holds."""
+        row, prices = self._instance.layers[layer], self._prices
+        if row.split is Split.FOLLOW:
+            source = self._instance.sources[layer]
+            form = forms[live.index(source)] if source in live else None
+            return [(forms, prices.inside(kind, layer, form or 0), self._shares(kind, layer, form))]
+        edges = [
+            (forms[live.index(edge.source)], edge) for edge in prices.into.get(layer, []) if edge.source in live
+        ]
+        return [
+            (
+                (*forms, form),
+                prices.inside(kind, layer, form) + sum(prices.between(kind, edge, at, form) for at, edge in edges),
+                self._shares(kind, layer, form),
+            )
+            for form in forms_on(row.allowed_forms, kind.tensor_parallel_degree)
+        ]
+
+    def _shares_of(self, kind: GroupKind, layer: int, form: int | None) -> MemoryParts:
+        """Return what a device holds of a layer laid out as ``form`` says (None: that is decided elsewhere)."""
+        group = Group(((0, kind.devices),), kind.mode)
+        source = self._instance.sources[layer]
+        if form is None or source is None:
+            return layer_parts(self._instance, Stage(Span(layer, layer + 1), group, (0,)), layer, kind.shares)
+        forms = (form, *[0] * (layer - source))
+        return layer_parts(self._instance, Stage(Span(source, layer + 1), group, forms), layer, kind.shares)
+
+
+def _keep(known: list[Triple], new: Triple) -> None:
+    """Add a triple unless another undercuts it in everything; drop those that it undercuts."""
+    for one in known:
+        if one[0] <= new[0] and one[1] <= new[1] and one[2] <= new[2]:
+            return
+    known[:] = [one for one in known if not (new[0] <= one[0] and new[1] <= one[1] and new[2] <= one[2])]
+    known.append(new)

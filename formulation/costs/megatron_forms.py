@@ -1,0 +1,82 @@
+"""The tensor-parallel layout of Megatron-LM as forms: a matrix by columns, the next one by rows.
+
+Source: Shoeybi et al., arXiv 1909.08053, section 3. Of two matrices with nothing but element-wise work between
+them the first is split by columns, so that what stands between works on its own columns and nothing is sent; the
+second is split by rows, takes these columns as they are, and one all-reduce sums its output. In the forms of the
+formulation (``formulation.costs.forms``) that is form 2, which takes its input whole and makes columns, and then
+form 1, which takes columns and makes its output whole: a chain of two matrices has forms (2, 1). The other way
+round, (1, 2), sums what is between the two, which may be large, and leaves an output that nobody summed.
+
+The two ends follow the same section. An embedding is split along the vocabulary, its input dimension, and summed:
+form 1. The last matrix of a model is split along the vocabulary too, its output dimension now, and the loss is
+computed on columns, so that the scores are never gathered: form 2. Sequence parallelism (norms by rows) is not
+modelled.
+"""
+
+from __future__ import annotations
+
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
+from formulation.problem.plan import Span
+
+BY_ROWS_OF_DATA, SUMMED, COLUMNS = 0, 1, 2
+"""Forms by the layout of what they make: rows of the batch, whole after a sum, columns."""
+
+
+def megatron_forms(instance: Instance, span: Span) -> tuple[int, ...]:
+    """Return the forms of a tensor-parallel stage, one per layer (FOLLOW layers: 0).
+
+    A matrix is split by columns if all that it makes ends in matrices of the stage that can sum, through layers
+    that can work on columns; or if nothing of it goes anywhere, and something flows into it: the end of the model.
+    Any other one sums its output, also where its partner lies behind the end of the stage. Joins keep columns
+    between a pair, and are whole elsewhere. A layer that may not take its form works on rows of the batch (form 0)
+    if it may, else in the first form that it may take. Cost: linear in layers and edges.
+    """
+    by_columns = _split_by_columns(instance, span)
+    taken = _producers(instance, span)
+    made_columns: set[int] = set()
+    forms = dict.fromkeys(span.layers, 0)
+    for layer in span.layers:
+        row = instance.layers[layer]
+        fed = any(one in made_columns for one in taken[layer])
+        columns = fed if row.split is not Split.MATRIX else layer in by_columns and not fed
+        if row.split is not Split.FOLLOW:
+            forms[layer] = _allowed(row.allowed_forms, COLUMNS if columns else SUMMED)
+            columns = forms[layer] == COLUMNS
+        if columns:
+            made_columns.add(layer)
+    return tuple(forms.values())
+
+
+def _allowed(allowed: tuple[int, ...], wanted: int) -> int:
+    if wanted in allowed:
+        return wanted
+    return BY_ROWS_OF_DATA if BY_ROWS_OF_DATA in allowed else allowed[0]
+
+
+def _split_by_columns(instance: Instance, span: Span) -> set[int]:
+    """Return the matrices that are first of a pair, whatever flows into them, and the end of the model."""
+    consumers: dict[int, list[int]] = {}
+    for edge in instance.edges:
+        consumers.setdefault(edge.producer, []).append(edge.consumer)
+    fed = {edge.consumer for edge in instance.edges}
+    ends_well: dict[int, bool] = {}
+    found: set[int] = set()
+    for layer in reversed(span.layers):
+        row = instance.layers[layer]
+        after = consumers.get(layer, [])
+        closed = bool(after) and all(one in span and ends_well[one] for one in after)
+        matrix, columns = row.split is Split.MATRIX, COLUMNS in row.allowed_forms
+        if matrix and columns and (closed or (not after and layer in fed)):
+            found.add(layer)
+        passes = row.split is Split.FOLLOW or columns
+        ends_well[layer] = SUMMED in row.allowed_forms if matrix else closed and passes
+    return found
+
+
+def _producers(instance: Instance, span: Span) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {layer: [] for layer in span.layers}
+    for edge in instance.edges:
+        if edge.consumer in span and edge.producer in span:
+            found[edge.consumer].append(edge.producer)
+    return found

@@ -1,0 +1,111 @@
+"""What every stage of a plan costs, from ``formulation.costs.times``, layer by layer: no table, no cleverness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formulation.costs import times
+from formulation.costs.memory import MemoryParts, capacity_bytes, stage_memory
+from formulation.problem.groups import group_kind, link_between
+from formulation.problem.instance import Instance
+from formulation.problem.options import BoundaryCharge, StageTime
+from formulation.problem.plan import Plan, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Where the time of one stage goes, per micro-batch, and its peak memory by kind.
+
+    ``boundary_ns`` is the time of the boundary before this stage (activations in and gradients out), 0 for the
+    first; ``received_ns`` what the stage itself pays of its boundaries (only if receivers pay); ``total_ns``
+    the time of the stage, without boundaries that links pay.
+    """
+
+    compute_ns: int
+    inside_ns: int
+    between_ns: int
+    received_ns: int
+    total_ns: int
+    boundary_ns: int
+    memory: MemoryParts
+    capacity_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory of one device."""
+        return self.memory.total
+
+    @property
+    def communication_ns(self) -> int:
+        """Communication of the stage: inside its layers, between them, and what it pays of its boundaries."""
+        return self.inside_ns + self.between_ns + self.received_ns
+
+
+PRICE_KEYS = (
+    "compute_ns",
+    "inside_ns",
+    "between_ns",
+    "received_ns",
+    "total_ns",
+    "boundary_ns",
+    "memory_bytes",
+    "capacity_bytes",
+)
+"""What plan files and reports write of a stage's cost, in this order."""
+
+
+def price_fields(cost: StageCost) -> dict[str, int]:
+    """Return the cost of a stage as plain data: times in ns, memory in bytes."""
+    return {key: getattr(cost, key) for key in PRICE_KEYS}
+
+
+def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
+    """Return the cost of every stage of a plan that is one. Cost: linear in layers and edges of every stage."""
+    return tuple(_stage_cost(instance, plan, index) for index in range(len(plan)))
+
+
+def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
+    stage = plan.stages[index]
+    kind = group_kind(instance, stage.group)
+    compute = sum(times.compute_ns(instance, layer, kind) for layer in stage.span.layers)
+    inside = sum(
+        times.inside_ns(instance, layer, _layout(instance, stage, layer), kind) for layer in stage.span.layers
+    )
+    between = sum(
+        times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kind)
+        for edge in instance.form_edges
+        if edge.source in stage.span and edge.consumer in stage.span
+    )
+    activation, gradient, received = _boundaries(instance, plan, index)
+    communication = inside + between + received
+    overlap = instance.cost.stage_time is StageTime.OVERLAP
+    return StageCost(
+        compute_ns=compute,
+        inside_ns=inside,
+        between_ns=between,
+        received_ns=received,
+        total_ns=max(compute, communication) if overlap else compute + communication,
+        boundary_ns=activation + gradient,
+        memory=stage_memory(instance, plan, index),
+        capacity_bytes=capacity_bytes(instance, stage.group),
+    )
+
+
+def _layout(instance: Instance, stage: Stage, layer: int) -> int:
+    source = times.layout_form(instance, stage.span, layer)
+    return 0 if source is None else stage.form(source)
+
+
+def _boundaries(instance: Instance, plan: Plan, index: int) -> tuple[int, int, int]:
+    """Activation and gradient time of the boundary before a stage, and what the stage pays as a receiver."""
+    stage = plan.stages[index]
+    activation = gradient = outgoing = 0
+    if index > 0:
+        link = link_between(instance, plan.stages[index - 1].group, stage.group)
+        activation = times.activation_ns(instance, stage.span.first, link)
+        gradient = times.gradient_ns(instance, stage.span.first, link)
+    if index + 1 < len(plan):
+        link = link_between(instance, stage.group, plan.stages[index + 1].group)
+        outgoing = times.gradient_ns(instance, stage.span.stop, link)
+    receives = instance.cost.boundary_charge is BoundaryCharge.RECEIVER
+    return activation, gradient, activation + outgoing if receives else 0

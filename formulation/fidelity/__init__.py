@@ -1,1 +1,0 @@
-"""Predictions of published and measured runs, and what they rest on."""

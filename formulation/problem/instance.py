@@ -1,0 +1,244 @@
+"""The complete, frozen, numeric problem: what a solver gets and all that it gets.
+
+An instance is made from two networkx graphs and option records by :func:`build_instance`. Layers
+are numbered 0..N-1 in pipeline order, servers 0..V-1 in line order, and every quantity is per micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import networkx as nx
+
+from formulation.problem.cluster import ClusterGraph, DeviceClass, Server
+from formulation.problem.demands import Demands, lessened, narrowed, resolve
+from formulation.problem.layers import Layer, LayerGraph, Split
+from formulation.problem.magnitude import check_magnitude
+from formulation.problem.options import Combine, Constraints, CostModel, Count, Goal, Training
+from formulation.problem.units import NS_PER_SECOND, Link, ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A tensor that flows from layer ``producer`` to layer ``consumer``: bytes of one micro-batch."""
+
+    producer: int
+    consumer: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormEdge:
+    """An edge at which a layout may have to change: from the form of ``source`` to that of ``consumer``.
+
+    ``source`` is the layer whose form decides how the tensor lies: the producer itself, or the layer that the
+    chain of FOLLOW layers before the edge copies its layout from. The change costs nothing unless ``source``
+    belongs to the same stage as ``consumer``: a boundary delivers a tensor in the layout that is asked for.
+    """
+
+    source: int
+    consumer: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """What is to be planned. Sizes are bytes of one micro-batch, times are ns of one micro-batch.
+
+    Only what a user writes is given: ``model``, ``cluster``, ``training``, ``cost``, ``constraints`` and ``goals``
+    (what plans are judged by, in order: the second only counts among plans equal in the first). All other fields
+    are derived from these here and nowhere else, so that no two parts of an instance can disagree:
+    ``dataclasses.replace`` of a part derives them anew, and refuses to replace one of them.
+
+    ``forward_ns[c][l]`` and ``backward_ns[c][l]`` are the times of layer ``l`` on *one* device of class
+    ``device_classes[c]``; ``links[v][w]`` the link between servers (diagonal: inside the server);
+    ``layers`` and ``servers`` those of the model and the cluster with the forms and the memory that
+    ``constraints`` leave them; ``sources[l]`` the layer whose form layer ``l`` has (itself unless it is a FOLLOW
+    layer; None: its layout comes from outside the model); ``form_edges`` the edges at which layouts meet, in
+    order of consumer; ``demands`` what the constraints ask by index.
+
+    Raises ValueError where the parts do not make a problem, where the constraints name what they do not have, and
+    where its numbers are so large that sums of them could leave 64 bits (``formulation.problem.magnitude``).
+    Cost: linear in layers, edges and pairs of servers, plus the globs of the constraints times the layers.
+    """
+
+    name: str = field(init=False)
+    layers: tuple[Layer, ...] = field(init=False)
+    edges: tuple[Edge, ...] = field(init=False)
+    form_edges: tuple[FormEdge, ...] = field(init=False)
+    sources: tuple[int | None, ...] = field(init=False)
+    servers: tuple[Server, ...] = field(init=False)
+    links: tuple[tuple[Link | None, ...], ...] = field(init=False)
+    device_classes: tuple[DeviceClass, ...] = field(init=False)
+    forward_ns: tuple[tuple[int, ...], ...] = field(init=False)
+    backward_ns: tuple[tuple[int, ...], ...] = field(init=False)
+    parameter_bytes: tuple[int, ...] = field(init=False)
+    input_bytes: tuple[int, ...] = field(init=False)
+    output_bytes: tuple[int, ...] = field(init=False)
+    stash_bytes: tuple[int, ...] = field(init=False)
+    training: Training
+    cost: CostModel
+    constraints: Constraints
+    demands: Demands = field(init=False)
+    goals: tuple[Goal, ...]
+    model: LayerGraph = field(repr=False, compare=False)
+    cluster: ClusterGraph = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_goals(self.goals, self.constraints, self.cost)
+        for name, value in _derived(self).items():
+            object.__setattr__(self, name, value)
+        check_magnitude(self)
+
+    @property
+    def layer_graph(self) -> nx.DiGraph:
+        """A new networkx graph of the layers as a user wrote them; changing it does not change the instance."""
+        return self.model.graph()
+
+    @property
+    def cluster_graph(self) -> nx.Graph:
+        """A new networkx graph of the cluster as a user wrote it; changing it does not change the instance."""
+        return self.cluster.graph()
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of the cluster."""
+        return sum(server.devices for server in self.servers)
+
+    def class_index(self, server: int) -> int:
+        """Return the index of a server's device class in ``device_classes``."""
+        return self.device_classes.index(self.servers[server].device_class)
+
+
+def build_instance(
+    layers: nx.DiGraph,
+    cluster: nx.Graph,
+    training: Training,
+    cost: CostModel,
+    constraints: Constraints | None = None,
+    goals: tuple[Goal, ...] = (Goal.BOTTLENECK,),
+) -> Instance:
+    """Turn a layer graph and a cluster graph into the numeric problem; both are copied.
+
+    Byte counts of the graph, taken in ``element_bytes`` per element, are scaled to ``bytes_per_element`` of the
+    training and multiplied by the micro-batch. Raises ValueError as :class:`Instance` does.
+    """
+    return Instance(
+        model=LayerGraph.of(layers),
+        cluster=ClusterGraph.of(cluster),
+        training=training,
+        cost=cost,
+        constraints=constraints or Constraints(),
+        goals=goals,
+    )
+
+
+def _derived(written: Instance) -> dict[str, object]:
+    """Return every derived field of an instance from those that a user writes."""
+    model, training, cost = written.model, written.training, written.cost
+    demands = resolve(written.constraints, model.layers, written.cluster.servers)
+    rows = narrowed(model.layers, demands)
+    batch = (scale := Fraction(training.bytes_per_element, model.element_bytes)) * training.micro_batch
+    edges = tuple(
+        Edge(one, other, size)
+        for (one, other, _), size in zip(model.edges, _scaled((row[2] for row in model.edges), batch), strict=True)
+    )
+    sources = _sources(rows, edges)
+    servers = lessened(written.cluster.servers, demands.reserve)
+    classes = tuple(dict.fromkeys(server.device_class for server in servers))
+    check_measured(rows, classes)
+    passes = [_passes_ns(rows, one, training, cost) for one in classes]
+    return {
+        "name": model.name,
+        "layers": rows,
+        "edges": edges,
+        "form_edges": _form_edges(rows, edges, sources),
+        "sources": sources,
+        "servers": servers,
+        "links": written.cluster.links,
+        "device_classes": classes,
+        "forward_ns": tuple(forward for forward, _ in passes),
+        "backward_ns": tuple(backward for _, backward in passes),
+        "parameter_bytes": _scaled((layer.parameter_bytes for layer in rows), scale),
+        "input_bytes": _scaled((layer.input_bytes for layer in rows), batch),
+        "output_bytes": _scaled((layer.output_bytes for layer in rows), batch),
+        "stash_bytes": _scaled((layer.stash_bytes for layer in rows), batch),
+        "demands": demands,
+    }
+
+
+def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostModel) -> None:
+    """Raise ValueError for no goal, a goal twice, or a time that the cost model does not have."""
+    if not goals or len(set(goals)) < len(goals):
+        raise ValueError(f"goals are {', '.join(goals) or 'none'}, expected one or more different ones")
+    judged = {*goals, *(limit.goal for limit in constraints.at_most)}
+    if Goal.ITERATION_TIME in judged and cost.combine is not Combine.MAX:
+        raise ValueError("iteration_time is paced by the slowest stage: it needs cost.combine 'max', not 'sum'")
+
+
+def _scaled(sizes: Iterable[int], factor: Fraction) -> tuple[int, ...]:
+    times, parts = factor.numerator, factor.denominator
+    return tuple(ceil_div(size * times, parts) for size in sizes)
+
+
+def _passes_ns(
+    layers: Sequence[Layer], device: DeviceClass, training: Training, cost: CostModel
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what the forward and the backward passes of layers take: measured, or Size_o x P / d of eq. (3)."""
+    samples, factor = training.micro_batch, cost.backward_factor
+    each, slower = cost.flops_per_mac * samples * NS_PER_SECOND, factor.denominator * device.flops_per_second
+    times: list[tuple[int, int]] = []
+    for layer in layers:
+        if layer.measured and (found := layer.measured_on(device.name)):
+            rows = (found.forward_ns, found.backward_ns)
+            forward, backward = (ceil_div(time * samples, found.samples) for time in rows)
+        else:
+            work = each * (layer.macs if cost.count is Count.MACS else layer.torchstat_flops)
+            forward, backward = -(-work // device.flops_per_second), -(-work * factor.numerator // slower)
+        times.append((forward, backward))
+    return tuple(forward for forward, _ in times), tuple(backward for _, backward in times)
+
+
+def check_measured(layers: Sequence[Layer], classes: Sequence[DeviceClass]) -> None:
+    """Raise ValueError where some layers were measured on a device class of the cluster and others were not.
+
+    Measured and computed times do not mix: the unmeasured layers would be as fast as the data sheet.
+    """
+    if not any(layer.measured for layer in layers):
+        return
+    for one in classes:
+        known = [layer for layer in layers if layer.measured_on(one.name)]
+        if known and len(known) < len(layers):
+            missing = next(layer.name for layer in layers if not layer.measured_on(one.name))
+            some = f"{len(known)} of {len(layers)} layers are measured on it"
+            raise ValueError(f"device class {one.name}: {some}, {missing} is not")
+        if not known and any(layer.measured for layer in layers) and not any(layer.macs for layer in layers):
+            names = ", ".join(sorted({row.device_class for layer in layers for row in layer.measured}))
+            raise ValueError(
+                f"device class {one.name}: the model was measured on {names} only; name it as one of these"
+            )
+
+
+def _sources(layers: tuple[Layer, ...], edges: tuple[Edge, ...]) -> tuple[int | None, ...]:
+    producer_of = {edge.consumer: edge.producer for edge in edges}
+    sources: list[int | None] = []
+    for index, layer in enumerate(layers):
+        if layer.split is not Split.FOLLOW:
+            sources.append(index)
+        else:
+            producer = producer_of.get(index)
+            sources.append(None if producer is None else sources[producer])
+    return tuple(sources)
+
+
+def _form_edges(
+    layers: tuple[Layer, ...], edges: tuple[Edge, ...], sources: tuple[int | None, ...]
+) -> tuple[FormEdge, ...]:
+    meeting: list[FormEdge] = []
+    for edge in edges:
+        source = sources[edge.producer]
+        if layers[edge.consumer].split is not Split.FOLLOW and source is not None:
+            meeting.append(FormEdge(source, edge.consumer, edge.size_bytes))
+    return tuple(meeting)

@@ -1,0 +1,1 @@
+"""Layer graphs and measured profiles, read from files."""

@@ -1,0 +1,185 @@
+"""Layer graphs as JSON files: written whole or not at all, read with nothing executed and nothing guessed.
+
+The format is described in docs/formats/layer-graph.md. Unknown keys, repeated keys, wrong types and versions of
+the format that this program does not know are refused, with every problem named.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import networkx as nx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from formulation.problem.layers import Layer, Measured, Split, layer_graph, layers_of
+from ingest.errors import GraphFileError
+from ingest.files import atomic_write
+from ingest.mistakes import path_text
+from ingest.strict_json import parse_json
+
+FORMAT = "pipecut layer graph"
+VERSION = 1
+SIZE_LIMIT = 64 * 1024 * 1024
+"""Largest file that is read, in bytes; a network of a thousand layers takes about 0.4 MB."""
+
+_PROBLEMS_SHOWN = 10
+_Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _MeasuredEntry(_Strict):
+    device_class: _Name
+    samples: Annotated[int, Field(ge=1, le=2**31)]
+    forward_ns: _Count
+    backward_ns: _Count
+
+
+class _LayerEntry(_Strict):
+    name: _Name
+    operator: _Name
+    split: Literal["matrix", "follow", "join"]
+    parameter_bytes: _Count
+    input_bytes: _Count
+    output_bytes: _Count
+    stash_bytes: _Count
+    macs: _Count
+    torchstat_flops: _Count
+    allowed_forms: Annotated[list[Literal[0, 1, 2]], Field(min_length=1, max_length=3)]
+    measured: list[_MeasuredEntry] = []
+
+
+class _EdgeEntry(_Strict):
+    producer: _Name
+    consumer: _Name
+    bytes: _Count
+
+
+class _SharedEntry(_Strict):
+    first: _Name
+    other: _Name
+    bytes: _Count
+
+
+class _Document(_Strict):
+    format: Literal["pipecut layer graph"]
+    version: Literal[1]
+    name: _Name
+    element_bytes: Annotated[int, Field(ge=1, le=16)]
+    layers: list[_LayerEntry]
+    edges: list[_EdgeEntry]
+    shared_parameters: list[_SharedEntry] = []
+
+
+def read_graph(path: Path) -> nx.DiGraph:
+    """Read a layer graph from a file. Raises GraphFileError naming the file and what is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(SIZE_LIMIT + 1)
+    except OSError as error:
+        raise GraphFileError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(content) > SIZE_LIMIT:
+        raise GraphFileError(f"{path}: larger than {SIZE_LIMIT} bytes, the limit for a layer graph")
+    return graph_from_document(parse_graph(content, str(path)), str(path))
+
+
+def write_graph(graph: nx.DiGraph, path: Path) -> None:
+    """Write a layer graph to a file, or leave the file as it was.
+
+    The text goes to a temporary file beside it, which then takes its name. Raises GraphFileError when the graph
+    cannot be said in the format, or the file cannot be written.
+    """
+    document = graph_document(graph)
+    graph_from_document(document, str(path))
+    try:
+        atomic_write(path, _text(document))
+    except OSError as error:
+        raise GraphFileError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
+    """Return a layer graph as plain lists and dictionaries, edges in execution order of their ends."""
+    position = {name: index for index, name in enumerate(graph)}
+    edges = sorted(graph.edges(data="bytes"), key=lambda edge: (position[edge[0]], position[edge[1]]))
+    shared = graph.graph.get("shared_parameters", ())
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": graph.graph["name"],
+        "element_bytes": graph.graph["element_bytes"],
+        "layers": [_layer_entry(layer) for layer in layers_of(graph)],
+        "edges": [{"producer": start, "consumer": end, "bytes": size} for start, end, size in edges],
+        "shared_parameters": [{"first": first, "other": other, "bytes": size} for first, other, size in shared],
+    }
+
+
+def graph_from_document(document: object, source: str) -> nx.DiGraph:
+    """Build the layer graph that a document describes. Raises GraphFileError; ``source`` names it in messages."""
+    try:
+        checked = _Document.model_validate(document)
+    except ValidationError as error:
+        raise GraphFileError(f"{source}: {_problems(error)}") from error
+    try:
+        layers = [
+            Layer(
+                **entry.model_dump(exclude={"split", "allowed_forms", "measured"}),
+                split=Split(entry.split),
+                allowed_forms=tuple(entry.allowed_forms),
+                measured=tuple(Measured(**row.model_dump()) for row in entry.measured),
+            )
+            for entry in checked.layers
+        ]
+        edges = [(entry.producer, entry.consumer, entry.bytes) for entry in checked.edges]
+        graph = layer_graph(checked.name, layers, edges, checked.element_bytes)
+    except ValueError as error:
+        raise GraphFileError(f"{source}: {error}") from error
+    for entry in checked.shared_parameters:
+        if entry.first not in graph or entry.other not in graph:
+            raise GraphFileError(f"{source}: shared_parameters: no layer {entry.first} or no layer {entry.other}")
+    if checked.shared_parameters:
+        shared = tuple((entry.first, entry.other, entry.bytes) for entry in checked.shared_parameters)
+        graph.graph["shared_parameters"] = shared
+    return graph
+
+
+def parse_graph(content: bytes, source: str) -> object:
+    """Parse the JSON of a graph file. Raises GraphFileError; ``source`` names it in messages."""
+    try:
+        return parse_json(content)
+    except RecursionError as error:
+        raise GraphFileError(f"{source}: nested too deeply for a layer graph") from error
+    except ValueError as error:
+        raise GraphFileError(f"{source}: not JSON ({error})") from error
+
+
+def _layer_entry(layer: Layer) -> dict[str, Any]:
+    fields = {name: getattr(layer, name) for name in _LayerEntry.model_fields}
+    fields |= {"split": layer.split.value, "allowed_forms": list(layer.allowed_forms)}
+    rows = [asdict(row) for row in fields.pop("measured")]
+    return fields | ({"measured": rows} if rows else {})
+
+
+def _text(document: dict[str, Any]) -> str:
+    """Lay a document out with one layer or edge a line, so that people and ``diff`` can read it."""
+    parts: list[str] = []
+    for key, value in document.items():
+        if isinstance(value, list):
+            lines = ",\n".join("    " + json.dumps(entry) for entry in value)
+            parts.append(f'  "{key}": [\n{lines}\n  ]' if value else f'  "{key}": []')
+        else:
+            parts.append(f'  "{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _problems(error: ValidationError) -> str:
+    """Return every problem as ``layers[3].macs: ...``, the first ten of them."""
+    entries = error.errors(include_url=False)
+    shown = [f"{path_text(entry['loc']) or 'the file'}: {entry['msg']}" for entry in entries[:_PROBLEMS_SHOWN]]
+    more = len(entries) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")

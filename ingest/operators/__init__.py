@@ -1,0 +1,1 @@
+"""What each operator of a trace computes, keeps for backward, and how it may be split."""

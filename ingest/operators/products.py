@@ -1,0 +1,124 @@
+"""Matrix products: which are products with weights, which parallel forms those can take, where the columns go.
+
+The forms are PipePar's (Fig. 1): form 0 splits the rows of the input, form 1 the sum over input features (every
+device holds a share of the input's columns), form 2 the output columns.
+"""
+
+from __future__ import annotations
+
+from ingest.operators.columns import Columns, Find, Verdict, whole
+from ingest.operators.macs import einsum_terms
+from ingest.operators.operations import Operation, Tensor, tensors_in
+
+FACTORS = {
+    "conv1d": ("input", "weight"),
+    "conv2d": ("input", "weight"),
+    "conv3d": ("input", "weight"),
+    "conv_transpose1d": ("input", "weight"),
+    "conv_transpose2d": ("input", "weight"),
+    "conv_transpose3d": ("input", "weight"),
+    "linear": ("input", "weight"),
+    "embedding": ("indices", "weight"),
+    "matmul": ("self", "other"),
+    "mm": ("self", "mat2"),
+    "bmm": ("self", "mat2"),
+    "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
+}
+"""The two factors of every product by operator; an einsum lists them itself."""
+
+
+def factors(operation: Operation) -> tuple[Tensor, Tensor] | None:
+    """Return the two tensors that an operator multiplies as matrices, or None when it multiplies none."""
+    if operation.name == "einsum":
+        operands = tuple(tensors_in(operation.arguments["tensors"]))
+        return (operands[0], operands[1]) if len(operands) == 2 else None
+    names = FACTORS.get(operation.name)
+    return (operation.tensor(names[0]), operation.tensor(names[1])) if names else None
+
+
+def is_weighted(operation: Operation) -> bool:
+    """Tell whether an operator multiplies by a matrix that does not depend on the inputs."""
+    pair = factors(operation)
+    return pair is not None and pair[0].batched != pair[1].batched
+
+
+def is_product(operation: Operation) -> bool:
+    """Tell whether an operator multiplies activations with each other (attention, ``matmul`` of two inputs)."""
+    pair = factors(operation)
+    both = pair is not None and pair[0].batched and pair[1].batched
+    return both or operation.name == "scaled_dot_product_attention"
+
+
+def forms(operation: Operation, find: Find) -> tuple[int, ...]:
+    """Return the forms that a product with weights can take.
+
+    Form 1 needs the input's columns to be what the product sums over. They are not where a linear layer works
+    across tokens or pixels, and not in a grouped convolution, which sums inside a group only: devices that hold
+    different channels would hold different groups, with nothing to add up. An input without columns is whole or
+    cut by rows, from which every device can take its share.
+    """
+    pair = factors(operation)
+    if operation.integer("groups", 1) > 1:
+        return (0, 2)
+    if pair is None or operation.name == "embedding":
+        return (0, 1, 2)
+    data = pair[0] if pair[0].batched else pair[1]
+    placed = find(data)
+    return (0, 1, 2) if placed is None or placed.dimension in _summed(operation, data) else (0, 2)
+
+
+def _summed(operation: Operation, data: Tensor) -> set[int]:
+    """Return the dimensions of the input that a product with weights sums over."""
+    if operation.name.startswith("conv"):
+        return {1}
+    if operation.name == "einsum":
+        terms, result = einsum_terms(operation)
+        own = terms[0] if next(tensors_in(operation.arguments["tensors"])).batched else terms[1]
+        return {dimension for dimension, letter in enumerate(own) if letter not in result}
+    pair = factors(operation)
+    on_the_right = pair is not None and pair[1].batched
+    return {max(data.rank - 2, 0)} if on_the_right else {data.rank - 1}
+
+
+def _weighted_columns(operation: Operation) -> Verdict:
+    """Return the output columns of a product with weights: channels of a convolution, else the last dimension."""
+    result = operation.output
+    if operation.name.startswith("conv"):
+        return True, whole(result, 1)
+    pair = factors(operation)
+    left_weights = pair is not None and not pair[0].batched and operation.name != "embedding"
+    return True, whole(result, -2 if left_weights else -1)
+
+
+def columns(operation: Operation, find: Find) -> Verdict:
+    """Follow columns through a product of two activations: they have to lie in a common leading dimension."""
+    if is_weighted(operation):
+        return _weighted_columns(operation)
+    pair = factors(operation)
+    if pair is None:
+        return False, None
+    left, right = find(pair[0]), find(pair[1])
+    legal = (
+        left is not None and left == right and pair[0].rank == pair[1].rank and left.dimension < pair[0].rank - 2
+    )
+    return legal, left if legal else None
+
+
+def einsum_columns(operation: Operation, find: Find) -> Verdict:
+    """Follow columns through an einsum by their letter."""
+    terms, result = einsum_terms(operation)
+    tensors = tuple(tensors_in(operation.arguments["tensors"]))
+    if is_weighted(operation):
+        weights, data = (1, 0) if tensors[0].batched else (0, 1)
+        fresh = [letter for letter in result if letter in terms[weights] and letter not in terms[data]]
+        return bool(fresh), whole(operation.output, result.index(fresh[0])) if fresh else None
+    placed = {
+        (term[found.dimension], found.minor, found.count) if (found := find(tensor)) else None
+        for term, tensor in zip(terms, tensors, strict=True)
+    }
+    common = placed.pop() if len(placed) == 1 else None
+    if common is None or common[0] not in result:
+        return not placed and common is None, None
+    letter, minor, count = common
+    return True, Columns(result.index(letter), minor, count)

@@ -1,0 +1,1 @@
+"""Plans, certificates and schedules, read from files and written to them."""

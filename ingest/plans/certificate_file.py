@@ -1,0 +1,114 @@
+"""Certificate files: a plan, its objective, a bound, and the labels that prove it (``certificates.check``).
+
+The plan is written as in a plan file, by names; labels by numbers of devices, servers and layers. Reading checks
+the shape only; what the file claims is for ``formulation.certificates.check.verify``. The format is described in
+``docs/formats/certificate.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from formulation.certificates.check import Certificate
+from formulation.certificates.labels import Key, Runs
+from formulation.certificates.stages import slots_matter
+from formulation.problem.instance import Instance
+from ingest.files import atomic_write, read_limited
+from ingest.mistakes import path_text
+from ingest.plans.plan_file import stage_to_dict
+from ingest.plans.plan_reader import plan_of
+from ingest.strict_json import parse_json
+
+FORMAT = "pipecut certificate"
+FORMAT_VERSION = 2
+LARGEST_FILE = 64 * 2**20
+"""Bytes of the largest certificate that is read."""
+
+
+class CertificateFileError(ValueError):
+    """A file is no certificate; the message has one line for each mistake."""
+
+
+class _Label(BaseModel):
+    """Suffixes from ``slot`` on in this state, with the first stage on ``servers``, start at ``starts``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    slot: int = Field(default=0, ge=0)
+    state: list[int]
+    servers: list[int]
+    starts: list[list[int]]
+
+    @field_validator("starts")
+    @classmethod
+    def _pairs(cls, starts: list[list[int]]) -> list[list[int]]:
+        if any(len(run) != 2 for run in starts):
+            raise ValueError("expected pairs of a first and a last layer")
+        return starts
+
+    @property
+    def key(self) -> Key:
+        return self.slot, tuple(self.state), tuple(self.servers)
+
+    @property
+    def runs(self) -> Runs:
+        return tuple((first, last) for first, last in self.starts)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: str = Field(pattern=f"^{FORMAT}$")
+    version: int = Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)
+    fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
+    objective: int = Field(ge=0)
+    bound: int = Field(ge=0)
+    plan: dict[str, Any]
+    labels: list[_Label]
+
+
+def write_certificate(path: str | Path, instance: Instance, certificate: Certificate) -> None:
+    """Write a certificate; an existing file is replaced whole or not at all. Raises OSError."""
+    stages = [stage_to_dict(instance, stage) for stage in certificate.plan.stages]
+    head = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "fingerprint": certificate.fingerprint,
+        "objective": certificate.objective,
+        "bound": certificate.bound,
+        "plan": {"stages": stages},
+    }
+    slotted = slots_matter(instance)
+    rows = (json.dumps(_row(key, runs, slotted=slotted)) for key, runs in sorted(certificate.labels.items()))
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    lines.append('"labels": [' + ",\n  ".join(("", *rows))[1:] + "\n ]")
+    atomic_write(Path(path), "{" + ",\n ".join(lines) + "}\n")
+
+
+def _row(key: Key, runs: Runs, *, slotted: bool) -> dict[str, Any]:
+    slot, state, servers = key
+    return ({"slot": slot} if slotted else {}) | {"state": state, "servers": servers, "starts": runs}
+
+
+def read_certificate(path: str | Path, instance: Instance) -> Certificate:
+    """Read a certificate about an instance. Raises CertificateFileError with every mistake of the file."""
+    source = Path(path)
+    try:
+        found = _File.model_validate(parse_json(read_limited(source, LARGEST_FILE)))
+    except ValidationError as error:
+        rows = (f"{source}: {path_text(row['loc'])}: {row['msg']}" for row in error.errors()[:20])
+        raise CertificateFileError("\n".join(rows)) from error
+    except OSError as error:
+        raise CertificateFileError(f"{source}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CertificateFileError(f"{source}: not a JSON certificate: {error}") from error
+    plan, mistakes = plan_of(found.plan, instance)
+    keys = [row.key for row in found.labels]
+    if len(set(keys)) < len(keys):
+        mistakes = [*mistakes, "labels: one is repeated"]
+    if plan is None or mistakes:
+        raise CertificateFileError("\n".join(f"{source}: {mistake}" for mistake in mistakes))
+    labels = {key: row.runs for key, row in zip(keys, found.labels, strict=True)}
+    return Certificate(found.fingerprint, plan, found.objective, found.bound, labels)

@@ -1,0 +1,96 @@
+"""Plans as JSON files: what a solver found, what a paper printed, what a person wants to try.
+
+A plan names layers and servers, never numbers them, so it can be read beside the model and survives a change of
+the model's other layers. Reading is lenient about what rules judge (layers left out, devices taken twice: the
+plan is read and found wrong later, with numbers) and strict about what cannot be a plan at all. The format is
+described in ``docs/formats/plan.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from formulation.costs.prices import price_fields
+from formulation.evaluate import Evaluation
+from formulation.problem.instance import Instance
+from formulation.problem.modes import mode_fields
+from formulation.problem.plan import Plan, Stage
+from ingest.files import atomic_write, read_limited
+from ingest.mistakes import MOST_SHOWN
+from ingest.plans.plan_reader import plan_of
+from ingest.strict_json import parse_json
+
+LARGEST_FILE = 16 * 2**20
+"""Bytes of the largest plan file that is read."""
+FORMAT_VERSION = 1
+"""The version of the format that is written, and the only one that is read."""
+
+
+class PlanError(ValueError):
+    """A plan file is wrong; ``str()`` gives one line for each mistake."""
+
+    def __init__(self, mistakes: Iterable[str]) -> None:
+        """Keep every mistake; spell out the first of them."""
+        self.mistakes = tuple(mistakes)
+        lines = list(self.mistakes[:MOST_SHOWN])
+        if len(self.mistakes) > MOST_SHOWN:
+            lines.append(f"... and {len(self.mistakes) - MOST_SHOWN} more")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[type[PlanError], tuple[tuple[str, ...]]]:
+        """Pickle by the mistakes, so that the error survives the way from another process."""
+        return type(self), (self.mistakes,)
+
+
+def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict[str, Any]:
+    """Return a plan with its price as plain data for JSON: times in ns, memory in bytes.
+
+    A plan that is none (``evaluation`` without stages) comes without prices.
+    """
+    stages = [stage_to_dict(instance, stage) for stage in plan.stages]
+    for row, cost in zip(stages, evaluation.stages, strict=False):
+        row.update(price_fields(cost), communication_ns=cost.communication_ns)
+    return {
+        "format": "pipecut plan",
+        "version": FORMAT_VERSION,
+        "model": instance.name,
+        "objective": evaluation.objective,
+        "violations": [violation.message for violation in evaluation.violations],
+        "stages": stages,
+    }
+
+
+def stage_to_dict(instance: Instance, stage: Stage) -> dict[str, Any]:
+    """Return a stage by names, as plan files and certificates write it."""
+    return {
+        "layers": [instance.layers[layer].name for layer in stage.span.layers],
+        "devices": {instance.servers[server].name: count for server, count in stage.group.counts},
+        "forms": list(stage.forms),
+        **mode_fields(stage.group.mode),
+    }
+
+
+def write_plan(path: str | Path, instance: Instance, plan: Plan, evaluation: Evaluation) -> None:
+    """Write a plan with its price; an existing file is replaced whole or not at all. Raises OSError."""
+    atomic_write(Path(path), json.dumps(plan_to_dict(instance, plan, evaluation), indent=1) + "\n")
+
+
+def read_plan(path: str | Path, instance: Instance) -> Plan:
+    """Read a plan for an instance. Raises PlanError with every mistake, each with file and place."""
+    source = Path(path)
+    try:
+        text = read_limited(source, LARGEST_FILE)
+        data = parse_json(text)
+    except json.JSONDecodeError as error:
+        raise PlanError([f"{source}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"]) from error
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = "nested too deeply for a plan" if isinstance(error, RecursionError) else reason
+        raise PlanError([f"{source}: {reason}"]) from error
+    plan, mistakes = plan_of(data, instance)
+    if plan is None or mistakes:
+        raise PlanError(f"{source}: {mistake}" for mistake in mistakes)
+    return plan

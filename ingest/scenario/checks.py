@@ -1,0 +1,280 @@
+"""What the parts of a scenario must mean together: each check yields mistakes at the keys that cause them.
+
+The checks look at whatever part of the data keeps its schema, so that a misspelt key in one server does not
+hide an unknown device class in the next. What is broken already is left alone: no mistake causes a second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeGuard, TypeVar
+
+from pydantic import ValidationError
+
+from ingest.mistakes import Mistake, Where, did_you_mean
+from ingest.scenario.messages import mistake_at
+from ingest.scenario.quantities import memory
+from ingest.scenario.schema import (
+    MOST_SERVERS,
+    ClusterSection,
+    DeviceSection,
+    ModelSection,
+    NameSection,
+    PairSection,
+    PinSection,
+    Section,
+    ServerSection,
+    StagesSection,
+    TrainingSection,
+)
+from ingest.scenario.yaml_source import Document
+
+Kept = TypeVar("Kept", bound=Section)
+Problem = tuple[Where, str]
+"""The path of a value and what is wrong with it."""
+
+
+def check_meaning(document: Document) -> Iterator[Mistake]:
+    """Yield every mistake of meaning in a document, in no particular order."""
+    data = document.data if isinstance(document.data, dict) else {}
+    raw = data.get("cluster")
+    cluster = raw if _is_section(raw) else {}
+    servers = sum(len(server.names) for server in _names(cluster) if server)
+    if servers > MOST_SERVERS:
+        yield mistake_at(document, ("cluster", "servers"), f"{servers} servers, expected {MOST_SERVERS} or less")
+        return
+    problems = [
+        *_model_problems(data.get("model")),
+        *_training_problems(document, data.get("training")),
+        *_server_problems(cluster),
+        *_name_problems(cluster),
+        *_link_problems(cluster),
+        *_demand_problems(data.get("constraints"), cluster),
+    ]
+    if not problems and (whole := _kept(ClusterSection, cluster)):
+        problems += _reach_problems(whole)
+    for where, message in problems:
+        yield mistake_at(document, where, message)
+
+
+def _model_problems(raw: object) -> Iterator[Problem]:
+    model = _kept(ModelSection, raw)
+    if model and (model.build is None) == (model.graph is None):
+        got = "neither" if model.build is None else "both"
+        yield ("model",), f"expected either 'build' (a Python function) or 'graph' (a file), got {got}"
+
+
+def _training_problems(document: Document, raw: object) -> Iterator[Problem]:
+    """Divide the batch by its parts; a mistake stands at whichever of the two numbers was written last."""
+    numbers = (
+        {key: raw[key] for key in ("global_batch", "micro_batches") if key in raw} if _is_section(raw) else {}
+    )
+    training = _kept(TrainingSection, numbers)
+    if training and training.global_batch % training.micro_batches:
+        both: list[Where] = [("training", "global_batch"), ("training", "micro_batches")]
+        places = [(document.place(where).line == 0, document.place(where).line) for where in both]
+        message = (
+            f"global_batch {training.global_batch} is not a multiple of micro_batches {training.micro_batches}"
+        )
+        yield max(zip(places, both, strict=True))[1], message
+
+
+def _server_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
+    """Every server's device class exists, and several devices of a server have a link between them."""
+    classes = cluster.get("devices")
+    for index, server in _servers(cluster):
+        where = ("cluster", "servers", index)
+        if isinstance(classes, dict) and server.device not in classes:
+            hint = did_you_mean(server.device, classes)
+            yield (*where, "device"), f"no device class '{server.device}' in cluster.devices{hint}"
+        if server.devices > 1 and server.link is None:
+            yield (
+                (*where, "devices"),
+                f"{server.devices} devices and no 'link' between them; give the server a link",
+            )
+
+
+def _name_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
+    """Servers and switches have a name of their own; the common name of alike servers is taken, too."""
+    seen: dict[str, str] = {}
+    named: list[tuple[Where, str, tuple[str, ...]]] = [
+        (
+            ("cluster", "servers", index, "name"),
+            f"servers[{index}]",
+            (server.name, *(one for one in server.names if one != server.name)),
+        )
+        for index, server in enumerate(_names(cluster))
+        if server
+    ]
+    named += [
+        (("cluster", "switches", index), f"switches[{index}]", (name,))
+        for index, name in enumerate(_list(cluster, "switches"))
+        if isinstance(name, str)
+    ]
+    for where, owner, names in named:
+        repeated = [name for name in names if name in seen]
+        if repeated:
+            yield where, f"the name '{repeated[0]}' is taken by cluster.{seen[repeated[0]]}"
+        seen.update((name, owner) for name in names if name not in seen)
+
+
+def _link_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
+    """Links join two different servers or switches that exist, each pair once."""
+    servers = _names(cluster)
+    named = [server for server in servers if server]
+    switches = _list(cluster, "switches")
+    if len(named) < len(servers) or not all(isinstance(name, str) for name in switches):
+        return
+    ends = ends_by_name(named, switches)
+    seen: dict[frozenset[str], int] = {}
+    for index, raw in enumerate(_list(cluster, "links")):
+        pair = _kept(PairSection, raw)
+        where: Where = ("cluster", "links", index, "between")
+        unknown = [name for name in pair.between if name not in ends] if pair else []
+        for name in unknown:
+            yield where, f"no server or switch '{name}'{did_you_mean(name, ends)}"
+        if not pair or unknown:
+            continue
+        for one, other in pairs_of(pair, ends):
+            first = seen.setdefault(frozenset((one, other)), index)
+            if one == other:
+                yield where, f"a link from '{one}' to itself; links inside a server are its own 'link'"
+                break
+            if first != index:
+                yield where, f"'{one}' and '{other}' have a link already, cluster.links[{first}]"
+                break
+
+
+def _demand_problems(raw: object, cluster: Mapping[str, Any]) -> Iterator[Problem]:
+    """Bounds leave a number, pins name one place that exists, and reserves leave memory on servers that exist."""
+    found = raw if _is_section(raw) else {}
+    stages = _kept(StagesSection, found.get("stages", {}))
+    if stages and stages.at_least and stages.at_most and stages.at_least > stages.at_most:
+        message = f"at_least {stages.at_least} is more than at_most {stages.at_most}"
+        yield ("constraints", "stages", "at_least"), message
+    servers = _names(cluster)
+    named = [server for server in servers if server]
+    ends = ends_by_name(named, []) if len(named) == len(servers) else None
+    for index, row in enumerate(_list(found, "pin")):
+        if pin := _kept(PinSection, row):
+            yield from _pin_problems(("constraints", "pin", index), pin, cluster, ends)
+    if ends is not None and _is_section(found.get("reserve")):
+        yield from _reserve_problems(found, cluster, ends)
+
+
+def _pin_problems(
+    where: Where, pin: PinSection, cluster: Mapping[str, Any], ends: Mapping[str, tuple[str, ...]] | None
+) -> Iterator[Problem]:
+    given = [key for key in ("server", "device", "stage") if getattr(pin, key) is not None]
+    if len(given) != 1:
+        yield where, f"expected one of 'server', 'device' and 'stage', got {' and '.join(given) or 'none of them'}"
+    if pin.server is not None and ends is not None and pin.server not in ends:
+        yield (*where, "server"), f"no server '{pin.server}'{did_you_mean(pin.server, ends)}"
+    classes = cluster.get("devices")
+    if pin.device is not None and isinstance(classes, dict):
+        used = [server.device for _, server in _servers(cluster)]
+        if pin.device not in classes:
+            hint = did_you_mean(pin.device, classes)
+            yield (*where, "device"), f"no device class '{pin.device}' in cluster.devices{hint}"
+        elif pin.device not in used and len(used) == len(_list(cluster, "servers")):
+            yield (*where, "device"), f"no server has devices of class '{pin.device}'"
+
+
+def _reserve_problems(
+    constraints: Mapping[str, Any], cluster: Mapping[str, Any], ends: Mapping[str, tuple[str, ...]]
+) -> Iterator[Problem]:
+    """Check that a reserve has a memory limit to lower, and that each server has at most one."""
+    capacity = {name: _memory(cluster, server) for _, server in _servers(cluster) for name in server.names}
+    taken: dict[str, str] = {}
+    if constraints.get("memory") is False:
+        yield ("constraints", "reserve"), "has no effect, as constraints.memory is false"
+    for name, raw in constraints["reserve"].items():
+        where: Where = ("constraints", "reserve", name)
+        if name not in ends:
+            yield where, f"no server '{name}'{did_you_mean(str(name), ends)}"
+            continue
+        twice = [taken[one] for one in ends[name] if one in taken]
+        if twice:
+            yield where, f"the same server as in constraints.reserve.{twice[0]}; give each server one reserve"
+        taken.update((one, str(name)) for one in ends[name])
+        size, most = _amount(raw), capacity.get(ends[name][0])
+        if size is not None and most is not None and size >= most:
+            yield where, f"leaves nothing: {size} of the {most} bytes of each device"
+
+
+def _memory(cluster: Mapping[str, Any], server: ServerSection) -> int | None:
+    classes = cluster.get("devices")
+    found = _kept(DeviceSection, classes.get(server.device)) if isinstance(classes, dict) else None
+    return found.memory if found else None
+
+
+def _amount(raw: object) -> int | None:
+    """Return an amount of data if it is one; the schema says what is wrong with any other."""
+    try:
+        return memory(raw)
+    except ValueError:
+        return None
+
+
+def _reach_problems(cluster: ClusterSection) -> Iterator[Problem]:
+    """Every server reaches every other."""
+    if cluster.between_servers and not cluster.switches:
+        return
+    import networkx as nx  # here, because most files never need it and a mistake should be told at once
+
+    graph: nx.Graph[str] = nx.Graph()
+    names = [name for server in cluster.servers for name in server.names]
+    graph.add_nodes_from([*names, *cluster.switches])
+    if cluster.between_servers:
+        nx.add_path(graph, names)
+    ends = ends_by_name(cluster.servers, cluster.switches)
+    graph.add_edges_from(one_pair for link in cluster.links for one_pair in pairs_of(link, ends))
+    reached = nx.node_connected_component(graph, names[0])
+    apart = [name for name in [*names, *cluster.switches] if name not in reached]
+    if apart:
+        more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+        yield ("cluster",), f"nothing joins '{names[0]}' to '{apart[0]}'{more}; give between_servers or more links"
+
+
+def ends_by_name(servers: Sequence[NameSection], switches: list[str]) -> dict[str, tuple[str, ...]]:
+    """Return what a name in ``between`` stands for: a server, a switch, or each of the alike servers."""
+    ends = {server.name: server.names for server in servers}
+    ends |= {name: (name,) for server in servers for name in server.names}
+    return ends | {name: (name,) for name in switches}
+
+
+def pairs_of(link: PairSection, ends: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of servers or switches that one entry of ``links`` joins."""
+    one, other = link.between
+    for first in ends[one]:
+        for second in ends[other]:
+            yield first, second
+
+
+def _names(cluster: Mapping[str, Any]) -> list[NameSection | None]:
+    """Return the names of all servers of the file, None where they cannot be told."""
+    rows = [raw if _is_section(raw) else {} for raw in _list(cluster, "servers")]
+    return [_kept(NameSection, {key: row[key] for key in ("name", "count") if key in row}) for row in rows]
+
+
+def _servers(cluster: Mapping[str, Any]) -> list[tuple[int, ServerSection]]:
+    """Return the servers that keep the schema, with their index in the file."""
+    rows = ((index, _kept(ServerSection, raw)) for index, raw in enumerate(_list(cluster, "servers")))
+    return [(index, server) for index, server in rows if server]
+
+
+def _list(section: Mapping[str, Any], key: str) -> list[Any]:
+    found = section.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _is_section(raw: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(raw, dict)
+
+
+def _kept(section: type[Kept], raw: object) -> Kept | None:
+    """Return a section if it keeps its schema."""
+    try:
+        return section.model_validate(raw)
+    except ValidationError:
+        return None

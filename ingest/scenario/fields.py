@@ -1,0 +1,90 @@
+"""The types of single fields of a scenario file: names, globs, quantities with units, goals."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import WithJsonSchema as Shown
+
+from formulation.problem.options import Goal
+from ingest.scenario import quantities
+
+
+def _name(text: str) -> str:
+    """Keep a name that can be shown and typed. Raises ValueError for an empty, long or unprintable one."""
+    if not text.strip() or len(text) > 100 or not text.isprintable():
+        raise ValueError("expected a name of 1 to 100 printable characters")
+    return text
+
+
+def builder(text: str) -> str:
+    """Keep the name of a Python function. Raises ValueError if it is not ``module:function``."""
+    module, _, function = text.partition(":")
+    if not all(part.isidentifier() for part in [*module.split("."), function]):
+        raise ValueError("expected 'package.module:function', the function that builds the model")
+    return text
+
+
+def graph_file(text: str) -> str:
+    """Keep the path of a graph file. Raises ValueError if its name does not say that it is JSON."""
+    if not text.endswith(".json") or not text.isprintable():
+        raise ValueError("expected the path of a traced layer graph, ending in .json")
+    return text
+
+
+def _glob(text: str) -> str:
+    """Keep a glob on layer names. Raises ValueError for an empty, long or unprintable one."""
+    if not text.strip() or len(text) > 200 or not text.isprintable():
+        raise ValueError("expected the name of a layer or a glob like 'features.*'")
+    return text
+
+
+def _quantity(example: str) -> Shown:
+    return Shown({"type": "string", "examples": [example]})
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Glob = Annotated[str, AfterValidator(_glob)]
+Whole = Annotated[int, Field(ge=1)]
+Bandwidth = Annotated[int, BeforeValidator(quantities.bandwidth), _quantity("10 Gbit/s")]
+Memory = Annotated[int, BeforeValidator(quantities.memory), _quantity("11 GiB")]
+Speed = Annotated[int, BeforeValidator(quantities.speed), _quantity("13.4 TFLOP/s")]
+Duration = Annotated[
+    int,
+    BeforeValidator(quantities.duration),
+    Shown({"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["5 us", "10 min"]}),
+]
+Ratio = Annotated[
+    Fraction, PlainValidator(quantities.ratio), Shown({"type": ["number", "string"], "examples": [2, "3/2"]})
+]
+Price = Annotated[
+    int, BeforeValidator(quantities.price), Shown({"type": ["number", "string"], "examples": [2.48]})
+]
+Byname = Field(strict=False)
+"""An enum is written as its text."""
+
+
+def _goals(value: object) -> object:
+    """Take one goal or a list of different ones. Raises ValueError for none, and for one that is named twice."""
+    goals = [value] if isinstance(value, str) else value
+    if goals == []:
+        raise ValueError("expected one goal or more, got an empty list")
+    if isinstance(goals, list) and len({str(goal) for goal in goals}) < len(goals):
+        raise ValueError("expected different goals, got one twice")
+    return goals
+
+
+Goals = Annotated[
+    Annotated[tuple[Annotated[Goal, Byname], ...], Field(strict=False)],
+    BeforeValidator(_goals),
+    Shown(
+        {
+            "anyOf": [
+                {"enum": [str(goal) for goal in Goal]},
+                {"type": "array", "items": {"enum": [str(goal) for goal in Goal]}, "minItems": 1},
+            ]
+        }
+    ),
+]

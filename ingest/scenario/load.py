@@ -1,0 +1,177 @@
+"""Scenarios: one YAML file that says which model is cut, for which cluster, trained how, priced how.
+
+``load_scenario`` goes from text to meaning in four steps: read the YAML with its lines
+(``ingest.scenario.yaml_source``), apply overrides (``ingest.scenario.overrides``), compare with the schema
+(``ingest.scenario.schema``), check what the parts mean together (``ingest.scenario.checks``). Mistakes of all
+four are raised as one ScenarioError. The format is described in ``docs/formats/scenario.md``.
+
+Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code that builds a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from formulation.problem.options import Constraints, CostModel, FormLimit, Goal, GoalLimit, Pin, Reserve, Training
+from formulation.problem.units import NS_PER_SECOND, Link
+from ingest.mistakes import ScenarioError
+from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
+from ingest.scenario.messages import mistakes_of
+from ingest.scenario.overrides import apply_overrides
+from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection
+from ingest.scenario.yaml_source import Document, read_document
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from formulation.outcome import Limits
+    from formulation.problem.instance import Instance
+
+__all__ = ["Scenario", "ScenarioError", "SolverChoice", "load_scenario"]
+
+
+@dataclass(frozen=True, slots=True)
+class SolverChoice:
+    """Which solver searches, and how: the time limit in ns (None: until proved), workers, seed."""
+
+    name: str
+    time_limit_ns: int | None
+    workers: int
+    seed: int
+
+    def limits(self) -> Limits:
+        """Return the limits of the search, for a solver."""
+        from formulation.outcome import Limits
+
+        seconds = None if self.time_limit_ns is None else self.time_limit_ns / NS_PER_SECOND
+        return Limits(time_limit_s=seconds, workers=self.workers, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario that kept every check.
+
+    ``model`` is ``module:function`` or the path of a traced graph, as the file says it (relative to the file);
+    ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
+    """
+
+    name: str
+    path: Path
+    model: str
+    cluster: nx.Graph = field(repr=False, compare=False)
+    training: Training
+    cost: CostModel
+    constraints: Constraints
+    goals: tuple[Goal, ...]
+    solver: SolverChoice
+    expected: int | None = None
+
+    def instance(self, layers: nx.DiGraph) -> Instance:
+        """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
+        from formulation.problem.instance import build_instance
+
+        return build_instance(layers, self.cluster, self.training, self.cost, self.constraints, self.goals)
+
+    def load(self) -> Instance:
+        """Build or read the model (this runs the code that the scenario names) and return the problem.
+
+        Raises ``ingest.torch.source.ModelError`` if the model cannot be had.
+        """
+        from ingest.torch.source import load_model_graph
+
+        return self.instance(load_model_graph(self.model, self.path.parent))
+
+
+def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file and apply ``path=value`` overrides. Raises ScenarioError with every mistake."""
+    document = apply_overrides(read_document(Path(path)), overrides)
+    mistakes = list(document.mistakes)
+    found: ScenarioFile | None = None
+    try:
+        found = ScenarioFile.model_validate(document.data)
+    except ValidationError as error:
+        mistakes += mistakes_of(error, document)
+    mistakes += check_meaning(document)
+    if mistakes or found is None:
+        raise ScenarioError(mistakes)
+    return _scenario(found, document, Path(path))
+
+
+def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
+    return Scenario(
+        name=found.name,
+        path=path,
+        model=found.model.build or found.model.graph or "",
+        cluster=_cluster(found.name, found.cluster),
+        training=Training(**dict(found.training)),
+        cost=CostModel(**dict(found.cost)),
+        constraints=_constraints(found),
+        goals=found.objective,
+        solver=_solver(found.solver),
+        expected=found.expect.objective,
+    )
+
+
+def _constraints(file: ScenarioFile) -> Constraints:
+    """Return the constraints; the common name of alike servers stands for each of them."""
+    found, ends = file.constraints, ends_by_name(file.cluster.servers, [])
+    return Constraints(
+        memory=found.memory,
+        placement=found.placement,
+        max_servers=found.max_servers,
+        stages_at_least=found.stages.at_least,
+        stages_at_most=found.stages.at_most,
+        pins=tuple(
+            Pin(row.layers, ends[row.server] if row.server is not None else (), row.device, row.stage)
+            for row in found.pin
+        ),
+        together=tuple(map(tuple, found.together)),
+        apart=tuple(map(tuple, found.apart)),
+        no_cut=tuple(found.no_cut),
+        forms=tuple(FormLimit(row.layers, tuple(row.allowed)) for row in found.forms),
+        devices_per_stage=tuple(found.devices_per_stage or ()),
+        tensor_parallel_degrees=tuple(sorted(set(found.tensor_parallel_degrees or ()))),
+        recompute=found.recompute,
+        at_most=tuple(
+            GoalLimit(goal, most) for goal in Goal if (most := getattr(found.at_most, goal)) is not None
+        ),
+        reserve=tuple(Reserve(one, size) for name, size in found.reserve.items() for one in ends[name]),
+    )
+
+
+def _solver(found: SolverSection) -> SolverChoice:
+    return SolverChoice(found.name, found.time_limit, found.workers, found.seed)
+
+
+def _cluster(name: str, found: ClusterSection) -> nx.Graph:
+    """Draw the cluster graph: the full mesh first, so that single links replace its edges."""
+    from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+
+    classes = {
+        key: DeviceClass(key, row.memory, row.peak, row.price_per_hour) for key, row in found.devices.items()
+    }
+    servers = [
+        Server(one, classes[row.device], row.devices, _link(row.link) if row.link else None)
+        for row in found.servers
+        for one in row.names
+    ]
+    names = [server.name for server in servers]
+    return cluster_graph(name, servers, _links(names, found), found.switches)
+
+
+def _links(names: list[str], found: ClusterSection) -> Iterator[tuple[str, str, Link]]:
+    if found.between_servers:
+        mesh = _link(found.between_servers)
+        yield from ((one, other, mesh) for at, one in enumerate(names) for other in names[at + 1 :])
+    ends = ends_by_name(found.servers, found.switches)
+    for link in found.links:
+        yield from ((one, other, _link(link)) for one, other in pairs_of(link, ends))
+
+
+def _link(found: LinkSection) -> Link:
+    return Link(found.bandwidth, found.latency)

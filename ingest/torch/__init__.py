@@ -1,0 +1,1 @@
+"""PyTorch models made into layer graphs, without allocating weights; traces are kept."""

@@ -1,0 +1,99 @@
+"""From a torch module to a ``operations.Recording``: export it, walk the graph, keep what is live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ingest.errors import TraceError
+from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor, tensors_in
+from ingest.torch.export import Inputs, exported
+from ingest.torch.walk import Walk
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def record(module: nn.Module, inputs: Inputs, name: str) -> Recording:
+    """Trace a module and return its live operations in execution order.
+
+    ``inputs`` are example inputs whose dimension 0 is the batch. Raises TraceError when torch cannot follow the
+    module, when the inputs disagree on the batch, and when the outputs do not depend on the inputs.
+    """
+    batch = _batch(inputs, name)
+    program = exported(module, inputs, name)
+    walk = Walk(name, _canonical_names(module))
+    outputs = walk.program(program)
+    returned = tuple(walk.current(tensor) for tensor in tensors_in(outputs))
+    operations = _live(walk.operations, returned)
+    if not operations:
+        raise TraceError(f"model {name}: its outputs do not depend on its inputs, so there is nothing to cut")
+    parameters = dict(module.named_parameters())
+    return Recording(
+        operations=operations,
+        outputs=returned,
+        parameter_bytes={key: value.numel() * value.element_size() for key, value in parameters.items()},
+        modules={path: _kind(part) for path, part in module.named_modules(remove_duplicate=False)},
+        batch=batch,
+        element_bytes=_element_bytes([*parameters.values(), *_leaves(inputs)]),
+    )
+
+
+def _leaves(inputs: Inputs) -> list[torch.Tensor]:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves = pytree.tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _batch(inputs: Inputs, name: str) -> int:
+    shapes = [tuple(tensor.shape) for tensor in _leaves(inputs)]
+    if not shapes:
+        raise TraceError(f"model {name}: no tensor among the example inputs, expected at least one")
+    batches = {shape[0] if shape else None for shape in shapes}
+    batch = batches.pop()
+    if batches or not batch:
+        listed = ", ".join(str(shape) for shape in shapes)
+        raise TraceError(
+            f"model {name}: example inputs of shapes {listed}; "
+            "expected the same batch, 1 or more, as dimension 0 of all of them"
+        )
+    return batch
+
+
+def _canonical_names(module: nn.Module) -> dict[str, str]:
+    """Map every registered name of a parameter to the first one, so that tied weights are known as one."""
+    first: dict[int, str] = {}
+    return {
+        name: first.setdefault(id(parameter), name)
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+    }
+
+
+def _kind(module: nn.Module) -> ModuleKind:
+    classes = type(module).__mro__
+    torch_name = next((each.__name__ for each in classes if each.__module__.startswith("torch.nn.modules")), "")
+    return ModuleKind(classes[0].__name__, torch_name)
+
+
+def _element_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Size of the number format: that of the first floating-point parameter, else input, else 4 bytes."""
+    return next((tensor.element_size() for tensor in tensors if tensor.is_floating_point()), 4)
+
+
+def _live(operations: list[Operation], outputs: Iterable[Tensor]) -> tuple[Operation, ...]:
+    """Return the operations that reach an output and depend on the inputs.
+
+    Counters such as BatchNorm's ``num_batches_tracked`` reach none; masks, position numbers and rotary tables
+    that are computed from constants depend on no input, so each user recomputes them at its own place.
+    """
+    reached: set[int] = set()
+    waiting = [tensor.producer for tensor in outputs]
+    while waiting:
+        position = waiting.pop()
+        if position is not None and position not in reached:
+            reached.add(position)
+            waiting += [operand.producer for operand in operations[position].operands]
+    return tuple(each for each in operations if each.position in reached and each.batched)

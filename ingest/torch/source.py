@@ -1,0 +1,153 @@
+"""Layer graphs from what a user writes down: ``module:function`` or the path of a traced graph.
+
+``module:function`` imports the module and calls the function: that runs the user's own Python, by design. Modules
+are looked for in the scenario's folder, in the current folder and among the installed packages. The function takes
+nothing and returns a torch module and its example inputs; it is called under ``torch.device("meta")``, so weights
+are not allocated. The JSON file of a traced graph executes nothing. PyTorch is imported only when a model has to
+be traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+
+from ingest.errors import ModelError, first_line, place
+from ingest.graphs.graph_file import read_graph
+from ingest.torch.cache import find_module, load_trace, store_trace, user_modules
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ModelError", "load_model_graph"]
+
+_FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
+_RESULT = "a torch.nn.Module and a tuple (or mapping) of example inputs"
+
+
+def load_model_graph(spec: str, folder: Path | None = None, use_cache: bool = True) -> nx.DiGraph:
+    """Return the layer graph of a model.
+
+    ``spec`` is ``module:function``, or the path of a JSON file (ending in ``.json``), which is taken relative to
+    ``folder``, the scenario's folder (the current one if None). With ``use_cache`` a model that has been traced
+    before, and has not changed, is read from the cache without importing torch or the model. Raises ModelError, in
+    one readable sentence.
+    """
+    folders = [(folder or Path()).resolve(), Path.cwd()]
+    if spec.endswith(".json"):
+        return read_graph(folders[0] / spec)
+    match = _FUNCTION.fullmatch(spec)
+    if match is None:
+        raise ModelError(f"model {spec!r}: expected 'module:function' or the path of a .json file")
+    module, function = match.groups()
+    importlib.invalidate_caches()
+    origin = find_module(module, folders)
+    cached = load_trace(spec, origin) if use_cache and origin is not None else None
+    if cached is not None:
+        return cached
+    loaded_before = frozenset(sys.modules)
+    try:
+        _refuse_namesake(module, origin, spec)
+        graph = _traced(module, function, folders)
+        if use_cache and origin is not None:
+            store_trace(spec, origin, graph, loaded_before)
+    finally:
+        _forget(loaded_before)
+    return graph
+
+
+def _traced(module: str, function: str, folders: Sequence[Path]) -> nx.DiGraph:
+    spec = f"{module}:{function}"
+    with _importable(folders):
+        try:
+            import torch
+        except ImportError as error:
+            message = f"model {spec}: tracing needs PyTorch, which is not installed; pip install 'pipecut[torch]'"
+            raise ModelError(message) from error
+        build = _function(_imported(module, spec, folders), function, spec)
+        with torch.device("meta"):
+            network, inputs = _built(build, spec)
+        from ingest.torch.trace import trace
+
+        return trace(network, inputs, function)
+
+
+def _refuse_namesake(module: str, origin: Path | None, spec: str) -> None:
+    """Raise ModelError when a module of this name is loaded from elsewhere, as an import would return that one."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if origin is not None and file is not None and Path(file).resolve() != origin:
+        raise ModelError(
+            f"model {spec}: another module {module!r} is loaded already, from {file}; rename one of them"
+        )
+
+
+@contextlib.contextmanager
+def _importable(folders: Sequence[Path]) -> Iterator[None]:
+    """Put folders in front of the import path for a while."""
+    added = [str(folder) for folder in dict.fromkeys(folders)]
+    sys.path[:0] = added
+    try:
+        yield
+    finally:
+        for entry in added:
+            with contextlib.suppress(ValueError):
+                sys.path.remove(entry)
+
+
+def _forget(loaded_before: frozenset[str]) -> None:
+    """Unload the user's modules that a trace loaded, so that the next trace sees them as they are by then."""
+    for name, _ in list(user_modules()):
+        if name not in loaded_before:
+            sys.modules.pop(name, None)
+
+
+def _imported(module: str, spec: str, folders: Sequence[Path]) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            places = " or ".join(dict.fromkeys(str(folder) for folder in folders))
+            message = f"model {spec}: no module {module!r} in {places} or among the installed packages"
+        else:
+            message = f"model {spec}: importing {module} failed: {error}{place(error)}"
+        raise ModelError(message) from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"model {spec}: importing {module} failed: {first_line(error)}{place(error)}") from error
+
+
+def _function(module: ModuleType, name: str, spec: str) -> Callable[[], object]:
+    function = getattr(module, name, None)
+    if callable(function):
+        return function
+    if function is not None:
+        raise ModelError(f"model {spec}: {name} is a {type(function).__name__}, expected a function")
+    own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    offered = ", ".join(
+        sorted(key for key in own if getattr(vars(module)[key], "__module__", "") == module.__name__)
+    )
+    raise ModelError(f"model {spec}: {module.__name__} has no function {name!r}; it has {offered or 'none'}")
+
+
+def _built(build: Callable[[], object], spec: str) -> tuple[nn.Module, tuple[Any, ...] | Mapping[str, Any]]:
+    from torch import nn
+
+    try:
+        result = build()
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"model {spec}: the function raised {first_line(error)}{place(error)}") from error
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        network, inputs = result
+        if isinstance(network, nn.Module) and isinstance(inputs, (tuple, list, Mapping)):
+            return network, tuple(inputs) if isinstance(inputs, list) else inputs
+        got = f"({type(network).__name__}, {type(inputs).__name__})"
+    else:
+        got = type(result).__name__
+    raise ModelError(f"model {spec}: the function returned {got}, expected {_RESULT}")

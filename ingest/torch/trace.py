@@ -1,0 +1,170 @@
+"""Trace a torch module into a layer graph: every layer costed per sample, nothing allocated.
+
+The module is exported with ``torch.export`` (in training mode, on the meta device if it was built there), its
+operations are grouped into layers, and every layer is costed from the shapes of its tensors by the table in
+``ingest.operators.costs``. What is counted how stands in docs/decisions/0002-tracing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from formulation.problem.layers import FORMS, Layer, Split, layer_graph
+from ingest.errors import TraceError
+from ingest.operators.costs import OPERATORS
+from ingest.operators.operations import ModuleKind, Recording, Tensor
+from ingest.torch import torchstat
+from ingest.torch.export import Inputs
+from ingest.torch.groups import Run, group, names
+from ingest.torch.record import record
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["TraceError", "trace"]
+
+_NO_MODULE = ModuleKind("", "")
+_RESULT_KEPT_IN_PLACE = frozenset({"leaky_relu", "elu", "celu", "selu", "hardtanh", "relu6", "threshold"})
+"""Activations whose in-place version computes its gradient from the result; others keep a copy of the input."""
+
+
+def trace(module: nn.Module, inputs: Inputs, name: str) -> nx.DiGraph:
+    """Return the layer graph of a module, in execution order, per sample.
+
+    ``inputs`` are example inputs (a tuple, or a mapping of keywords) whose dimension 0 is the batch; take a batch
+    of 2 or more, so that mixing of samples is noticed. Build the module under ``torch.device("meta")`` and no
+    weight is allocated. Raises TraceError, which names the layer and operator, when the module cannot be followed
+    or costed.
+    """
+    recording = record(module, inputs, name)
+    runs, home = group(recording)
+    return _Costing(name, recording, runs, home).graph()
+
+
+class _Costing:
+    """Turns the runs of a recording into layers and edges."""
+
+    def __init__(self, model: str, recording: Recording, runs: Sequence[Run], home: Mapping[int, int]) -> None:
+        self._model = model
+        self._recording = recording
+        self._runs = runs
+        self._home = home
+        self._names = names(runs)
+        self._stored: set[int] = set()
+        self._first_user: dict[str, str] = {}
+        self._shared: dict[tuple[str, str], int] = {}
+        self._arriving = [self._arrivals(index) for index in range(len(runs))]
+        self._leaving: list[dict[str, Tensor]] = [{} for _ in runs]
+        read = [tensor for sources in self._arriving for tensors in sources.values() for tensor in tensors]
+        for tensor in [*read, *recording.outputs]:
+            if tensor.producer is not None and tensor.producer in home:
+                self._leaving[home[tensor.producer]][tensor.key] = tensor
+
+    def graph(self) -> nx.DiGraph:
+        """Build the checked layer graph."""
+        last = {run.call.module: index for index, run in enumerate(self._runs)}
+        layers = [self._layer(index, last[run.call.module] == index) for index, run in enumerate(self._runs)]
+        flows = sorted(
+            (source, index, self._distinct(tensors, self._names[source][0]))
+            for index, sources in enumerate(self._arriving)
+            for source, tensors in sources.items()
+            if source is not None
+        )
+        edges = [(self._names[source][0], self._names[index][0], size) for source, index, size in flows]
+        graph = layer_graph(self._model, layers, edges, self._recording.element_bytes)
+        if self._shared:
+            graph.graph["shared_parameters"] = tuple((*ends, size) for ends, size in self._shared.items())
+        return graph
+
+    def _arrivals(self, index: int) -> dict[int | None, list[Tensor]]:
+        """Return the tensors that a run reads, by the run they come from (None: the example inputs)."""
+        found: dict[int | None, list[Tensor]] = {}
+        for operation in self._runs[index].operations:
+            for tensor in operation.batched:
+                source = None if tensor.producer is None else self._home[tensor.producer]
+                if source != index:
+                    found.setdefault(source, []).append(tensor)
+        return found
+
+    def _layer(self, index: int, last_call: bool) -> Layer:
+        run, (name, is_module) = self._runs[index], self._names[index]
+        kind = self._recording.modules.get(run.call.module, _NO_MODULE) if is_module else _NO_MODULE
+        counted = torchstat.total(kind.torch_name, run.operations) if is_module and last_call else 0
+        macs = sum(OPERATORS[operation.name].macs(operation) for operation in run.operations)
+        arriving = [tensor for tensors in self._arriving[index].values() for tensor in tensors]
+        split, forms = self._split(run)
+        return Layer(
+            name=name,
+            operator=kind.name or run.principal().name,
+            split=split,
+            parameter_bytes=self._parameters(run, name),
+            input_bytes=self._distinct(arriving, name),
+            output_bytes=self._distinct(self._leaving[index].values(), name),
+            stash_bytes=self._stash(run, name),
+            macs=self._per_sample(macs, name, "multiply-accumulates"),
+            torchstat_flops=self._per_sample(counted, name, "operations"),
+            allowed_forms=forms,
+        )
+
+    def _split(self, run: Run) -> tuple[Split, tuple[int, ...]]:
+        if run.weighted:
+            return Split.MATRIX, run.forms
+        if run.restricted:
+            return Split.JOIN, (0, 1)
+        layers = [producer for producer in run.producers if producer >= 0]
+        return Split.JOIN if run.multiplies or len(layers) > 1 else Split.FOLLOW, FORMS
+
+    def _parameters(self, run: Run, name: str) -> int:
+        """Return the bytes of the parameters that this layer is the first to use; note those it shares."""
+        used = {
+            key for operation in run.operations for operand in operation.operands for key in operand.parameters
+        }
+        total = 0
+        for key in sorted(used):
+            size = self._recording.parameter_bytes[key]
+            first = self._first_user.setdefault(key, name)
+            if first == name:
+                total += size
+            else:
+                self._shared[first, name] = self._shared.get((first, name), 0) + size
+        return total
+
+    def _stash(self, run: Run, name: str) -> int:
+        """Return what the layer keeps for its backward pass, leaving out what an earlier layer keeps already."""
+        total = 0
+        for operation in run.operations:
+            if not any(output.differentiable for output in operation.outputs):
+                continue
+            copied = operation.in_place and operation.name not in _RESULT_KEPT_IN_PLACE
+            for kept in OPERATORS[operation.name].kept(operation):
+                if isinstance(kept, int):
+                    total += kept
+                elif copied and kept.key == operation.operands[0].key:
+                    total += kept.total_bytes
+                elif kept.batched and kept.storage not in self._stored:
+                    self._stored.add(kept.storage)
+                    total += kept.storage_bytes
+        return self._per_sample(total, name, "bytes kept for the backward pass")
+
+    def _distinct(self, tensors: Iterable[Tensor], name: str) -> int:
+        """Return the bytes of distinct tensors per sample; views of one storage count it at most once."""
+        views: dict[int, dict[str, Tensor]] = {}
+        for tensor in tensors:
+            self._per_sample(tensor.elements, name, "elements of a tensor")
+            views.setdefault(tensor.storage, {})[tensor.key] = tensor
+        total = 0
+        for same in views.values():
+            total += min(sum(each.total_bytes for each in same.values()), next(iter(same.values())).storage_bytes)
+        return self._per_sample(total, name, "bytes of activations")
+
+    def _per_sample(self, total: int, name: str, what: str) -> int:
+        share, rest = divmod(total, self._recording.batch)
+        if rest:
+            raise TraceError(
+                f"layer {name}: the number of {what} is {total}, not a multiple of the batch of "
+                f"{self._recording.batch}; it mixes samples (a loss, a mean over the batch), so take it out"
+            )
+        return share

@@ -1,0 +1,1 @@
+"""Alpa's inter-operator dynamic programme (OSDI 2022)."""

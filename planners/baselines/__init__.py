@@ -1,0 +1,1 @@
+"""What people do without a planner: data parallelism, equally many layers."""

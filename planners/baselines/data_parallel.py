@@ -1,0 +1,38 @@
+"""Pure data parallelism, the baseline of PipePar's Fig. 4: one stage on all devices, weights copied to each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from formulation.costs.tables import build_tables
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.demands import with_layers
+from formulation.problem.groups import line_group
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan, Span, Stage
+from solvers.blind import unseen
+from solvers.dynamic.tables.best_forms import best_forms
+
+NAME = "data_parallel"
+
+
+def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
+    """Return the plan with all layers on all devices in form 0, priced by the evaluator (proof FEASIBLE).
+
+    Layers that may not take form 0 take, of their own forms, those with the least communication. ``limits`` do
+    not bind. Cost: one run of :func:`solvers.dynamic.tables.best_forms.best_forms`.
+    """
+    start = time.perf_counter()
+    group, span = line_group(instance, 0, instance.devices), Span(0, len(instance.layers))
+    # With form 0 as the only choice wherever it is one, the search over forms has only the other layers left.
+    rows = tuple(
+        replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
+    )
+    tables = build_tables(with_layers(instance, rows), (group,))
+    plan = Plan((Stage(span, group, best_forms(tables, 0, span)),))
+    found = evaluate(instance, plan).objective
+    seconds = time.perf_counter() - start
+    blind = unseen(instance, "memory", "devices")
+    return Outcome(NAME, Proof.FEASIBLE, plan, objective=found, seconds=seconds, blind_to=blind)

@@ -1,0 +1,101 @@
+"""The cluster as PipePar's algorithms see it: a number of equal devices, every two joined by the same link.
+
+The paper's algorithms count devices (``m``), with one speed ``d`` and, at each level, one bandwidth ``b_i``.
+A *flat* view is an instance in that image: one server that holds all devices. Where the cluster is not flat,
+the view takes the slowest device class (the one with the largest total time of the model) for all devices, so
+that what it believes errs on the safe side; which link it takes is up to the algorithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from formulation.costs.tables import Tables, Times, build_tables, line_groups
+from formulation.limits.deadline import NEVER, Deadline
+from formulation.problem.cluster import ClusterGraph, Server, cluster_graph
+from formulation.problem.groups import line_group
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.units import Link, slowest
+from solvers.dynamic.tables.stage_times import StageTimes, best_forms, stage_times
+
+
+@dataclass(frozen=True, slots=True)
+class CountedStage:
+    """A stage as the paper's algorithms give it: layers, a number of devices, forms; not which devices."""
+
+    span: Span
+    devices: int
+    forms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatView:
+    """Stage and boundary times by number of devices. ``kinds[n]`` is the kind of n devices, from n = 1 on."""
+
+    tables: Tables
+    times: StageTimes
+    kinds: tuple[int, ...]
+    activation: Times
+    """By cut point, N + 1 values in ns, over the one link of the view."""
+    gradient: Times
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return len(self.kinds) - 1
+
+    def stage(self, span: Span, devices: int) -> CountedStage:
+        """Return a stage with its best forms in this view."""
+        return CountedStage(span, devices, best_forms(self.tables, self.kinds[devices], span))
+
+
+def flat_view(instance: Instance, devices: int, link: Link | None, deadline: Deadline = NEVER) -> FlatView:
+    """Price the model on 1 to ``devices`` devices that share one link (None only for one device).
+
+    Raises StoppedError after the deadline.
+
+    Cost: that of :func:`solvers.dynamic.tables.stage_times.stage_times` with as many kinds as devices.
+    """
+    flat = _flat_instance(instance, devices, link)
+    groups = line_groups(flat)
+    tables = build_tables(flat, tuple(groups[0, count] for count in range(1, devices + 1)), deadline)
+    none = np.zeros(len(instance.layers) + 1, dtype=np.int64)
+    return FlatView(
+        tables=tables,
+        times=stage_times(tables),
+        kinds=(-1, *tables.kind_of),
+        activation=tables.activation[0] if tables.links else none,
+        gradient=tables.gradient[0] if tables.links else none,
+    )
+
+
+def slowest_link(instance: Instance) -> Link | None:
+    """Return the link that bounds all links between two devices of the cluster; None for a single device."""
+    known = [link for row in instance.links for link in row if link is not None]
+    return slowest(tuple(known)) if known else None
+
+
+def lay_on_line(instance: Instance, stages: list[CountedStage]) -> Plan:
+    """Give counted stages the next devices of the real cluster's line, in stage order."""
+    laid: list[Stage] = []
+    place = 0
+    for stage in stages:
+        laid.append(Stage(stage.span, line_group(instance, place, stage.devices), stage.forms))
+        place += stage.devices
+    return Plan(tuple(laid))
+
+
+def _flat_instance(instance: Instance, devices: int, link: Link | None) -> Instance:
+    totals = [
+        sum(forward) + sum(backward)
+        for forward, backward in zip(instance.forward_ns, instance.backward_ns, strict=True)
+    ]
+    pace = totals.index(max(totals))
+    server = Server("flat", instance.device_classes[pace], devices, link)
+    # Constraints that name servers say nothing about the view; its device class has what a reserve leaves.
+    constraints = replace(instance.constraints, pins=(), reserve=())
+    flat = ClusterGraph.of(cluster_graph("flat", [server], []))
+    return replace(instance, cluster=flat, constraints=constraints)

@@ -1,0 +1,96 @@
+"""One stage on all devices: what planners without a pipeline choose is a form for each layer, nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from formulation.costs.tables import Tables, build_tables
+from formulation.evaluate import evaluate
+from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.outcome import Outcome, Proof
+from formulation.problem.demands import with_layers
+from formulation.problem.groups import line_group
+from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.layers import FORMS, Layer
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.units import ceil_fraction
+from solvers.blind import unseen
+from solvers.dynamic.tables.best_forms import best_forms
+
+InsideCosts = Sequence[Sequence[int]]
+"""By layer and form: what the layer costs by itself, as the planner sees it."""
+BetweenCosts = Sequence[Sequence[Sequence[int]]]
+"""By form edge, form of its source and form of its consumer: what the change of layout costs."""
+
+
+def tables_of(instance: Instance, rows: tuple[Layer, ...]) -> Tables:
+    """Return pipecut's own costs of one stage on all devices, its layers taking the forms that ``rows`` allow."""
+    narrowed = with_layers(instance, rows)
+    return build_tables(narrowed, (line_group(instance, 0, instance.devices),))
+
+
+def least_forms(tables: Tables, inside: InsideCosts, between: BetweenCosts) -> tuple[int, ...]:
+    """Return the allowed forms with the least sum of a planner's own costs, one per layer (FOLLOW layers: 0).
+
+    Exact for any layer graph (:mod:`solvers.dynamic.tables.best_forms`). Costs are whole numbers of any unit and
+    size: a planner may count bytes for every pair of devices, so they stay Python's integers.
+    """
+    edges = len(tables.instance.form_edges)
+    own = replace(
+        tables,
+        inside=np.array([inside], dtype=np.object_),
+        between=np.array([between], dtype=np.object_).reshape(1, edges, 3, 3),
+    )
+    return best_forms(own, 0, Span(0, len(tables.instance.layers)))
+
+
+def sum_of_costs(instance: Instance, forms: Sequence[int], inside: InsideCosts, between: BetweenCosts) -> int:
+    """Return what a planner believes forms to cost. A FOLLOW layer has the form of its source (0 without one)."""
+    layouts = [0 if source is None else forms[source] for source in instance.sources]
+    edges = zip(instance.form_edges, between, strict=True)
+    return sum(row[form] for row, form in zip(inside, layouts, strict=True)) + sum(
+        cells[forms[edge.source]][forms[edge.consumer]] for edge, cells in edges
+    )
+
+
+def rounded(
+    instance: Instance,
+    inside: Callable[[int, int], Fraction],
+    between: Callable[[FormEdge, int, int], Fraction],
+    deadline: Deadline = NEVER,
+) -> tuple[InsideCosts, BetweenCosts]:
+    """Fill both tables of a planner's own costs, (layer, form) and (edge, form of source, form), rounding up.
+
+    Raises StoppedError after the deadline.
+    """
+    return (
+        [
+            [ceil_fraction(inside(layer, form)) for form in FORMS]
+            for layer in in_time(range(len(instance.layers)), deadline)
+        ],
+        [
+            [[ceil_fraction(between(edge, source, form)) for form in FORMS] for source in FORMS]
+            for edge in in_time(instance.form_edges, deadline)
+        ],
+    )
+
+
+def priced(name: str, instance: Instance, forms: tuple[int, ...], notes: tuple[str, ...], start: float) -> Outcome:
+    """Return the outcome of one stage on all devices, priced by the evaluator; ``start`` is a perf_counter."""
+    group, span = line_group(instance, 0, instance.devices), Span(0, len(instance.layers))
+    plan = Plan((Stage(span, group, forms),))
+    found = evaluate(instance, plan).objective
+    seconds = time.perf_counter() - start
+    blind = unseen(instance, "memory", "devices")
+    return Outcome(name, Proof.FEASIBLE, plan, objective=found, seconds=seconds, notes=notes, blind_to=blind)
+
+
+def prefer(layer: Layer, forms: tuple[int, ...]) -> Layer:
+    """Return a layer that may take only those of its allowed forms that are listed; unchanged if none is."""
+    kept = tuple(form for form in layer.allowed_forms if form in forms)
+    return replace(layer, allowed_forms=kept) if kept else layer

@@ -1,0 +1,1 @@
+"""Device placement of operator graphs (NeurIPS 2020) in its own cost model."""

@@ -1,0 +1,1 @@
+"""HetPipe (ATC 2020): partitions over unlike devices, and its tables."""

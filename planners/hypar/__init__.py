@@ -1,0 +1,1 @@
+"""HyPar (HPCA 2019): data or model parallelism a layer."""

@@ -1,0 +1,1 @@
+"""Megatron-LM: its grid of degrees, and the step times and memories of its papers."""

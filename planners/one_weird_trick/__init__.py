@@ -1,0 +1,1 @@
+"""One weird trick (Krizhevsky 2014): convolutions by data, matrices by model."""

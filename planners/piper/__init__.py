@@ -1,0 +1,1 @@
+"""Piper (NeurIPS 2021) in its own cost model."""

@@ -1,0 +1,1 @@
+"""Sailor: measured profiles and runs, and what is predicted of them."""

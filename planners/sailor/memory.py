@@ -1,0 +1,113 @@
+"""The peak memory of the fullest card of a plan, term by term.
+
+::
+
+    passes = 16 bytes x parameters + in flight x micro-batch x stash + working set
+    step   = 20 bytes x parameters
+    peak   = max over stages and replicas of (passes, step), and the machine's own share
+
+==============  ===================================================================================================
+16 bytes        fp32 weight, gradient, and two moments of Adam
+in flight       micro-batches between their forward and backward pass in 1F1B, ``peak_in_flight`` of the schedule
+stash           what the layers of the stage keep for the backward pass (``layer_sizes``)
+working set     twice the stash of the largest inner layer: its backward pass makes the gradient of what it kept,
+                and intermediates of the same kind. On the last stage the larger of two: this, with the outputs
+                below but without the stash of the output layer, which is freed by then; and the outputs with two
+                more tensors like them, the gradient of the logits and the temporary of the loss
+outputs         the last stage keeps the logits of its last two micro-batches: the engine has at least two pipeline
+                buffers and gives an output back only when its buffer is used again
+20 bytes        with the flat copy of the gradients during synchronisation, when no activation is left
+machine         what the driver counts besides PyTorch's tensors: CUDA context, kernels, buffers of NCCL, work
+                space of cuBLAS, and blocks that the allocator holds but does not use. One constant of a machine,
+                estimated from runs (``measured_constants``)
+==============  ===================================================================================================
+
+Measured values are those of ``nvidia-smi``, in whole MiB; predictions are rounded up to them. Sources: DeepSpeed's
+pipeline engine (``num_pipe_buffers``, ``_exec_forward_pass``, ``allreduce_bucket``); Adam; 1F1B, PipeDream-Flush.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formulation.problem.units import ceil_div
+from formulation.schedules.one_f_one_b import one_f_one_b
+from formulation.timeline.footprint import peak_in_flight
+from planners.sailor.profile import ProfiledMachine
+from planners.sailor.run import LayerSizes, SailorPlan, SailorStage
+from planners.sailor.time import check_layers, sizes_of
+
+STATE_COPIES = 4
+"""Weight, gradient, two moments: all of the size of the parameters."""
+STEP_COPIES = 5
+"""The same, and the flat copy of the gradients."""
+PIPELINE_BUFFERS = 2
+"""DeepSpeed's fewest pipeline buffers, which is what the last stage has."""
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedMemory:
+    """Bytes of one card of the fullest replica: what the plan needs, and the machine's own share."""
+
+    stage: int
+    parameter_bytes: int
+    stash_bytes: int
+    working_bytes: int
+    machine_bytes: int
+
+    @property
+    def plan_bytes(self) -> int:
+        """Parameters with their state, stash, and working set."""
+        return self.parameter_bytes + self.stash_bytes + self.working_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """All terms together, rounded up to whole MiB, as ``nvidia-smi`` shows them."""
+        return ceil_div(self.plan_bytes + self.machine_bytes, MIB) * MIB
+
+
+def predict_memory(machine: ProfiledMachine, plan: SailorPlan, machine_bytes: int = 0) -> PredictedMemory:
+    """Return the memory of the fullest card. Raises NotProfiledError for what was not measured.
+
+    Cost: linear in layers and replicas, and in the actions of one schedule for each pipeline.
+    """
+    check_layers(machine, plan)
+    found = []
+    for stages in plan.pipelines:
+        in_flight = peak_in_flight(one_f_one_b(len(stages), plan.micro_batches))
+        for number, stage in enumerate(stages):
+            for sizes in {sizes_of(machine, one) for one in stage.replicas}:
+                kept = in_flight[number]
+                found.append(_on_one_card(plan, sizes, stage, number, kept, machine_bytes))
+    return max(found, key=lambda one: one.plan_bytes)
+
+
+def _on_one_card(
+    plan: SailorPlan,
+    sizes: tuple[LayerSizes, ...],
+    stage: SailorStage,
+    number: int,
+    in_flight: int,
+    machine_bytes: int,
+) -> PredictedMemory:
+    """Return the memory of one stage; where the optimiser's step needs more than the passes, that of the step."""
+    own = sizes[stage.span.first : stage.span.stop]
+    parameters = sum(one.parameter_bytes for one in own)
+    stash = in_flight * plan.micro_batch * sum(one.stash_bytes for one in own)
+    working = _working_bytes(plan, sizes, stage)
+    if stash + working < (STEP_COPIES - STATE_COPIES) * parameters:
+        return PredictedMemory(number, STEP_COPIES * parameters, 0, 0, machine_bytes)
+    return PredictedMemory(number, STATE_COPIES * parameters, stash, working, machine_bytes)
+
+
+def _working_bytes(plan: SailorPlan, sizes: tuple[LayerSizes, ...], stage: SailorStage) -> int:
+    """Return what comes on top of the stash while a backward pass runs."""
+    last = len(sizes) - 1
+    inner = [sizes[layer].stash_bytes for layer in stage.span.layers if layer != last]
+    layer = 2 * plan.micro_batch * max(inner, default=0)
+    if last not in stage.span:
+        return layer
+    output = plan.micro_batch * sizes[last].output_bytes
+    kept = min(PIPELINE_BUFFERS, plan.micro_batches) * output
+    return max(layer + kept - plan.micro_batch * sizes[last].stash_bytes, kept + 2 * output)

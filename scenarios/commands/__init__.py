@@ -1,1 +1,0 @@
-"""One module for each command; ``run(arguments)`` returns the exit code."""

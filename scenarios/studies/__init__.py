@@ -1,1 +1,0 @@
-"""Studies: published numbers beside what pipecut computes, one command each."""

@@ -1,0 +1,80 @@
+"""Make certificates: labels that prove a bound (``formulation.certificates.check``).
+
+The labels come from the tables of the dynamic programme over device states (``dynamic.states``); what they prove
+does not depend on them, as the checker reads no table. Where it is enough, a label takes every layer behind the
+first possible one for possible; where it is not, the labels list exactly the layers that are reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.certificates.check import Certificate, certifiable, fingerprint
+from formulation.certificates.labels import Labels, Runs
+from formulation.certificates.stages import slots_matter
+from formulation.costs.tables import all_tables
+from formulation.limits.deadline import NEVER, Deadline, StoppedError
+from formulation.outcome import Limits
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
+from solvers.dynamic.states.reach import StateReach
+from solvers.dynamic.states.solver import Search, sizes_are_narrowed
+from solvers.dynamic.states.states import state_space
+from solvers.dynamic.tables.stage_table import StageTable
+from solvers.dynamic.tables.stage_times import stage_times
+
+
+def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
+    """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.
+
+    That is the least time of any plan, whatever demands and limits on goals the instance has: the objective itself
+    where it has none and the plan is optimal. Raises ValueError, with the reason, where labels prove nothing about
+    the instance, and as ``solvers.dynamic.states.states.state_space`` does. Raises StoppedError
+    after the deadline.
+    Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal.
+    """
+    search = search_of(instance, deadline)
+    bound = objective
+    if search.ask(objective - 1) is not False:
+        search.run()
+        bound = search.upper
+    return Certificate(fingerprint(instance), plan, objective, bound, labels_below(search, bound - 1))
+
+
+def search_of(instance: Instance, deadline: Deadline = NEVER) -> Search:
+    """Return a search that sees times and memory only. Raises ValueError as :func:`certify`."""
+    reason = certifiable(instance)
+    if reason is not None:
+        raise ValueError(reason)
+    sizes = instance.constraints.devices_per_stage if sizes_are_narrowed(instance) else ()
+    rest = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
+    rest = replace(rest, pins=(), together=(), apart=(), no_cut=(), devices_per_stage=sizes)
+    tables = all_tables(replace(instance, constraints=rest), deadline)
+    limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
+    return Search(state_space(tables), StageTable(stage_times(tables)), limits)
+
+
+def labels_below(search: Search, threshold_ns: int, *, closed: bool = True) -> Labels:
+    """Return the labels for a threshold that the search has answered with no."""
+    reach = search.reach(threshold_ns, thorough=True, closed=closed)
+    if reach is None:
+        raise StoppedError
+    if closed and reach.depth is not None:
+        return labels_below(search, threshold_ns, closed=False)
+    slots = range(len(reach.reached))
+    if slots_matter(search.tables.instance):
+        return {key: runs for slot in slots for key, runs in _labels(reach, slot, reach.bits(slot)).items()}
+    return _labels(reach, 0, np.logical_or.reduce([reach.bits(slot) for slot in slots]))
+
+
+def _labels(reach: StateReach, slot: int, bits: NDArray[np.bool_]) -> Labels:
+    nodes = np.flatnonzero(bits.any(axis=1))
+    return {(slot, *reach.space.key(int(node))): _runs(bits[node]) for node in nodes}
+
+
+def _runs(row: NDArray[np.bool_]) -> Runs:
+    change = np.flatnonzero(np.diff(row, prepend=False, append=False))
+    return tuple((int(first), int(stop) - 1) for first, stop in zip(change[::2], change[1::2], strict=True))

@@ -1,0 +1,1 @@
+"""The model's variables, its engine, and how a solution is read."""

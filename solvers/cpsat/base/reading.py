@@ -1,0 +1,30 @@
+"""From an assignment of the variables back to a plan."""
+
+from __future__ import annotations
+
+from ortools.sat.python import cp_model
+
+from formulation.problem.plan import Plan, Span, Stage
+from solvers.cpsat.base.variables import Variables
+
+
+def read_plan(v: Variables, solver: cp_model.CpSolver) -> Plan:
+    """Read cut points, groups and forms of a solved model."""
+    stages: list[Stage] = []
+    stop = v.layers
+    for k in range(v.slots):
+        group = next((g for g, literal in enumerate(v.runs[k]) if solver.boolean_value(literal)), None)
+        if group is None:
+            break
+        first = next(i for i, literal in enumerate(v.starts[k]) if solver.boolean_value(literal))
+        forms = tuple(_form(v, solver, layer) for layer in range(first, stop))
+        stages.append(Stage(Span(first, stop), v.tables.groups[group], forms))
+        stop = first
+    return Plan(tuple(reversed(stages)))
+
+
+def _form(v: Variables, solver: cp_model.CpSolver, layer: int) -> int:
+    if not v.state:
+        return 0
+    chosen = (form for (_, form), literal in v.state[layer].items() if solver.boolean_value(literal))
+    return next(chosen, 0)

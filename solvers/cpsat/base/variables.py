@@ -1,0 +1,147 @@
+"""The decision variables of the CP-SAT model, with verbs to speak of them.
+
+*Slots* are stages counted from the last one: slot 0 is the last stage, slot 1 the one before it. Slots that are
+not used lie at the front and are empty. Counting from the end makes the number of micro-batches in flight a
+constant of the slot, which keeps memory limits linear.
+
+======================  ===========================================================================
+``starts[k][i]``        slot k starts at layer i or earlier (order encoding of its cut point)
+``runs[k][g]``          slot k runs on device group g
+``kind[k][c]``          slot k runs on a group of kind c
+``layer_kind[l][c]``    the stage of layer l runs on a group of kind c
+``state[l][c, t]``      layer l runs on kind c in form t (layers with a form of their own)
+``cut[l]``              a stage starts at layer l
+``touches[k][s]``       slot k has a device of server s
+``join[k][x]``          slots k + 1 and k are joined by link x (index into ``tables.links``)
+``crossing[l][x]``      a stage starts at layer l and its boundary goes over link x
+======================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from formulation.costs.forms import forms_on
+from formulation.costs.tables import Tables
+from formulation.limits.deadline import in_time
+from formulation.problem.layers import Split
+from formulation.problem.options import Goal
+
+Literal = cp_model.IntVar
+Expression = cp_model.LinearExpr | int
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """The model and its variables.
+
+    ``thresholds`` are what a plan may have at most of every goal that is limited; ``threshold_ns`` what every
+    stage and boundary may therefore take.
+    """
+
+    model: cp_model.CpModel
+    tables: Tables
+    thresholds: Mapping[Goal, int]
+    threshold_ns: int
+    slots: int
+    starts: list[list[Literal]]
+    runs: list[list[Literal]]
+    kind: list[list[Literal]]
+    layer_kind: list[list[Literal]]
+    state: list[dict[tuple[int, int], Literal]]
+    cut: list[Literal]
+    touches: list[list[Literal]]
+    join: list[list[Literal]]
+    crossing: list[list[Literal]]
+    known_together: dict[tuple[int, int], cp_model.LiteralT]
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.tables.instance.layers)
+
+    def starts_by(self, slot: int, layer: int) -> Literal:
+        """Return the literal 'slot starts at this layer or earlier'; slot -1 stands for the end of the model."""
+        if slot < 0:
+            return self.starts[0][self.layers] if layer >= self.layers else self.cut[0]
+        return self.starts[slot][layer]
+
+    def used(self, slot: int) -> Expression:
+        """Return 1 if the slot holds a stage: the slot after it then starts later than layer 0."""
+        return 1 if slot == 0 else 1 - self.starts[slot - 1][0]
+
+    def together(self, first: int, last: int) -> cp_model.LiteralT:
+        """Return a literal that is true exactly if no stage starts after ``first`` up to ``last``.
+
+        It is defined in the model when it is first asked for.
+        """
+        if (first, last) not in self.known_together:
+            cuts = [self.cut[i] for i in range(first + 1, last + 1)]
+            if len(cuts) == 1:
+                self.known_together[first, last] = ~cuts[0]
+            else:
+                same = self.model.new_bool_var(f"together[{first},{last}]")
+                self.model.add_bool_or([*cuts, same])
+                for cut in cuts:
+                    self.model.add_implication(same, ~cut)
+                self.known_together[first, last] = same
+        return self.known_together[first, last]
+
+
+def make_variables(
+    tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int, *, layered: bool = True
+) -> Variables:
+    """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold.
+
+    Without ``layered`` there are no variables for kinds and forms of single layers (stage tables stand for them).
+    Raises StoppedError after the deadline of the tables.
+    """
+
+    def timed(number: int) -> Iterator[int]:
+        return in_time(range(number), tables.deadline)
+
+    model = cp_model.CpModel()
+    total, kinds, links = len(tables.instance.layers), len(tables.kinds), range(len(tables.links))
+    always, never = model.new_constant(1), model.new_constant(0)
+    starts = [
+        [model.new_bool_var(f"starts[{k},{i}]") for i in range(total - 1)] + [always, always] for k in timed(slots)
+    ]
+    return Variables(
+        model=model,
+        tables=tables,
+        thresholds=thresholds,
+        threshold_ns=threshold_ns,
+        slots=slots,
+        starts=starts,
+        runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in timed(slots)],
+        kind=[[model.new_bool_var(f"kind[{k},{c}]") for c in range(kinds)] for k in range(slots)],
+        layer_kind=[
+            [model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total * layered)
+        ],
+        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total * layered)],
+        cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
+        touches=[
+            [model.new_bool_var(f"touches[{k},{s}]") for s in range(len(tables.instance.servers))]
+            for k in range(slots)
+        ],
+        join=[[model.new_bool_var(f"join[{k},{x}]") for x in links] for k in range(slots - 1)],
+        crossing=[[model.new_bool_var(f"crossing[{i},{x}]") for x in links] for i in range(total)],
+        known_together={},
+    )
+
+
+def _states(
+    model: cp_model.CpModel, tables: Tables, layer: int, threshold_ns: int
+) -> dict[tuple[int, int], Literal]:
+    row = tables.instance.layers[layer]
+    if row.split is Split.FOLLOW:
+        return {}
+    return {
+        (c, t): model.new_bool_var(f"state[{layer},{c},{t}]")
+        for c, kind in enumerate(tables.kinds)
+        for t in forms_on(row.allowed_forms, kind.tensor_parallel_degree)
+        if int(tables.inside[c, layer, t]) <= threshold_ns
+    }

@@ -1,0 +1,190 @@
+"""What a plan costs: *clocks* that run along the layers and must never pass the threshold T.
+
+A clock reads, after layer l, the time that the stage of l has used so far. It goes on where no stage starts and
+is set back where one does; when times are summed (``Combine.SUM``) it is never set back, but takes over the
+latest of all clocks. With ``StageTime.ADD`` one clock counts everything; with OVERLAP computation and
+communication have a clock each.
+
+(5) ``stage_time``:    ``clock[l] >= clock[l-1] + own[l]`` if not ``cut[l]``;  ``clock[l] >= head[l] + own[l]``;
+                       ``clock[l-1] + tail[l] <= T``
+(6) ``boundary_time``: a boundary over link x before layer l takes ``activation[x, l] + gradient[x, l] <= T``,
+                       or is paid by the receiving stages (head: activations in; tail: gradients in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from formulation.problem.options import BoundaryCharge, Combine, Goal, StageTime
+from solvers.cpsat.base.conditional import Conditional
+from solvers.cpsat.base.families import Family, Posted
+from solvers.cpsat.base.variables import Expression, Variables
+from solvers.cpsat.constraints.communication import own_communication
+from solvers.cpsat.constraints.iteration import post_iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One clock: what each layer adds, what is added when a stage starts (head) and before it ends (tail)."""
+
+    own: list[Expression]
+    head: list[Expression]
+    tail: list[Expression]
+
+
+def post_stage_time(v: Variables) -> Posted:
+    """(5) No clock passes the threshold."""
+    clocks, constraints = _clocks(v)
+    yield from (((), constraint) for constraint in constraints)
+    add_up = v.tables.instance.cost.combine is Combine.SUM
+    reading, constraints = _readings(v, clocks, v.threshold_ns, _summed if add_up else _set_back)
+    yield from (((0, at), constraint) for at, constraint in enumerate(constraints))
+    total = v.layers
+    ends = [
+        reading[c][i] + (clock.tail[i + 1] if i + 1 < total else 0)
+        for c, clock in enumerate(clocks)
+        for i in range(total)
+    ]
+    paid = _boundaries(v)
+    for constraint in post_iteration(v, ends, paid, lambda most: _latency(v, clocks, paid, most)):
+        yield (1,), constraint
+
+
+Readings = list[list[cp_model.IntVar]]
+
+
+def _readings(
+    v: Variables, clocks: list[Clock], most: int, post: Callable[..., Iterator[cp_model.Constraint]]
+) -> tuple[Readings, list[cp_model.Constraint]]:
+    """Let the clocks run along the layers, none above ``most``."""
+    reading = [
+        [v.model.new_int_var(0, most, f"clock[{c},{i}]") for i in range(v.layers)] for c in range(len(clocks))
+    ]
+    constraints: list[cp_model.Constraint] = []
+    for c, clock in enumerate(clocks):
+        constraints.append(v.model.add(reading[c][0] >= clock.own[0]))
+        for i in range(1, v.layers):
+            constraints += post(v, clocks, reading, c, i)
+    return reading, constraints
+
+
+def _latency(
+    v: Variables, clocks: list[Clock], boundaries: list[Expression], most: int
+) -> tuple[Expression, list[cp_model.Constraint]]:
+    """Return the time of one micro-batch through all stages and boundaries, and what holds it up."""
+    if len(clocks) == 1:
+        own = (sum(part) for part in (clocks[0].own, clocks[0].head[1:], clocks[0].tail[1:], boundaries))
+        return sum(own), []
+    reading, constraints = _readings(v, clocks, most, _summed)
+    total = v.model.new_int_var(0, most, "latency")
+    return total, [*constraints, *(v.model.add(total >= row[-1]) for row in reading)]
+
+
+def _boundaries(v: Variables) -> list[Expression]:
+    """Return what links pay before each layer but the first, if they do."""
+    if not _links_pay(v) or Goal.ITERATION_TIME not in v.thresholds:
+        return []
+    return [_crossing_time(v, i, activation=True, gradient=True) for i in range(1, v.layers)]
+
+
+def _set_back(
+    v: Variables, clocks: list[Clock], reading: Readings, c: int, i: int
+) -> Iterator[cp_model.Constraint]:
+    clock = clocks[c]
+    goes_on = v.model.add(reading[c][i] >= reading[c][i - 1] + clock.own[i])
+    goes_on.only_enforce_if(~v.cut[i])
+    yield goes_on
+    yield v.model.add(reading[c][i] >= clock.head[i] + clock.own[i])
+    yield v.model.add(reading[c][i - 1] + clock.tail[i] <= v.threshold_ns)
+
+
+def _summed(v: Variables, clocks: list[Clock], reading: Readings, c: int, i: int) -> Iterator[cp_model.Constraint]:
+    clock, link = clocks[c], _crossing_time(v, i, activation=True, gradient=True) if _links_pay(v) else 0
+    for other, before in enumerate(clocks):
+        arrival = reading[other][i - 1] + before.tail[i] + link + clock.head[i] + clock.own[i]
+        constraint = v.model.add(reading[c][i] >= arrival)
+        if other != c:
+            constraint.only_enforce_if(v.cut[i])
+        yield constraint
+
+
+def _clocks(v: Variables) -> tuple[list[Clock], list[cp_model.Constraint]]:
+    compute: list[Expression] = [
+        sum(int(v.tables.compute[c, i]) * literal for c, literal in enumerate(v.layer_kind[i]))
+        for i in range(v.layers)
+    ]
+    communication, constraints = own_communication(v)
+    nothing: list[Expression] = [0] * v.layers
+    head, tail = nothing, nothing
+    if not _links_pay(v):
+        head = [_crossing_time(v, i, activation=True, gradient=False) for i in range(v.layers)]
+        tail = [_crossing_time(v, i, activation=False, gradient=True) for i in range(v.layers)]
+    if v.tables.instance.cost.stage_time is StageTime.OVERLAP:
+        return [Clock(compute, nothing, nothing), Clock(communication, head, tail)], constraints
+    both = [one + other for one, other in zip(compute, communication, strict=True)]
+    return [Clock(both, head, tail)], constraints
+
+
+def _links_pay(v: Variables) -> bool:
+    return v.tables.instance.cost.boundary_charge is BoundaryCharge.LINK
+
+
+def _crossing_time(v: Variables, i: int, *, activation: bool, gradient: bool) -> Expression:
+    """Return a variable that is at least the time of what crosses into layer i, over every link crossed."""
+    tables = v.tables
+    paid = Conditional(v, f"crossing[{i}]", v.threshold_ns)
+    for x, literal in enumerate(v.crossing[i]):
+        paid.at_least(int(tables.activation[x, i]) * activation + int(tables.gradient[x, i]) * gradient, [literal])
+    return paid.variable()
+
+
+def post_boundary_time(v: Variables) -> Posted:
+    """(6) The slowest link between two neighbouring groups carries their boundary, below the threshold.
+
+    ``touches[k+1][s] and touches[k][t] => slow[k][b], late[k][l]`` for the bandwidth b and latency l between
+    servers s and t; ``slow[k][b] and late[k][l] => join[k][x]`` for the link x of that bandwidth and latency.
+    """
+    tables, instance, model = v.tables, v.tables.instance, v.model
+    bandwidths = sorted({link.bits_per_second for link in tables.links})
+    latencies = sorted({link.latency_ns for link in tables.links})
+    for k in range(v.slots - 1):
+        slow = {bits: model.new_bool_var(f"slow[{k},{bits}]") for bits in bandwidths}
+        late = {wait: model.new_bool_var(f"late[{k},{wait}]") for wait in latencies}
+        for s, row in enumerate(instance.links):
+            for t, link in enumerate(row):
+                if link is not None:
+                    both = [~v.touches[k + 1][s], ~v.touches[k][t]]
+                    yield (k, s, t), model.add_bool_or([*both, slow[link.bits_per_second]])
+                    yield (k, s, t), model.add_bool_or([*both, late[link.latency_ns]])
+        for x, link in enumerate(tables.links):
+            joined = [~slow[link.bits_per_second], ~late[link.latency_ns], v.join[k][x]]
+            yield (k, x), model.add_bool_or(joined)
+    for i in range(1, v.layers):
+        yield from _post_crossing(v, i)
+
+
+def _post_crossing(v: Variables, i: int) -> Posted:
+    """At layer i: forbid links that take too long alone, and tell the clocks which link is crossed."""
+    times = [int(v.tables.activation[x, i] + v.tables.gradient[x, i]) for x in range(len(v.tables.links))]
+    forbidden = [_links_pay(v) and time > v.threshold_ns for time in times]
+    summed = v.tables.instance.cost.combine is Combine.SUM or Goal.ITERATION_TIME in v.thresholds
+    counted = not _links_pay(v) or summed
+    if all(forbidden):
+        yield (i,), v.model.add(v.cut[i] == 0)
+        return
+    for x, literal in enumerate(v.crossing[i]):
+        for k in range(v.slots - 1):
+            here = [~v.starts[k][i], v.starts[k][i - 1], ~v.join[k][x]]
+            if forbidden[x]:
+                yield (i, x, k), v.model.add_bool_or(here)
+            elif counted and times[x] > 0:
+                yield (i, x, k), v.model.add_bool_or([*here, literal])
+
+
+TIME_FAMILIES: tuple[Family, ...] = (
+    Family(5, "stage_time", post_stage_time),
+    Family(6, "boundary_time", post_boundary_time),
+)

@@ -1,0 +1,66 @@
+"""The declarative solver: one model of cut points, device groups and the form of every layer.
+
+It shares cost tables with the dynamic programmes and nothing else: no plan, no bound, no stage time of theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from formulation.costs.ceiling import ceiling
+from formulation.costs.tables import Tables, all_tables
+from formulation.limits.size import refuse_above
+from formulation.outcome import Limits, Outcome, begin
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
+from solvers.cpsat.base.families import Family
+from solvers.cpsat.base.reading import read_plan
+from solvers.cpsat.bounds import lower_bound
+from solvers.cpsat.model import FAMILIES, build_model
+from solvers.cpsat.search import Question, Search
+from solvers.cpsat.valid import floors, redundant_families
+from solvers.search.first_plan import first_plan
+from solvers.search.stoppable import stoppable, tell_first
+
+NAME = "cpsat"
+BYTES_A_CLAUSE = 200
+"""For each stage, layer and kind: a clause in the model, and its copy in the solver."""
+
+
+@stoppable(NAME, best=True)
+def solve(
+    instance: Instance,
+    limits: Limits | None = None,
+    families: Sequence[Family] = FAMILIES,
+    start: Plan | None = None,
+) -> Outcome:
+    """Find the best plan and prove it, or the best within the limits with an honest bound.
+
+    ``families`` are the constraints that say what a plan is and costs; ``start`` a plan to begin with, which must
+    keep every rule (default: the solver's own first plan). Raises TooLargeError before it takes too much memory.
+    """
+    began_s, limits = time.monotonic(), begin(limits)
+    tell_first(instance, limits)
+    tables = all_tables(instance, limits.deadline)
+    _check_size(tables)
+    posted = (*families, *redundant_families(tables))
+    return Search(
+        instance=instance,
+        question=Question(lambda threshold: build_model(tables, threshold, posted), read_plan),
+        limits=limits,
+        began_s=began_s,
+        plan=start or first_plan(tables),
+        lower=lower_bound(tables, floors(tables)),
+        upper=ceiling(tables, instance.goals[0]) + 1,
+    ).outcome(NAME)
+
+
+def _check_size(tables: Tables) -> None:
+    instance, kinds = tables.instance, len(tables.kinds)
+    slots = min(len(instance.layers), instance.devices)
+    refuse_above(
+        f"the model of {len(instance.layers)} layers, {slots} stages and {kinds} kinds of device groups",
+        BYTES_A_CLAUSE * slots * len(instance.layers) * kinds,
+        "merge layers, narrow constraints.devices_per_stage, or let state_dp plan",
+    )

@@ -1,0 +1,1 @@
+"""The accelerated mode: cut positions and tables of whole stages."""

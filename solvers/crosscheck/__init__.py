@@ -1,0 +1,1 @@
+"""A claim held against other methods: a second exact solve, other solvers, case splits, certificates."""

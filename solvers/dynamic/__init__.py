@@ -1,0 +1,1 @@
+"""Exact dynamic programmes over chains of layers."""

@@ -1,0 +1,1 @@
+"""The programme for devices in a line."""

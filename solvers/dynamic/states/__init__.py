@@ -1,0 +1,1 @@
+"""The programme over device states: free placement, memory, modes of a stage."""

@@ -1,0 +1,215 @@
+"""The exact dynamic programme over device states: optimal plans under free placement and memory limits.
+
+With the threshold T fixed a plan is a path from the last stage to the first through states, slots and layers
+(``solvers.dynamic.states.reach``). T is bisected over the values at which the answer can change. A path is a
+proposal: forms are chosen under both limits at once, and what has none is refused and never proposed again
+(``solvers.dynamic.tables.stage_table``), so both answers are exact. It shares tables of costs with CP-SAT, and no
+search.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables
+from formulation.evaluate import evaluate
+from formulation.limits.deadline import StoppedError
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
+from formulation.problem.instance import Instance
+from formulation.problem.options import BoundaryCharge, Combine, Goal
+from formulation.problem.plan import Plan
+from formulation.problem.violation import told
+from solvers.dynamic.states.paths import path_of
+from solvers.dynamic.states.reach import StateReach, reach_at
+from solvers.dynamic.states.states import StateSpace, state_space
+from solvers.dynamic.tables.coarse import coarsen
+from solvers.dynamic.tables.coarse_table import CoarseTable
+from solvers.dynamic.tables.stage_table import StageTable
+from solvers.dynamic.tables.stage_times import stage_times
+from solvers.search.first_plan import first_plan
+from solvers.search.stoppable import STOPPED, stoppable, tell_first
+
+NAME = "state_dp"
+
+
+def reason_against(instance: Instance) -> str | None:
+    """Return None if the dynamic programme sees the whole instance, else what it does not see."""
+    cost, constraints = instance.cost, instance.constraints
+    if instance.goals[0] is not Goal.BOTTLENECK:
+        return f"states bound the bottleneck, the first goal is {instance.goals[0]}"
+    if cost.combine is not Combine.MAX:
+        return "states bound the slowest stage, combine is 'sum'"
+    if cost.boundary_charge is not BoundaryCharge.LINK:
+        return "states need stages whose time is their own, boundary_charge is 'receiver'"
+    # Where stages may be cut is seen by what is offered (solvers.dynamic.tables.coarse).
+    offered = ("no_cut", "together", "devices_per_stage")
+    unseen = [name for name in instance.demands.named() if name not in offered]
+    if instance.demands.devices_per_stage and not sizes_are_narrowed(instance):
+        unseen.append("devices_per_stage")
+    unseen += [one.name for one in constraints.own]
+    unseen += ["at_most"] if constraints.at_most else []
+    return f"states do not see the constraints {', '.join(unseen)}" if unseen else None
+
+
+def sizes_are_narrowed(instance: Instance) -> bool:
+    """Tell whether numbers of devices are limited so that only groups that keep to it are possible."""
+    return any(size <= instance.devices for size in instance.demands.devices_per_stage)
+
+
+@stoppable(NAME, best=True)
+def solve(instance: Instance, limits: Limits | None = None, cuts: Sequence[int] = ()) -> Outcome:
+    """Find the best plan and prove it, or the best within the limits with an honest bound.
+
+    Among plans of the same time it looks for few devices, then few stages. With ``cuts``, some of the possible
+    ones and 0 and N, only plans with these are looked at: nothing is then proved but what work alone says.
+    Raises ValueError where :func:`reason_against` has one, where there are too many states, and as
+    ``solvers.dynamic.tables.stage_times.stage_times`` does.
+    """
+    reason = reason_against(instance)
+    if reason is not None:
+        raise ValueError(reason)
+    began_s, limits = time.monotonic(), begin(limits)
+    lower = tell_first(instance, limits)
+    tables = all_tables(instance, limits.deadline)
+    first = first_plan(tables)
+    price = None if first is None else evaluate(instance, first).objective
+    limits.progress(Progress(price, lower))
+    try:
+        table = CoarseTable(coarsen(tables, cuts)) if cuts else stage_table(tables)
+        search = Search(state_space(table.tables), table, limits, lower=lower)
+    except StoppedError:
+        if first is None:
+            raise
+        return Outcome(NAME, Proof.FEASIBLE, first, price, lower, time.monotonic() - began_s, (STOPPED,))
+    search.began_s = began_s
+    if first is not None and price is not None:
+        search.plan, search.upper = first, price
+    search.run()
+    return _of_some_cuts(search.outcome(), lower) if cuts else search.outcome()
+
+
+def _of_some_cuts(found: Outcome, lower: int) -> Outcome:
+    """Return what an outcome for some of the possible cuts says of all of them."""
+    proof = Proof.UNKNOWN if found.plan is None else Proof.FEASIBLE
+    return replace(found, proof=proof, bound=lower)
+
+
+def stage_table(tables: Tables) -> StageTable:
+    """Return the stage table of an instance, of runs of layers where stages may be cut at some places only."""
+    if tables.instance.demands.no_cut or tables.instance.demands.together:
+        return CoarseTable(coarsen(tables))
+    return StageTable(stage_times(tables))
+
+
+@dataclass(slots=True)
+class Search:
+    """One search: the best plan and its price (``upper``), the proved lower limit, the thresholds asked.
+
+    Without a plan ``upper`` is above every value that a plan can have.
+    """
+
+    space: StateSpace
+    table: StageTable
+    limits: Limits
+    plan: Plan | None = None
+    lower: int = 0
+    upper: int = FORBIDDEN
+    asked: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+    _values: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def tables(self) -> Tables:
+        """The cost tables."""
+        return self.table.tables
+
+    def run(self) -> None:
+        """Bisect until the bound meets the plan, or the limits are used up; then look for a tidier plan."""
+        with contextlib.suppress(StoppedError):
+            self._run()
+
+    def _run(self) -> None:
+        self._values = self.table.candidates(self.lower, self.upper)
+        while self.lower < self.upper and not self.over():
+            values = self._between()
+            if not len(values):
+                self.lower = self.upper
+            else:
+                self._move(int(values[(len(values) - 1) // 2]))
+            self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
+        if self.plan is not None and self.lower >= self.upper:
+            self.ask(self.upper, thorough=True)
+
+    def outcome(self) -> Outcome:
+        """Say what came of the search."""
+        proof = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE
+        if self.lower >= self.upper:
+            proof = Proof.INFEASIBLE if self.plan is None else Proof.OPTIMAL
+        return Outcome(
+            solver=NAME,
+            proof=proof,
+            plan=self.plan,
+            objective=None if self.plan is None else self.upper,
+            bound=None if proof is Proof.INFEASIBLE else self.lower,
+            seconds=time.monotonic() - self.began_s,
+            notes=(
+                f"{self.asked} thresholds asked of {len(self.space.node_state)} nodes,"
+                f" {len(self.table.refused)} stages refused",
+            ),
+        )
+
+    def over(self) -> bool:
+        """Tell whether the limits are used up."""
+        return self.limits.deadline.over()
+
+    def ask(self, threshold_ns: int, *, thorough: bool = False) -> bool | None:
+        """Tell whether a plan takes at most the threshold, and keep it if so; None if stopped before the answer.
+
+        ``thorough``: look through all slots for the plan with the fewest devices, not for the first plan.
+        """
+        self.asked += 1
+        while not self.over():
+            reach = self.reach(threshold_ns, thorough=thorough)
+            if reach is None:
+                return None
+            path = path_of(reach, self.tables)
+            if path is None:
+                return False
+            plan = self.table.with_forms(path, threshold_ns)
+            if plan is not None:
+                self._take(plan, threshold_ns)
+                return True
+        return None
+
+    def reach(self, threshold_ns: int, *, thorough: bool = False, closed: bool = False) -> StateReach | None:
+        """Return what is reached, up to the first plan or ``thorough``; None if stopped before that."""
+        return reach_at(self.space, self.table, threshold_ns, thorough=thorough, closed=closed)
+
+    def _between(self) -> Times:
+        """Return the values from ``lower`` to below ``upper`` at which the answer can change."""
+        again = [one.threshold_ns + 1 for one in self.table.refused]
+        values = self._values[(self._values >= self.lower) & (self._values < self.upper)]
+        more = [value for value in again if self.lower <= value < self.upper]
+        return np.union1d(values, np.array(more, dtype=np.int64)) if more else values
+
+    def _move(self, threshold_ns: int) -> None:
+        answer = self.ask(threshold_ns)
+        if answer is False:
+            self.lower = threshold_ns + 1
+            values = self._between()
+            self.lower = int(values[0]) if len(values) else self.upper
+
+    def _take(self, plan: Plan, threshold_ns: int) -> None:
+        """Keep a plan at the evaluator's price, which must keep every rule and the promise of the threshold."""
+        found = evaluate(self.table.instance, plan)
+        if found.violations or found.objective is None or found.objective > threshold_ns:
+            broken = "; ".join(message for _, message in told(found.violations))
+            raise FalseClaimError(
+                f"{NAME}: a plan of at most {threshold_ns} ns takes {found.objective} ns; {broken}"
+            )
+        self.plan, self.upper = plan, found.objective

@@ -1,0 +1,138 @@
+"""The states of ``certificates.states`` as arrays: nodes, and the stages that lead from one to another.
+
+A *node* is a state together with the servers of the suffix's first stage. A step puts a stage before a suffix;
+which one of the suffix's nodes it comes from is decided by the link between the two, so steps start at states
+and end at nodes. Steps are kept by the kinds of their groups: stages on equal kinds reach equally far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.certificates.states import Servers, State, Step, Suffixes, suffixes
+from formulation.costs.tables import Tables
+from formulation.limits.deadline import in_time
+from formulation.problem.groups import Group, link_between
+from formulation.problem.options import Placement
+
+Numbers = NDArray[np.int32] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Steps whose groups have these kinds, by ascending node: from ``state[m]``, a stage on ``servers[m]``.
+
+    ``kinds`` are indices into ``Tables.kinds``, one for each way in which the devices may work together;
+    ``servers`` indices into ``StateSpace.servers``; ``place`` into the places of the suffixes.
+    """
+
+    kinds: tuple[int, ...]
+    state: Numbers
+    servers: Numbers
+    node: Numbers
+    place: Numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateSpace:
+    """All nodes and steps of an instance.
+
+    ``joined[t, u]``: index in ``Tables.links`` of the slowest link between a stage on servers t and one on
+    servers u, -1 if there is none. ``taken[n]``: devices taken by node n (on the line: from its first device on).
+    """
+
+    suffixes: Suffixes
+    states: tuple[State, ...]
+    servers: tuple[Servers, ...]
+    joined: Numbers
+    empty: Numbers
+    node_state: Numbers
+    node_servers: Numbers
+    complete: NDArray[np.bool_]
+    taken: Numbers
+    steps: tuple[Steps, ...]
+
+    def key(self, node: int) -> tuple[State, Servers]:
+        """Return the state of a node and the servers of the first stage."""
+        return self.states[self.node_state[node]], self.servers[self.node_servers[node]]
+
+    def step(self, state: int, place: int) -> Step:
+        """Return the step from a state with a stage on a place. Raises LookupError if there is none."""
+        for step in self.suffixes.before(self.states[state]):
+            if step.place == place:
+                return step
+        raise LookupError(f"state {self.states[state]}: no stage on place {place} comes before it")
+
+
+def state_space(tables: Tables) -> StateSpace:
+    """Enumerate states, nodes and steps of the instance of these tables (whose groups are all possible ones).
+
+    Raises ValueError as :func:`formulation.certificates.states.suffixes` does. Cost: O(states x places) in Python.
+    """
+    found = suffixes(tables.instance)
+    grown = _Grown(found, tables)
+    servers = tuple(grown.servers)
+    whole = tables.instance.devices
+    on_line = tables.instance.constraints.placement is Placement.LINE
+    states = tuple(grown.states)
+    taken = [whole - state[0] if on_line else sum(state) for state in states]
+    return StateSpace(
+        suffixes=found,
+        states=states,
+        servers=servers,
+        joined=_joined(tables, servers),
+        empty=_numbers([grown.states[state] for state in found.empty()]),
+        node_state=_numbers([state for state, _ in grown.nodes]),
+        node_servers=_numbers([first for _, first in grown.nodes]),
+        complete=np.array([found.complete(states[state]) for state, _ in grown.nodes]),
+        taken=_numbers([taken[state] for state, _ in grown.nodes]),
+        steps=grown.steps(),
+    )
+
+
+class _Grown:
+    """States, nodes and steps, numbered as they are met on the way from the empty suffix."""
+
+    def __init__(self, found: Suffixes, tables: Tables) -> None:
+        self.states: dict[State, int] = {state: at for at, state in enumerate(found.empty())}
+        self.nodes: dict[tuple[int, int], int] = {}
+        self.servers: dict[Servers, int] = {}
+        self._rows: dict[tuple[int, ...], list[tuple[int, int, int, int]]] = {}
+        for place in found.places:
+            self.servers.setdefault(place.servers, len(self.servers))
+        kinds = [tuple(dict.fromkeys(tables.kind_of[one] for one in place.groups)) for place in found.places]
+        waiting = list(self.states)
+        while waiting:
+            tables.deadline.check()
+            state = waiting.pop()
+            for step in found.before(state):
+                if step.state not in self.states:
+                    waiting.append(step.state)
+                after = self.states.setdefault(step.state, len(self.states))
+                first = self.servers.setdefault(step.first, len(self.servers))
+                node = self.nodes.setdefault((after, first), len(self.nodes))
+                own = self.servers[found.places[step.place].servers]
+                self._rows.setdefault(kinds[step.place], []).append((node, self.states[state], own, step.place))
+
+    def steps(self) -> tuple[Steps, ...]:
+        """Return the steps by the kinds of their places."""
+        made: list[Steps] = []
+        for kinds, rows in self._rows.items():
+            node, state, own, place = np.array(sorted(rows), dtype=np.int32).T
+            made.append(Steps(kinds, state.copy(), own.copy(), node.copy(), place.copy()))
+        return tuple(made)
+
+
+def _joined(tables: Tables, servers: tuple[Servers, ...]) -> Numbers:
+    """Return the index of the link between every two sets of servers."""
+    instance, index = tables.instance, {link: at for at, link in enumerate(tables.links)}
+    some = [Group(tuple((server, 1) for server in row)) for row in servers]
+    links = [[link_between(instance, one, other) for other in some] for one in in_time(some, tables.deadline)]
+    return _numbers([[-1 if link is None else index[link] for link in row] for row in links])
+
+
+def _numbers(values: list) -> Numbers:  # type: ignore[type-arg]
+    return np.array(values, dtype=np.int32)

@@ -1,0 +1,1 @@
+"""The branch and bound for the time of a step: latency and bottleneck together."""

@@ -1,0 +1,188 @@
+"""The exact solver for the time of a step: latency and bottleneck weighed against each other, and proved.
+
+A step of M micro-batches takes ``latency + (M - 1) * bottleneck`` with a flush, ``M * latency`` without a pipeline
+and ``M * bottleneck`` without a flush (``formulation.costs.goals``). The last is the bottleneck again and goes to
+the dynamic programme over device states (``solvers.dynamic.states``); for the others see
+``solvers.dynamic.step_time.intervals``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+
+from formulation.costs.ceiling import ceiling
+from formulation.costs.tables import FORBIDDEN, Tables, all_tables
+from formulation.evaluate import evaluate
+from formulation.limits.deadline import StoppedError
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal, Schedule
+from formulation.problem.plan import Plan
+from formulation.problem.violation import told
+from solvers.dynamic.states import solver as states
+from solvers.dynamic.states.states import StateSpace, state_space
+from solvers.dynamic.step_time.blocks import StageSpans
+from solvers.dynamic.step_time.intervals import Intervals, Sizes
+from solvers.dynamic.step_time.plans import Plans
+from solvers.dynamic.step_time.sequence import Weights
+from solvers.dynamic.step_time.steps import flat_steps
+from solvers.dynamic.tables.stage_limits import StageLimits
+from solvers.dynamic.tables.stage_table import StageTable
+from solvers.dynamic.tables.stage_times import StageTimes, stage_times
+from solvers.search.first_plan import first_plan
+from solvers.search.stoppable import stoppable, tell_first
+
+NAME = "paced_dp"
+
+
+def reason_against(instance: Instance) -> str | None:
+    """Return None if the search sees the whole instance, else what it does not see."""
+    if instance.goals[0] is not Goal.ITERATION_TIME:
+        return f"{NAME} minimises the time of a step, the first goal is {instance.goals[0]}"
+    closed = [name for name in instance.demands.named() if name in ("no_cut", "together")]
+    if closed:
+        return f"{NAME} may cut anywhere and does not see the constraints {', '.join(closed)}"
+    return states.reason_against(_for_bottleneck(instance))
+
+
+def _for_bottleneck(instance: Instance) -> Instance:
+    return replace(instance, goals=(Goal.BOTTLENECK,))
+
+
+@stoppable(NAME, best=True)
+def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None = None) -> Outcome:
+    """Find the best plan and prove it, or the best within the limits with an honest bound.
+
+    ``sizes`` steer the work, not the answer. Raises ValueError where :func:`reason_against` has one, where there
+    are too many states, and as ``solvers.dynamic.tables.stage_times.stage_times`` does.
+    """
+    reason = reason_against(instance)
+    if reason is not None:
+        raise ValueError(reason)
+    began_s, limits = time.monotonic(), begin(limits)
+    lower = tell_first(instance, limits)
+    if not instance.training.schedule.flushes:
+        return _without_flush(instance, limits)
+    tables = all_tables(instance, limits.deadline)
+    most = ceiling(tables, Goal.ITERATION_TIME)
+    search = _Search(instance, limits, began_s, weights_of(instance), most + 1, lower=lower)
+    first = first_plan(tables)
+    if first is not None:
+        search.take(first)
+    search.tell()
+    with contextlib.suppress(StoppedError):
+        search.run(tables, first, sizes or Sizes())
+    return search.outcome()
+
+
+def weights_of(instance: Instance) -> Weights:
+    """Return what the objective weighs latency and bottleneck with, for schedules with a flush."""
+    steps = instance.training.micro_batches
+    return Weights(steps, 0) if instance.training.schedule is Schedule.NAIVE else Weights(1, steps - 1)
+
+
+def _without_flush(instance: Instance, limits: Limits) -> Outcome:
+    """Return the outcome for the bottleneck, times the micro-batches."""
+    steps = instance.training.micro_batches
+
+    def times(value: int | None) -> int | None:
+        return None if value is None else steps * value
+
+    told = replace(limits, progress=lambda one: limits.progress(Progress(times(one.objective), times(one.bound))))
+    found = states.solve(_for_bottleneck(instance), told)
+    return replace(
+        found,
+        solver=NAME,
+        objective=times(found.objective),
+        bound=times(found.bound),
+        notes=(*found.notes, "a step without a flush takes the bottleneck once for every micro-batch"),
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """The best plan and its price; ``upper`` is above every price while there is none."""
+
+    instance: Instance
+    limits: Limits
+    began_s: float
+    weights: Weights
+    upper: int
+    plan: Plan | None = None
+    lower: int = 0
+    _intervals: Intervals | None = field(default=None)
+
+    def run(self, tables: Tables, first: Plan | None, sizes: Sizes) -> None:
+        """Search until the bound meets the plan, or the limits are used up, which StoppedError may tell."""
+        times = stage_times(tables)
+        if self.over():
+            return
+        space = state_space(tables)
+        spans, steps = StageSpans(StageLimits(times)), flat_steps(space, tables)
+        if self.over():
+            return
+        plans = Plans(spans, self.weights, self.upper, self.take)
+        self._intervals = intervals = Intervals(plans, steps, sizes)
+        intervals.look(first)
+        if self.plan is None and not self.over():
+            self._find_any(times, space)
+            intervals.look(self.plan)
+        if self.over() or self.lower >= self.upper:
+            return
+        intervals.begin()
+        while self.lower < self.upper:
+            self.lower = max(self.lower, intervals.bound)
+            self.tell()
+            if self.lower >= self.upper or self.over():
+                break
+            intervals.step()
+
+    def _find_any(self, times: StageTimes, space: StateSpace) -> None:
+        """Find any plan that keeps its memory, or that there is none (``solvers.dynamic.states``)."""
+        tables = replace(times.tables, instance=_for_bottleneck(self.instance))
+        search = states.Search(space, StageTable(replace(times, tables=tables)), self.limits)
+        if search.ask(FORBIDDEN - 1) is False:
+            self.lower = self.upper
+        elif search.plan is not None and self._intervals is not None:
+            self._intervals.plans.upper = self.take(search.plan)
+
+    def take(self, plan: Plan) -> int:
+        """Keep a plan if it is the best so far, at the evaluator's price; return the best price.
+
+        Raises FalseClaimError for a plan that breaks a rule.
+        """
+        found = evaluate(self.instance, plan)
+        if found.violations or found.objective is None:
+            broken = "; ".join(message for _, message in told(found.violations))
+            raise FalseClaimError(f"{NAME}: proposed a plan that breaks rules: {broken}")
+        if found.objective < self.upper:
+            self.plan, self.upper = plan, found.objective
+            self.tell()
+        return self.upper
+
+    def over(self) -> bool:
+        """Tell whether the limits are used up."""
+        return self.limits.deadline.over()
+
+    def tell(self) -> None:
+        """Report the best plan and the bound."""
+        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
+
+    def outcome(self) -> Outcome:
+        """Say what came of the search."""
+        proof = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE
+        if self.lower >= self.upper:
+            proof = Proof.INFEASIBLE if self.plan is None else Proof.OPTIMAL
+        asked = 0 if self._intervals is None else self._intervals.evaluated
+        mended = 0 if self._intervals is None else len(self._intervals.plans.corrections)
+        return Outcome(
+            solver=NAME,
+            proof=proof,
+            plan=self.plan,
+            objective=None if self.plan is None else self.upper,
+            bound=None if proof is Proof.INFEASIBLE else self.lower,
+            seconds=time.monotonic() - self.began_s,
+            notes=(f"{asked} networks evaluated, {mended} stages corrected for memory",),
+        )

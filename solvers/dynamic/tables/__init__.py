@@ -1,0 +1,1 @@
+"""Times, forms and memory of whole stages, made once for all programmes."""

@@ -1,0 +1,204 @@
+"""HPP, PipePar's Algorithm 1: the least time of every stage, whatever the parallel forms of its layers.
+
+Listing line by line, over spans ``(i, j)`` (half-open) and kinds of device groups ``k`` (the listing counts
+devices, ``m``; a kind also knows their classes and their slowest link):
+
+- lines 3 and 4, ``for i``, ``for j``, ``for m``: all starts ``i`` are one numpy axis and all kinds another; only
+  ``j`` is a loop, so one pass over the layers fills the whole table;
+- lines 5 and 6, ``Tem``, "Hybrid Time for all TYPE": the axes of :class:`_Frontier`, one for each live layer;
+- line 7, ``min(Tem.Time)``: :meth:`_Frontier.least`, the least over the forms of all live layers;
+- line 10: :class:`StageTimes`.
+
+What was mended: line 7 of the listing keeps one least time for each ``(i, j, m)``, from which the time of
+``(i, j + 1, m)`` does not follow, as the next layer's change of layout depends on the *form* of the last one
+(papers.md §1.3 f). Here the time of every form of every live layer is kept until its last use. That also
+covers graphs with skip connections, for which the paper says nothing.
+
+A stage that starts behind a layer ``q`` pays nothing for layouts that come from ``q`` (a boundary delivers the
+layout that is asked for): its row stays level along the axis of ``q``, because everything that depends on
+``q`` is added to the rows ``i <= q`` only.
+
+Where stages may only be cut at some places, only the spans between these are tabled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.limits.deadline import in_time
+from formulation.limits.size import refuse_above
+from formulation.problem.layers import Split
+from formulation.problem.options import StageTime
+from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses, synchronises
+
+__all__ = ["MAX_LIVE", "StageTimes", "best_forms", "stage_times"]
+
+BYTES_A_SPAN = 24
+"""For each kind and span: its time, and twice its communication while that is made."""
+MAX_LIVE = 7
+"""How many layers with a choice of forms may be live at once: 3 ** 7 states for each start and kind."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTimes:
+    """Least times in ns of one micro-batch of every stage, without its boundaries, by kind ``k`` and span.
+
+    ``time[k, i, j]`` and ``communication[k, i, j]`` for layers ``i <= l < j``; FORBIDDEN where ``j <= i``.
+    ``compute_sum[k, j]`` is the computation of the layers before ``j``. With ``cuts`` given, i and j count these.
+    ``time`` honours StageTime: the sum or the larger of computation and communication. All three are int64.
+    """
+
+    tables: Tables
+    compute_sum: Times
+    communication: Times
+    time: Times
+
+    def compute(self, kind: int) -> Times:
+        """Return the computation of every span, ``[i, j]``, N x (N + 1); negative where ``j <= i``."""
+        row = self.compute_sum[kind]
+        return row[None, :] - row[:-1, None]
+
+
+def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = ()) -> StageTimes:
+    """Return the stage times of all spans and kinds; of spans between ``cuts`` (from 0 to N) only, if given.
+
+    Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once; TooLargeError
+    before it takes too much memory; StoppedError after the deadline of the tables.
+    Cost: O(kinds x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each kind and span.
+    """
+    places = list(cuts) or list(range(len(tables.instance.layers) + 1))
+    kinds, total = len(tables.kinds), len(places) - 1
+    _check_size(kinds, total)
+    sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)
+    np.cumsum(tables.compute, axis=1, out=sums[:, 1:])
+    compute_sum = sums[:, places]
+    communication = _forbidden(kinds, total, tables)
+    upper = np.triu_indices(total, 1, total + 1)
+    whole = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree == 1]
+    several = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree > 1]
+    for index in in_time(whole, tables.deadline):  # nothing is split, so gradients are summed and that is all
+        moved = np.concatenate([[0], np.cumsum(tables.inside[index, :, 0])])[places]
+        communication[index][upper] = (moved[None, :] - moved[:-1, None])[upper]
+    if several:
+        communication[several] = _least_communication(tables, several, max_live, places)
+    join = np.maximum if tables.instance.cost.stage_time is StageTime.OVERLAP else np.add
+    time, lower = np.empty_like(communication), np.tril_indices(total, 0, total + 1)
+    for kind in in_time(range(kinds), tables.deadline):
+        compute = compute_sum[kind, None, :] - compute_sum[kind, :-1, None]
+        join(compute, communication[kind], out=time[kind])
+        time[kind][lower] = FORBIDDEN
+    return StageTimes(tables, compute_sum, communication, time)
+
+
+def _check_size(kinds: int, total: int) -> None:
+    refuse_above(
+        f"times of all stages ({kinds} kinds of device groups, {total} layers)",
+        BYTES_A_SPAN * kinds * total * (total + 1),
+        "merge layers, close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
+    )
+
+
+def _least_communication(tables: Tables, kinds: list[int], max_live: int, places: list[int]) -> Times:
+    """Return ``[k, i, j]`` over the given kinds (all of split replicas), FORBIDDEN where ``j <= i``."""
+    instance, last = tables.instance, last_uses(tables)
+    incoming = edges_into(instance)
+    total = len(places) - 1
+    least = _forbidden(len(kinds), total, tables)
+    frontier = _Frontier(tables, kinds, places[:-1])
+    stops = {place: at for at, place in enumerate(places)}
+    for layer in in_time(range(len(instance.layers)), tables.deadline):
+        if instance.layers[layer].split is Split.FOLLOW:
+            frontier.follow(layer)
+        else:
+            frontier.check_width(layer, max_live)
+            frontier.bear(layer)
+            for index, edge in incoming.get(layer, []):
+                frontier.change(index, edge.source, layer)
+        frontier.retire([one for one in frontier.live if last[one] <= layer])
+        if layer + 1 in stops:
+            reached = frontier.reached(layer)
+            least[:, :reached, stops[layer + 1]] = frontier.least()[:, :reached]
+    return least
+
+
+def _forbidden(kinds: int, total: int, tables: Tables) -> Times:
+    """Return a table of spans in which nothing is reached; of many kinds filling it takes seconds."""
+    table = np.empty((kinds, total, total + 1), dtype=np.int64)
+    for kind in in_time(range(kinds), tables.deadline):
+        table[kind] = FORBIDDEN
+    return table
+
+
+class _Frontier:
+    """Least communication so far, by the form of every live layer, for every kind and start at once.
+
+    ``state`` has the shape (kinds, allowed forms of each live layer in turn, starts). Starts are the last
+    axis, so that all other axes are reduced over long contiguous rows. Rows of starts not yet reached are 0.
+    """
+
+    def __init__(self, tables: Tables, kinds: list[int], starts: list[int]) -> None:
+        instance = tables.instance
+        self.instance = instance
+        self.inside = tables.inside[kinds]
+        self.between = tables.between[kinds]
+        self.weighted = [synchronises(tables, layer) for layer in range(len(instance.layers))]
+        self.allowed = [sorted(layer.allowed_forms) for layer in instance.layers]
+        self.live: list[int] = []
+        self.state: Times = np.zeros((len(kinds), len(starts)), dtype=np.int64)
+        self._reached = np.searchsorted(starts, np.arange(len(instance.layers)), side="right").tolist()
+
+    def reached(self, layer: int) -> int:
+        """Return how many starts lie at this layer or before it."""
+        return self._reached[layer]
+
+    def check_width(self, layer: int, max_live: int) -> None:
+        """Raise ValueError if this layer is one too many that is live and has a choice of forms."""
+        open_choices = [one for one in (*self.live, layer) if len(self.allowed[one]) > 1]
+        if len(open_choices) > max_live:
+            names = ", ".join(self.instance.layers[one].name for one in open_choices)
+            raise ValueError(
+                f"layer {self.instance.layers[layer].name}: the forms of {len(open_choices)} layers matter at once"
+                f" ({names}), at most {max_live} can be searched together; restrict allowed_forms of some of them"
+            )
+
+    def bear(self, layer: int) -> None:
+        """Make a layer live: one more axis, and what each of its forms moves inside the layer."""
+        forms = self.allowed[layer]
+        self.state = np.repeat(self.state[..., None, :], len(forms), axis=-2)
+        self.live.append(layer)
+        self.state[..., : self.reached(layer)] += self._along({layer: 1}, self.inside[:, layer, forms])
+
+    def change(self, index: int, source: int, consumer: int) -> None:
+        """Add form edge ``index`` for the stages that hold its source, that is, start at it or before."""
+        cells = self.between[:, index][:, self.allowed[source]][:, :, self.allowed[consumer]]
+        self.state[..., : self.reached(source)] += self._along({source: 1, consumer: 2}, cells)
+
+    def follow(self, layer: int) -> None:
+        """Add what a FOLLOW layer synchronises: in the layout of its source, from outside as in form 0."""
+        if not self.weighted[layer]:
+            return
+        source = self.instance.sources[layer]
+        begun = 0 if source is None else self.reached(source)
+        if source is not None:
+            cells = self.inside[:, layer, self.allowed[source]]
+            self.state[..., :begun] += self._along({source: 1}, cells)
+        self.state[..., begun : self.reached(layer)] += self._along({}, self.inside[:, layer, 0])
+
+    def retire(self, layers: list[int]) -> None:
+        """Take the least over the forms of layers that no later layer looks at."""
+        for layer in layers:
+            self.state = self.state.min(axis=1 + self.live.index(layer))
+            self.live.remove(layer)
+
+    def least(self) -> Times:
+        """Return the least communication, (kinds, N starts), over the forms of all live layers."""
+        return self.state.min(axis=tuple(range(1, 1 + len(self.live))))
+
+    def _along(self, axes: dict[int, int], cells: Times) -> Times:
+        """Shape cells (kinds, forms ...) to add along the axes of these layers, given in the order of live."""
+        shape = [cells.shape[axes[one]] if one in axes else 1 for one in self.live]
+        return cells.reshape(cells.shape[0], *shape, 1)

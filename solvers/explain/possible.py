@@ -1,0 +1,113 @@
+"""Is there any plan at all? The layered model without the families that price a plan.
+
+What is left says what a plan is and what it needs: families 1 to 4, memory, and the demands of the user. Redundant
+families on memory and on alike servers keep the answer "no" short.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+
+from ortools.sat.python import cp_model
+
+from formulation.costs.memory import keeps_in_slot, undivided
+from formulation.costs.tables import Tables, all_tables
+from formulation.evaluate import evaluate
+from formulation.limits.deadline import StoppedError, in_time
+from formulation.outcome import Limits
+from formulation.problem.instance import Instance
+from formulation.problem.modes import Mode
+from formulation.problem.options import Goal, Recompute
+from formulation.problem.plan import Plan
+from solvers.cpsat.base.engine import found, make_solver, run
+from solvers.cpsat.base.families import Family
+from solvers.cpsat.base.reading import read_plan
+from solvers.cpsat.constraints.clocks import TIME_FAMILIES
+from solvers.cpsat.constraints.placing import post_alike
+from solvers.cpsat.model import FAMILIES, build_model
+from solvers.cpsat.search import price_of
+from solvers.cpsat.valid import floors, staircase
+from solvers.search.fitting import fitting_plans
+
+
+@dataclass(slots=True)
+class Possible:
+    """Answers "is there a plan?" about variants of one instance, within limits that all questions share.
+
+    The limits are begun.
+    """
+
+    limits: Limits
+    questions: int = 0
+    _known: list[Plan] = field(default_factory=list)
+    _tables: dict[object, Tables] = field(default_factory=dict)
+
+    def plan(self, instance: Instance, *, likely: bool = False) -> Plan | None:
+        """Return any plan that keeps every rule, or None if it is proved that there is none.
+
+        Where a plan is ``likely``, more simple ones are tried first.
+
+        Raises StoppedError where the limits end the question, and SolverDefectError if the evaluator finds a
+        rule broken. Cost: one model and one search; tables are shared by variants that differ in memory only. A
+        plan of an earlier answer, or a simple one that fits, saves both.
+        """
+        self.limits.deadline.check()
+        self.questions += 1
+        if instance.constraints.memory and least_total_bytes(instance) > total_capacity_bytes(instance):
+            return None
+        simple = itertools.chain(reversed(self._known), fitting_plans(instance, thorough=likely))
+        for plan in in_time(simple, self.limits.deadline):
+            if evaluate(instance, plan).feasible:
+                return self._remember(plan)
+        tables = self._tables_of(instance)
+        timed = any(limit.goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME) for limit in instance.constraints.at_most)
+        families = [family for family in FAMILIES if timed or family not in TIME_FAMILIES]
+        memory = Family(101, "staircase", staircase(floors(tables)))
+        v = build_model(tables, None, [*families, memory, Family(103, "alike", post_alike)])
+        status = run(solver := make_solver(self.limits), v.model, self.limits.deadline.over)
+        if status == cp_model.INFEASIBLE:
+            return None
+        if not found(status):
+            raise StoppedError
+        plan = read_plan(v, solver)
+        price_of(instance, plan)
+        return self._remember(plan)
+
+    def _remember(self, plan: Plan) -> Plan:
+        """Keep a plan, the latest last."""
+        if plan in self._known:
+            self._known.remove(plan)
+        self._known.append(plan)
+        return plan
+
+    def share(self, parts: int) -> Possible:
+        """Return one that has only this part of the time that is left; what they learn, they share."""
+        return replace(self, limits=self.limits.share(parts))
+
+    def _tables_of(self, instance: Instance) -> Tables:
+        """Return tables for an instance, the same for all with these groups: times depend on no other demand."""
+        constraints = instance.constraints
+        classes = tuple(instance.class_index(server) for server in range(len(instance.servers)))
+        sizes = instance.demands.devices_per_stage
+        modes = (sizes, constraints.tensor_parallel_degrees, constraints.recompute)
+        key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers)
+        if key not in self._tables:
+            self._tables[key] = all_tables(instance, self.limits.deadline)
+        return replace(self._tables[key], instance=instance, deadline=self.limits.deadline)
+
+
+def least_total_bytes(instance: Instance) -> int:
+    """Return what the devices of any plan hold together at least, however layers are divided or copied.
+
+    The weights and their gradients, the optimiser's state, and what is kept for as many micro-batches as are in
+    flight in the last stage.
+    """
+    again = Mode(recompute=instance.constraints.recompute is not Recompute.NEVER)
+    last = keeps_in_slot(instance.training, 0)
+    return undivided(instance).times(replace(last, versions=1), again).lasting
+
+
+def total_capacity_bytes(instance: Instance) -> int:
+    """Return the memory of all devices together."""
+    return sum(server.devices * server.device_class.memory_bytes for server in instance.servers)

@@ -1,0 +1,84 @@
+"""A first plan, so that a search never starts empty-handed: simple, fast, and owed to no dynamic programme.
+
+Two candidates: the whole model on the first device, and stages of one device each, packed greedily along the
+line under the smallest threshold for which packing succeeds (found by bisection).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from formulation.costs.tables import Tables
+from formulation.evaluate import evaluate
+from formulation.problem.groups import line, line_group, link_between
+from formulation.problem.instance import Instance
+from formulation.problem.modes import ONE_COPY, modes
+from formulation.problem.plan import Plan, Span, Stage
+
+
+def first_plan(tables: Tables) -> Plan | None:
+    """Return the best candidate that keeps every rule; None if none does (memory may forbid all of them).
+
+    Cost: O(devices x layers) for each of some 40 thresholds.
+    """
+    instance = tables.instance
+    candidates = [_plan(instance, [0, len(instance.layers)])]
+    packed = _packed(tables)
+    if packed is not None:
+        candidates.append(_plan(instance, packed))
+    priced = [(evaluate(instance, plan), plan) for plan in candidates]
+    kept = [(found.objective, plan) for found, plan in priced if found.feasible and found.objective is not None]
+    return min(kept, key=lambda pair: pair[0])[1] if kept else None
+
+
+def _plan(instance: Instance, cuts: list[int]) -> Plan:
+    mode = next(iter(modes(instance, 1)), ONE_COPY)
+    stages = [
+        Stage(Span(first, stop), line_group(instance, index, 1, mode), (0,) * (stop - first))
+        for index, (first, stop) in enumerate(itertools.pairwise(cuts))
+    ]
+    return Plan(tuple(stages))
+
+
+def _packed(tables: Tables) -> list[int] | None:
+    """Return cut points 0 .. N of the best greedy packing, or None if the first device takes all anyway."""
+    classes = [tables.instance.class_index(server) for server in line(tables.instance)]
+    work = [
+        np.add(tables.instance.forward_ns[one], tables.instance.backward_ns[one]).astype(np.int64)
+        for one in range(len(tables.instance.device_classes))
+    ]
+    prefix = [np.concatenate([[0], np.cumsum(row)]) for row in work]
+    groups = [line_group(tables.instance, index, 1) for index in range(len(classes))]
+    links = [link_between(tables.instance, one, other) for one, other in itertools.pairwise(groups)]
+    both = tables.activation + tables.gradient
+    crossing = [both[tables.links.index(link)] for link in links if link is not None] + [
+        np.zeros(len(prefix[0]), dtype=np.int64)
+    ]
+    low, high, best = 0, int(max(row[-1] for row in prefix)), None
+    while low < high:
+        middle = (low + high) // 2
+        cuts = _pack([prefix[one] for one in classes], crossing, middle)
+        if cuts is None:
+            low = middle + 1
+        else:
+            high, best = middle, cuts
+    return best
+
+
+def _pack(rows: list[np.ndarray], crossing: list[np.ndarray], threshold_ns: int) -> list[int] | None:
+    """Fill device after device up to the threshold, ending each stage at the last cut that is cheap enough."""
+    total = len(crossing[0]) - 1
+    cuts = [0]
+    for row, boundary in zip(rows, crossing, strict=True):
+        cheap = np.flatnonzero(boundary <= threshold_ns)
+        furthest = int(np.searchsorted(row, row[cuts[-1]] + threshold_ns, side="right")) - 1
+        reachable = cheap[: np.searchsorted(cheap, furthest, side="right")]
+        cut = int(reachable[-1]) if len(reachable) else 0
+        if cut <= cuts[-1]:
+            return None
+        cuts.append(cut)
+        if cut == total:
+            return cuts
+    return None

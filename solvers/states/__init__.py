@@ -1,1 +1,0 @@
-"""The exact dynamic programme over device states: free placement, memory limits, replicas and recomputation."""

@@ -1,0 +1,66 @@
+"""The command line in this process: fixtures that every room's tests may use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from commands.main import main
+from commands.outputs.schema import check_output
+from commands.terminal.reply import KINDS
+from solvers import catalogue
+from tests.commands.fakes import entries, write_scenario
+
+
+class Ran(NamedTuple):
+    """What a command returned and wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Traced models are cached for these tests alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPECUT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny scenario in a folder that is also the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return write_scenario(tmp_path)
+
+
+@pytest.fixture
+def pipecut(scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run a command in this process, with the misbehaving solvers in the catalogue.
+
+    Whatever a test asks with ``--json`` is held against the schema of outputs.
+    """
+    monkeypatch.setattr(catalogue, "SOLVERS", entries())
+
+    def command(*arguments: str | Path) -> Ran:
+        words = [str(argument) for argument in arguments]
+        code = main(words)
+        captured = capsys.readouterr()
+        if "--json" in words:
+            check_output(words[0], captured.out)
+            assert ("error" in json.loads(captured.out)) == (code in KINDS)
+        return Ran(code, captured.out, captured.err)
+
+    return command

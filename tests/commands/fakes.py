@@ -1,0 +1,146 @@
+"""A scenario small enough to be planned at once, and solvers that misbehave on purpose.
+
+``python -m tests.commands.fakes ARGUMENTS`` is ``pipecut ARGUMENTS`` with those solvers in the catalogue: what
+the tests of Ctrl-C run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from commands.main import main
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Outcome, Progress, Proof
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Layer, Split, layer_graph
+from ingest.graphs.graph_file import write_graph
+from planners.baselines import data_parallel
+from solvers import catalogue
+from solvers.catalogue import SolverEntry
+from solvers.dynamic.line import solver as line_dp
+
+ROOT = Path(__file__).resolve().parents[2]
+SEARCHING = "the fake search has begun\n"
+GIVES_UP_S = 60
+
+SCENARIO = """\
+name: tiny
+model:
+  graph: tiny.json
+cluster:
+  devices:
+    card: {memory: 1 GiB, peak: 1 TFLOP/s}
+  servers:
+    - {name: node, count: 2, device: card, devices: 2, link: {bandwidth: 100 Gbit/s}}
+  between_servers: {bandwidth: 10 Gbit/s}
+training: {global_batch: 8}
+"""
+
+
+def write_scenario(folder: Path) -> Path:
+    """Write a scenario of five layers and four devices with its layer graph; return its path."""
+    layers = [
+        Layer("conv1", "conv2d", Split.MATRIX, 4_000, 40_000, 80_000, 40_000, 9_000_000),
+        Layer("relu1", "relu", Split.FOLLOW, 0, 80_000, 80_000, 80_000, 0),
+        Layer("conv2", "conv2d", Split.MATRIX, 16_000, 80_000, 80_000, 80_000, 30_000_000),
+        Layer("relu2", "relu", Split.FOLLOW, 0, 80_000, 80_000, 80_000, 0),
+        Layer("fc[3]", "linear", Split.MATRIX, 4_000_000, 80_000, 4_000, 80_000, 12_000_000),
+    ]
+    edges = [(one.name, other.name, one.output_bytes) for one, other in itertools.pairwise(layers)]
+    write_graph(layer_graph("tiny", layers, edges), folder / "tiny.json")
+    path = folder / "tiny.yaml"
+    path.write_text(SCENARIO, encoding="utf-8")
+    return path
+
+
+def some_plan(instance: Instance, name: str) -> Outcome:
+    """Return a plan that keeps the rules and is not optimal."""
+    return replace(data_parallel.solve(instance), solver=name)
+
+
+def slow(instance: Instance, limits: Limits) -> Outcome:
+    """Search until stopped or out of time, like CP-SAT on a hard instance."""
+    found = some_plan(instance, "slow")
+    limits.progress(Progress(found.objective, 1))
+    sys.stderr.write(SEARCHING)
+    sys.stderr.flush()
+    began = time.monotonic()
+    while not limits.stopped() and time.monotonic() - began < (limits.time_limit_s or GIVES_UP_S):
+        time.sleep(0.01)
+    return replace(found, bound=1, seconds=time.monotonic() - began)
+
+
+def stuck(instance: Instance, limits: Limits) -> Outcome:
+    """Search without ever looking at the limits."""
+    return slow(instance, replace(limits, stopped=lambda: False, time_limit_s=None))
+
+
+def wrong_price(instance: Instance, limits: Limits) -> Outcome:
+    """Claim a price that the plan does not have."""
+    found = some_plan(instance, "wrong_price")
+    return replace(found, objective=(found.objective or 0) - 1)
+
+
+def wrong_proof(instance: Instance, limits: Limits) -> Outcome:
+    """Claim that a plan is optimal which is not."""
+    found = some_plan(instance, "wrong_proof")
+    return replace(found, proof=Proof.OPTIMAL, bound=found.objective)
+
+
+def wrong_excluded(instance: Instance, limits: Limits) -> Outcome:
+    """Claim that there is no plan."""
+    return Outcome("wrong_excluded", Proof.INFEASIBLE)
+
+
+def empty_handed(instance: Instance, limits: Limits) -> Outcome:
+    """Find nothing, prove nothing."""
+    return Outcome("empty_handed", Proof.UNKNOWN)
+
+
+def picky(instance: Instance, limits: Limits) -> Outcome:
+    """Refuse the instance."""
+    raise ValueError("more layers than this solver takes")
+
+
+def broken(instance: Instance, limits: Limits) -> Outcome:
+    """Break down."""
+    raise ZeroDivisionError("a slip")
+
+
+def hopeless(instance: Instance, limits: Limits) -> Outcome:
+    """Ask for a plan that breaks a rule: too many devices."""
+    found = line_dp.solve(instance)
+    plan = found.plan
+    if plan is None:
+        return found
+    stage = plan.stages[0]
+    more = replace(stage.group, counts=tuple((server, count + 9) for server, count in stage.group.counts))
+    wrong = replace(plan, stages=(replace(stage, group=more), *plan.stages[1:]))
+    return Outcome("hopeless", Proof.FEASIBLE, wrong, evaluate(instance, wrong).objective)
+
+
+FAKES = (slow, stuck, wrong_price, wrong_proof, wrong_excluded, empty_handed, picky, broken, hopeless)
+
+
+def entries() -> tuple[SolverEntry, ...]:
+    """Return the catalogue with the fakes at its end."""
+    fakes = (SolverEntry(fake.__name__, "a fake", lambda fake=fake: fake) for fake in FAKES)
+    return (*catalogue.SOLVERS, *fakes)
+
+
+def instead_of(name: str, fake: catalogue.Solve) -> tuple[SolverEntry, ...]:
+    """Return the catalogue with one solver replaced by a fake."""
+    return tuple(
+        SolverEntry(name, "a fake", lambda: fake) if entry.name == name else entry for entry in catalogue.SOLVERS
+    )
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore Ctrl-C
+    catalogue.SOLVERS = entries()
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Ctrl-C while modules are still being imported: one line, exit code 130, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands.fakes import ROOT
+
+SLOWLY = """\
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            sys.stderr.write("importing\\n")
+            sys.stderr.flush()
+            try:
+                time.sleep(60)
+            except BaseException:
+                raise ImportError("an interrupt that comes out as something else")
+
+sys.meta_path.insert(0, Slow())
+from commands.entry import main
+sys.exit(main())
+"""
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+
+
+def interrupted(name: str, *arguments: str) -> tuple[int, str, str]:
+    """Run the program, and send SIGINT while a module of this name is imported."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOWLY.format(name=name), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        text=True,
+    )
+    assert process.stderr is not None and process.stderr.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@POSIX
+@pytest.mark.parametrize("name", ["commands.main", "commands.parser.arguments", "commands.plan", "yaml"])
+def test_an_interrupt_during_imports_is_one_line(name: str) -> None:
+    scenario = str(ROOT / "scenarios" / "pipepar" / "vgg16.yaml")
+    assert interrupted(name, "plan", scenario) == (130, "", "aborted\n")
+
+
+@POSIX
+def test_with_json_it_is_one_object_as_well() -> None:
+    code, out, err = interrupted("commands.main", "plan", "x.yaml", "--json")
+    assert (code, err) == (130, "aborted\n")
+    assert json.loads(out) == {"error": {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}}

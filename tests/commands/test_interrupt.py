@@ -1,0 +1,178 @@
+"""Ctrl-C and progress, with real signals and a real terminal, in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commands.terminal.interrupt import run_stoppable
+from commands.terminal.progress import progress_text
+from formulation.outcome import Progress
+from tests.commands.fakes import ROOT, SEARCHING
+
+posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals and terminals")
+PATIENCE_S = 120
+
+
+@contextlib.contextmanager
+def started(*arguments: str | Path, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+    """Start pipecut with the fakes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.commands.fakes", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(descriptor: int, wanted: bytes) -> bytes:
+    """Read until ``wanted`` has come."""
+    seen, deadline = b"", time.monotonic() + PATIENCE_S
+    while wanted not in seen:
+        ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+        part = os.read(descriptor, 4096) if ready else b""
+        assert part, f"{wanted!r} did not come: {seen!r}"
+        seen += part
+    return seen
+
+
+def stderr_of(process: subprocess.Popen[bytes]) -> int:
+    assert process.stderr is not None
+    return process.stderr.fileno()
+
+
+@posix
+def test_the_first_interrupt_shows_the_best_plan(scenario: Path) -> None:
+    with started("plan", scenario, "--solver", "slow", "--json", "--out", "plan.json") as process:
+        read_until(stderr_of(process), SEARCHING.encode())
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3
+    found = json.loads(out)
+    assert found["proof"] == "feasible" and found["bound"] == 1 and 0.9 < found["gap"] < 1
+    assert err == b"stopping with the best plan so far (Ctrl-C again to abort)\n"
+    assert json.loads(Path("plan.json").read_text(encoding="utf-8"))["objective"] == found["objective"]
+
+
+@posix
+def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
+    with started("plan", scenario, "--solver", "stuck", "--json", "--out", "plan.json") as process:
+        read_until(stderr_of(process), SEARCHING.encode())
+        process.send_signal(signal.SIGINT)
+        read_until(stderr_of(process), b"again to abort)\n")
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert time.monotonic() - began < 5
+    error = {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}
+    assert (process.returncode, json.loads(out), err) == (130, {"error": error}, b"aborted\n")
+    assert not Path("plan.json").exists()
+
+
+@posix
+def test_an_interrupted_comparison_shows_what_it_has(scenario: Path) -> None:
+    with started("compare", scenario, "--solvers", "line_dp,slow,data_parallel", "--json") as process:
+        read_until(stderr_of(process), SEARCHING.encode())
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    proofs = [(row["solver"], row["proof"], row["reason"]) for row in json.loads(out)["solvers"]]
+    assert proofs == [
+        ("line_dp", "optimal", ""),
+        ("slow", "feasible", ""),
+        ("data_parallel", None, "not run: stopped"),
+    ]
+
+
+@posix
+def test_a_terminal_shows_a_live_line_and_stdout_stays_pure(scenario: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    with started("plan", scenario, "--solver", "slow", "--json", stderr=theirs) as process:
+        read_until(ours, b"best 5.436 ms, bound 1 ns, gap 100 %")
+        process.send_signal(signal.SIGINT)
+        read_until(ours, b"stopping (Ctrl-C again to abort)")
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 3 and json.loads(out)["proof"] == "feasible"
+
+
+@posix
+@pytest.mark.slow
+def test_cp_sat_itself_can_be_stopped() -> None:
+    """It sits in C++, and would catch Ctrl-C for itself if it were not told to leave it."""
+    import pty
+
+    pytest.importorskip("torch")
+    hard = ROOT / "scenarios" / "hetpipe" / "resnet152.yaml"
+    ours, theirs = pty.openpty()
+    with started("plan", hard, "--solver", "cpsat", "--json", stderr=theirs) as process:
+        read_until(ours, b"bound ")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 3 and json.loads(out)["proof"] == "feasible"
+
+
+@posix
+def test_quiet_shows_no_line_on_a_terminal_either(scenario: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    with started("plan", scenario, "--quiet", stderr=theirs) as process:
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and not select.select([ours], [], [], 0)[0]
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_results_and_errors_come_back_from_the_thread() -> None:
+    assert run_stoppable(lambda: 5, threading.Event()) == 5
+    with pytest.raises(TimeoutError, match="mine"):
+        run_stoppable(lambda: (_ for _ in ()).throw(TimeoutError("mine")), threading.Event())
+
+
+def test_the_handler_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    run_stoppable(lambda: None, threading.Event())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_no_signal_is_touched() -> None:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(run_stoppable(lambda: 7, threading.Event())))
+    thread.start()
+    thread.join()
+    assert found == [7]
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (None, "x: 4 s"),
+        (Progress(None, 900), "x: bound 900 ns, 4 s"),
+        (Progress(2_000_000, None), "x: best 2.000 ms, 4 s"),
+        (Progress(2_000_000, 1_990_000), "x: best 2.000 ms, bound 1.990 ms, gap 0.50 %, 4 s"),
+    ],
+)
+def test_the_text_of_the_line(progress: Progress | None, text: str) -> None:
+    assert progress_text("x", progress, 4.2) == text

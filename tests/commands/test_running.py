@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from formulation.problem.amounts import goal_amount
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal
+from ingest.scenario.load import load_scenario
+from solvers import catalogue
+from solvers.crosscheck.checked_solve import (
+    METHODS,
+    SAME_INFEASIBLE,
+    SAME_OPTIMUM,
+    contradiction,
+    solve_and_cross_check,
+)
+from tests.commands.fakes import instead_of, picky, some_plan, wrong_excluded
+
+SLOW_NETWORK = ("cluster.between_servers.bandwidth=1 Gbit/s",)
+
+
+@pytest.fixture
+def instance(scenario: Path) -> Instance:
+    """On the line and without a limit on memory: what the dynamic programme over the line sees."""
+    return load_scenario(scenario, ["constraints.memory=false"]).load()
+
+
+def ms(time_ns: int) -> str:
+    return goal_amount(Goal.BOTTLENECK, time_ns)
+
+
+def test_contradictions(instance: Instance) -> None:
+    plan = some_plan(instance, "a")
+    price = plan.objective or 0
+    assert contradiction(plan, replace(plan, bound=price)) is None
+    assert contradiction(plan, replace(plan, objective=price + 5, bound=price)) is None
+    assert contradiction(plan, Outcome("b", Proof.UNKNOWN, bound=price)) is None
+    assert contradiction(Outcome("a", Proof.INFEASIBLE), Outcome("b", Proof.INFEASIBLE)) is None
+    higher = Outcome("b", Proof.UNKNOWN, bound=price + 1)
+    for pair in ((plan, higher), (higher, plan)):
+        assert (
+            contradiction(*pair)
+            == f"b claims that no plan is below {ms(price + 1)}, but a has a plan of {ms(price)}"
+        )
+    none = Outcome("b", Proof.INFEASIBLE)
+    for pair in ((plan, none), (none, plan)):
+        assert contradiction(*pair) == f"b claims that no plan exists, but a has a plan of {ms(price)}"
+
+
+def test_only_proofs_of_the_main_solver_are_cross_checked(instance: Instance) -> None:
+    assert solve_and_cross_check(instance, "line_dp", Limits()).notes == ()
+    assert solve_and_cross_check(instance, "data_parallel", Limits()).proof is Proof.FEASIBLE
+
+
+def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [one for name in ("cpsat", "line_dp") for one in instead_of(name, wrong_excluded) if one.name == name]
+    monkeypatch.setattr(catalogue, "SOLVERS", tuple(both))
+    assert solve_and_cross_check(instance, "cpsat", Limits()).notes == (SAME_INFEASIBLE.format("wrong_excluded"),)
+
+
+def test_a_method_that_shares_its_search_is_not_asked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solvers.crosscheck.checked_solve.MAIN_SOLVER", "cpsat_stages")
+    note = "not cross-checked: no exact method that sees this instance is independent of cpsat_stages"
+    assert solve_and_cross_check(instance, "cpsat_stages", Limits()).notes[-1] == note
+
+
+def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    def note() -> str:
+        return solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=60)).notes[-1]
+
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("line_dp", picky))
+    assert note() == "not cross-checked: line_dp cannot take this instance (more layers than this solver takes)"
+    stopped = instead_of("line_dp", lambda *_: Outcome("line_dp", Proof.UNKNOWN))
+    monkeypatch.setattr(catalogue, "SOLVERS", stopped)
+    assert note() == "not cross-checked: line_dp says nothing here"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "goals", "method"),
+    [
+        (["cluster.devices.card.memory=6 MB", *SLOW_NETWORK], (Goal.BOTTLENECK,), "state_dp"),
+        (["constraints.placement=free"], (Goal.BOTTLENECK,), "state_dp"),
+        ([], (Goal.ITERATION_TIME,), "paced_dp"),
+        ([], (Goal.ITERATION_TIME, Goal.DEVICES), "paced_dp"),
+        (["constraints.memory=false"], (Goal.BOTTLENECK,), "line_dp"),
+    ],
+)
+def test_the_second_method_is_one_that_sees_the_instance(
+    scenario: Path, overrides: list[str], goals: tuple[Goal, ...], method: str
+) -> None:
+    instance = replace(load_scenario(scenario, overrides).load(), goals=goals)
+    outcome = solve_and_cross_check(instance, "cpsat", Limits())
+    assert outcome.proof is Proof.OPTIMAL
+    assert outcome.notes[-1] == SAME_OPTIMUM.format(METHODS[method])
+
+
+RECEIVER = "cost.boundary_charge=receiver"
+"""What no programme over states sees."""
+
+
+def test_a_second_method_that_is_blind_to_a_rule_agrees_only_in_part(scenario: Path) -> None:
+    overrides = ["cluster.devices.card.memory=6 MB", *SLOW_NETWORK, RECEIVER]
+    outcome = solve_and_cross_check(load_scenario(scenario, overrides).load(), "cpsat", Limits())
+    assert outcome.proof is Proof.OPTIMAL
+    assert outcome.notes[-1].startswith("not cross-checked in full: line_dp, blind to memory, finds ")
+
+
+def test_free_placement_is_at_least_as_good_as_the_line(scenario: Path) -> None:
+    instance = load_scenario(scenario, ["constraints.placement=free", RECEIVER]).load()
+    outcome = solve_and_cross_check(instance, "cpsat", Limits())
+    assert outcome.notes[-1].startswith("not cross-checked in full: the best plan of line_dp has ")
+
+
+def test_the_second_method_gets_what_is_left_of_the_time(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    spent = iter([9.0, 10.0])
+    monkeypatch.setattr("formulation.limits.deadline.time.monotonic", lambda: now[0])
+    left: list[float | None] = []
+
+    def first(instance: Instance, limits: Limits) -> Outcome:
+        now[0] += next(spent)
+        return Outcome("cpsat", Proof.INFEASIBLE)
+
+    def second(instance: Instance, limits: Limits) -> Outcome:
+        left.append(limits.deadline.left_s())
+        return Outcome("line_dp", Proof.UNKNOWN)
+
+    entries = [
+        entry._replace(load=lambda fake={"cpsat": first, "line_dp": second}[entry.name]: fake)
+        for entry in catalogue.SOLVERS
+        if entry.name in ("cpsat", "line_dp")
+    ]
+    monkeypatch.setattr(catalogue, "SOLVERS", tuple(entries))
+    solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=10))
+    assert left == [1.0]
+    assert "used up" in solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=10)).notes[-1]
+
+
+def test_a_better_plan_from_the_second_method_is_a_false_claim(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = some_plan(instance, "cpsat")
+    wrong = replace(found, proof=Proof.OPTIMAL, bound=found.objective)
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", lambda *_: wrong))
+    with pytest.raises(FalseClaimError, match=r"cpsat claims that no plan is below 5.436 ms .*, but line_dp"):
+        solve_and_cross_check(instance, "cpsat", Limits())

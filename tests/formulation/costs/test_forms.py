@@ -1,0 +1,123 @@
+"""The volumes of the three forms, against the tables of PipePar's and AccPar's papers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from formulation.costs import forms
+from formulation.problem.layers import FORMS, Split
+from formulation.problem.options import AllReduce
+from formulation.problem.shares import equal_shares
+from formulation.problem.units import NOTHING, Volume
+
+HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
+
+# AccPar Table 5 with alpha = beta = 1/2 and E as large as F: shares of |F|, producer's form by consumer's.
+ACCPAR_BETWEEN = (
+    (0, 2 * QUARTER, HALF),
+    (HALF, HALF, 0),
+    (2 * QUARTER, 0, HALF),
+)
+WEIGHTS, OUTPUT, INPUT = Fraction(1000), Fraction(100), Fraction(10)
+
+
+def changed(consumer: Split, source: int, form: int, size: int, devices: int, forwards: int = 1) -> Volume:
+    """What one of so many equal devices moves at an edge."""
+    shares = equal_shares(devices, 1)
+    parts = (size * shares.gather, size * shares.turn)
+    return forms.between(consumer, source, form, devices, parts=parts, forwards=forwards)
+
+
+def spent(split: Split, form: int, devices: int, kind: AllReduce) -> list[Volume]:
+    """What one replica on so many devices moves for a layer: in its passes, and for its weights."""
+    passes = forms.inside(split, form, devices, sizes=(OUTPUT, INPUT), kind=kind)
+    sync = forms.synchronised(
+        split, form, devices, 1, weights_bytes=int(WEIGHTS), shard=Fraction(1, devices), kind=kind
+    )
+    return [volume for volume in (passes, sync) if volume != NOTHING]
+
+
+@pytest.mark.parametrize("source", FORMS)
+@pytest.mark.parametrize("form", FORMS)
+def test_between_on_two_devices_is_accpars_table(source, form):
+    found = changed(Split.MATRIX, source, form, 1000, 2)
+    assert found.amount_bytes == 1000 * ACCPAR_BETWEEN[source][form]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_between_on_n_devices(n):
+    """The formulas of papers.md §1.11, in whole tensors."""
+    beta, mixed = Fraction(n - 1, n), Fraction(2 * (n - 1), n * n)
+    expected = ((0, mixed, beta), (beta, beta, 0), (mixed, 0, beta))
+    for source in FORMS:
+        for form in FORMS:
+            assert changed(Split.MATRIX, source, form, 7, n).amount_bytes == 7 * expected[source][form]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_join_keeps_one_layout_for_everything(n):
+    """Whole to split is free forward, so it is paid backward only; the producer's own form changes nothing."""
+    beta, mixed = Fraction(n - 1, n), Fraction(2 * (n - 1), n * n)
+    expected = ((0, beta, mixed), (beta, 0, beta), (mixed, beta, 0))
+    for source in FORMS:
+        for form in FORMS:
+            assert changed(Split.JOIN, source, form, 7, n).amount_bytes == 7 * expected[source][form]
+
+
+def test_messages_count_peers_each_way():
+    """Rows to columns moves F and E, each to n - 1 peers; whole to rows moves only E; no bytes, no message."""
+    assert changed(Split.MATRIX, 0, 1, 9, 3) == Volume(Fraction(4), 4)
+    assert changed(Split.MATRIX, 1, 0, 9, 3) == Volume(Fraction(6), 2)
+    assert changed(Split.MATRIX, 2, 1, 9, 3) == NOTHING
+
+
+def test_a_second_forward_pass_moves_what_goes_forward_again():
+    """Rows to columns: F and E, 2 bytes and 2 messages each; columns to whole goes forward, whole to rows back."""
+    assert changed(Split.MATRIX, 0, 1, 9, 3, forwards=2) == Volume(Fraction(6), 6)
+    assert changed(Split.MATRIX, 2, 2, 9, 3, forwards=2) == Volume(Fraction(12), 4)
+    assert changed(Split.MATRIX, 1, 0, 9, 3, forwards=2) == Volume(Fraction(6), 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "amount"), [(0, WEIGHTS), (1, OUTPUT), (2, INPUT)], ids=["weights", "output", "input"]
+)
+def test_each_form_of_a_matrix_sums_another_tensor(form, amount):
+    """AccPar Table 4: Type I sums the weight gradient, II the output, III the input gradient."""
+    assert spent(Split.MATRIX, form, 2, AllReduce.PLAIN) == [Volume(amount, 1)]
+    assert spent(Split.MATRIX, form, 4, AllReduce.RING) == [Volume(amount * Fraction(6, 4), 6)]
+
+
+@pytest.mark.parametrize("split", [Split.FOLLOW, Split.JOIN])
+def test_other_layers_sum_their_weights_under_form_0_only(split):
+    assert [spent(split, form, 2, AllReduce.RING) for form in FORMS] == [[Volume(WEIGHTS, 2)], [], []]
+
+
+@pytest.mark.parametrize(
+    ("split", "form", "amount", "devices"),
+    [
+        (Split.MATRIX, 0, 1000, 8),  # rows over all devices of all replicas
+        (Split.MATRIX, 1, 250, 2),  # a shard of the matrix, over the replicas
+        (Split.MATRIX, 2, 250, 2),
+        (Split.JOIN, 1, 1000, 2),  # whole copies of the data: the gradient of one replica is complete
+        (Split.FOLLOW, 2, 250, 2),  # columns bring their own weights
+    ],
+)
+def test_replicas_sum_the_gradients_of_what_they_both_hold(split, form, amount, devices):
+    found = forms.synchronised(split, form, 4, 2, weights_bytes=1000, shard=Fraction(1, 4), kind=AllReduce.RING)
+    assert found == Volume(Fraction(2 * (devices - 1) * amount, devices), 2 * (devices - 1))
+
+
+@pytest.mark.parametrize("kind", AllReduce)
+def test_one_device_shares_nothing(kind):
+    assert forms.all_reduce(WEIGHTS, 1, kind) == NOTHING
+    assert changed(Split.MATRIX, 0, 1, 9, 1) == NOTHING
+    assert forms.forms_on((1, 2), 1) == (0,)
+    assert forms.forms_on((1, 2), 2) == (1, 2)
+
+
+def test_ring_and_plain_agree_on_two_devices_only():
+    ring = [forms.all_reduce(OUTPUT, n, AllReduce.RING).amount_bytes for n in (2, 3, 4)]
+    assert ring == [100, Fraction(400, 3), 150]
+    assert forms.all_reduce(OUTPUT, 4, AllReduce.PLAIN).amount_bytes == 100

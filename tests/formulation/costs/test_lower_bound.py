@@ -1,0 +1,140 @@
+"""The lower limit that needs no solver: never above the optimum, of any goal, and what it says by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.costs.goals import goal_value
+from formulation.costs.lower_bound import lower_bound
+from formulation.evaluate import evaluate
+from formulation.problem.demands import with_constraints
+from formulation.problem.instance import Instance
+from formulation.problem.options import (
+    Combine,
+    Constraints,
+    CostModel,
+    Goal,
+    GoalLimit,
+    Placement,
+    Recompute,
+    Schedule,
+    Training,
+)
+from solvers import exhaustive as brute_force
+from tests.examples import chain, instance_of, matrix, mesh, on_servers
+from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.solvers.cpsat.demanded import SLOW
+
+FORWARD_ONLY = CostModel(flops_per_mac=1, backward_factor=Fraction(0))
+MOST_PLANS = 3000
+
+
+@st.composite
+def limited_instances(draw: st.DrawFn) -> Instance:
+    """Small instances with every freedom and any schedule, judged by any goal, often within limits on others."""
+    goal = draw(st.sampled_from(Goal))
+    instance = draw(instances(layer_graphs(4), cluster_graphs(3)))
+    cost = instance.cost if goal is not Goal.ITERATION_TIME else replace(instance.cost, combine=Combine.MAX)
+    names = [layer.name for layer in instance.layers]
+    constraints = Constraints(
+        memory=draw(st.booleans()),
+        placement=draw(st.sampled_from(Placement)),
+        max_servers=draw(st.sampled_from([None, None, 1, 2])),
+        stages_at_least=draw(st.sampled_from([None, None, 2])),
+        tensor_parallel_degrees=draw(st.sampled_from([(), (1,), (1, 2), (2,)])),
+        devices_per_stage=draw(st.sampled_from([(), (), (1,), (2,), (1, 3)])),
+        recompute=draw(st.sampled_from(Recompute)),
+        no_cut=draw(st.sampled_from([(), (names[-1],)])),
+        together=draw(st.sampled_from([(), ((names[0], names[-1]),)])),
+    )
+    training = replace(instance.training, schedule=draw(st.sampled_from(Schedule)))
+    instance = replace(instance, training=training, cost=cost, goals=(goal,))
+    return with_prices(with_constraints(instance, constraints), draw)
+
+
+def with_prices(instance: Instance, draw: st.DrawFn) -> Instance:
+    """Give every class of devices a price."""
+    prices = {one: draw(st.sampled_from([0, 1, 700, 1_000_000])) for one in instance.device_classes}
+    return on_servers(
+        instance,
+        tuple(
+            replace(one, device_class=replace(one.device_class, price_per_hour=prices[one.device_class]))
+            for one in instance.servers
+        ),
+    )
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
+@given(limited_instances(), st.data())
+def test_no_plan_undercuts_it(instance: Instance, data: st.DataObject) -> None:
+    assume(brute_force.count_plans(instance) <= MOST_PLANS)
+    priced = [(plan, evaluate(instance, plan)) for plan in brute_force.plans(instance)]
+    kept = [(plan, found) for plan, found in priced if found.feasible]
+    assume(kept)
+    assert lower_bound(instance) <= min(found.objective or 0 for _, found in kept)
+    # Within limits that one of the plans just keeps, as for a later one of several goals.
+    plan, found = data.draw(st.sampled_from(kept))
+    allowed = [goal for goal in Goal if goal is not instance.goals[0]]
+    if instance.cost.combine is not Combine.MAX:
+        allowed.remove(Goal.ITERATION_TIME)
+    goals = data.draw(st.sets(st.sampled_from(allowed), min_size=1, max_size=2))
+    limits = tuple(GoalLimit(goal, goal_value(goal, instance, plan, found.stages)) for goal in sorted(goals))
+    narrowed = with_constraints(instance, replace(instance.constraints, at_most=limits))
+    values = (evaluate(narrowed, plan) for plan, _ in kept)
+    assert lower_bound(narrowed) <= min(found.objective or 0 for found in values if found.feasible)
+
+
+def four(goal: Goal, constraints: Constraints | None = None, training: Training | None = None) -> Instance:
+    """Layers of 10, 20, 30 and 40 ns with 100 bytes of weights each, on two servers of two devices."""
+    layers = chain([matrix(name, 10 * at, weights=100) for at, name in enumerate("abcd", 1)], [0, 0, 0])
+    instance = instance_of(layers, mesh(2, 2), FORWARD_ONLY, training)
+    return replace(with_constraints(instance, constraints or Constraints()), goals=(goal,))
+
+
+ONE_EACH = Constraints(devices_per_stage=(1,))
+PIPELINE = Training(global_batch=8, micro_batches=8)
+
+
+@pytest.mark.parametrize(
+    ("goal", "constraints", "value"),
+    [
+        (Goal.BOTTLENECK, Constraints(), 25),  # 100 ns of work over four devices
+        (Goal.BOTTLENECK, ONE_EACH, 40),  # the largest layer on one device
+        (Goal.BOTTLENECK, Constraints(devices_per_stage=(1,), together=(("c", "d"),)), 70),
+        (Goal.BOTTLENECK, Constraints(at_most=(GoalLimit(Goal.DEVICES, 2),)), 50),
+        (Goal.BOTTLENECK, Constraints(stages_at_most=1, max_servers=1), 50),
+        (Goal.DEVICES, Constraints(at_most=(GoalLimit(Goal.BOTTLENECK, 34),)), 3),
+        (Goal.DEVICES, Constraints(stages_at_least=3), 3),
+        (Goal.STAGES, Constraints(apart=(("a", "b", "c"),)), 3),
+        (Goal.STAGES, Constraints(devices_per_stage=(1,), at_most=(GoalLimit(Goal.BOTTLENECK, 50),)), 2),
+        (Goal.MEMORY, Constraints(), 300),  # weights, gradients, optimiser state: 1200 bytes on four devices
+        (Goal.DEVICES, Constraints(at_most=(GoalLimit(Goal.MEMORY, 400),)), 3),
+    ],
+)
+def test_by_hand(goal: Goal, constraints: Constraints, value: int) -> None:
+    assert lower_bound(four(goal, constraints)) == value
+
+
+@pytest.mark.parametrize("nothing", [Goal.STAGES, Goal.DEVICES, Goal.COST, Goal.MEMORY, Goal.BOTTLENECK])
+@pytest.mark.parametrize("goal", Goal)
+def test_where_a_limit_leaves_nothing_it_is_some_number(goal: Goal, nothing: Goal) -> None:
+    """No stage, no device, no byte, no time: there is no plan, so any number is a lower limit."""
+    assert lower_bound(four(goal, Constraints(at_most=(GoalLimit(nothing, 0),)))) >= 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "value"),
+    [
+        (Schedule.ONE_F_ONE_B, 100 + 7 * 40),
+        (Schedule.NAIVE, 8 * 100),
+        (Schedule.DOUBLE_BUFFERED, 8 * 40),
+    ],
+)
+def test_the_time_of_a_step_by_hand(schedule: Schedule, value: int) -> None:
+    training = replace(PIPELINE, schedule=schedule)
+    assert lower_bound(four(Goal.ITERATION_TIME, ONE_EACH, training)) == value

@@ -1,0 +1,111 @@
+"""The tables, cell by cell, against the formulas that they were built apart from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formulation.costs import times
+from formulation.costs.forms import forms_on
+from formulation.costs.tables import FORBIDDEN, build_tables, line_groups
+from formulation.problem.groups import group_kind, line_group, link_between
+from formulation.problem.layers import FORMS, Split
+from tests.examples import chain, instance_of, matrix, mesh
+from tests.generators import groups, instances
+
+
+@st.composite
+def priced(draw):
+    """Tables over some groups of any placement, not only of the line."""
+    instance = draw(instances())
+    chosen = draw(st.lists(groups(instance), min_size=1, max_size=5))
+    return build_tables(instance, tuple(chosen))
+
+
+@given(priced())
+def test_compute(tables):
+    for k, kind in enumerate(tables.kinds):
+        for layer in range(len(tables.instance.layers)):
+            assert tables.compute[k, layer] == times.compute_ns(tables.instance, layer, kind)
+
+
+@given(priced())
+def test_inside(tables):
+    instance = tables.instance
+    for k, kind in enumerate(tables.kinds):
+        for at, layer in enumerate(instance.layers):
+            for form in FORMS:
+                own = layer.split is not Split.FOLLOW
+                degree = kind.tensor_parallel_degree
+                possible = forms_on(layer.allowed_forms if own else FORMS, degree)
+                expected = times.inside_ns(instance, at, form, kind) if form in possible else FORBIDDEN
+                assert tables.inside[k, at, form] == expected
+
+
+@given(priced())
+def test_between(tables):
+    instance = tables.instance
+    for k, kind in enumerate(tables.kinds):
+        for at, edge in enumerate(instance.form_edges):
+            for source in FORMS:
+                for form in FORMS:
+                    expected = times.between_ns(instance, edge, source, form, kind)
+                    assert tables.between[k, at, source, form] == expected
+
+
+@given(priced())
+def test_boundaries(tables):
+    instance, total = tables.instance, len(tables.instance.layers)
+    for x, link in enumerate(tables.links):
+        assert [*tables.activation[x, 1:total]] == [
+            times.activation_ns(instance, c, link) for c in range(1, total)
+        ]
+        assert [*tables.gradient[x, 1:total]] == [times.gradient_ns(instance, c, link) for c in range(1, total)]
+    ends = np.array([tables.activation[:, [0, total]], tables.gradient[:, [0, total]]])
+    assert not ends.any()
+
+
+@given(priced())
+def test_kinds_and_links_of_groups(tables):
+    instance = tables.instance
+    for g, group in enumerate(tables.groups):
+        assert tables.kinds[tables.kind_of[g]] == group_kind(instance, group)
+    apart = [
+        (one, other)
+        for one, a in enumerate(tables.groups)
+        for other, b in enumerate(tables.groups)
+        if not {server for server, _ in a.counts} & {server for server, _ in b.counts}
+    ]
+    for one, other in apart:
+        link = link_between(instance, tables.groups[one], tables.groups[other])
+        assert tables.links[tables.link_index(one, other)] == link
+
+
+@given(instances())
+def test_neighbours_on_the_line_have_a_link(instance):
+    places = line_groups(instance)
+    tables = build_tables(instance, tuple(places.values()))
+    index = {place: at for at, place in enumerate(places)}
+    for first, count in places:
+        for more in range(1, instance.devices - first - count + 1):
+            other = (first + count, more)
+            link = tables.links[tables.link_index(index[first, count], index[other])]
+            assert link == link_between(instance, places[first, count], places[other])
+
+
+@pytest.mark.parametrize("devices", [1, 2, 5])
+def test_line_groups_are_all_runs(devices):
+    instance = instance_of(chain([matrix("a")], []), mesh(*[1] * devices))
+    places = line_groups(instance)
+    assert len(places) == devices * (devices + 1) // 2
+    assert all(places[first, count] == line_group(instance, first, count) for first, count in places)
+    assert all(group.devices == count for (_, count), group in places.items())
+
+
+def test_kinds_are_shared():
+    """Two equal servers of two devices: one, two inside, two across, three, four."""
+    instance = instance_of(chain([matrix("a")], []), mesh(2, 2))
+    tables = build_tables(instance, tuple(line_groups(instance).values()))
+    assert sorted(kind.devices for kind in tables.kinds) == [1, 2, 3, 4]

@@ -1,0 +1,110 @@
+"""Numbers whose sums could leave 64 bits are refused where an instance is made, with both numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+
+from formulation.costs.ceiling import ceiling
+from formulation.costs.memory_tables import memory_tables
+from formulation.costs.tables import build_tables
+from formulation.evaluate import evaluate
+from formulation.problem.groups import possible_groups
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.magnitude import MOST, MOST_NS, longest_ns, most_bytes
+from formulation.problem.options import Constraints, CostModel, Goal, GoalLimit, Schedule, Training
+from solvers.exhaustive import plans
+from solvers.explain.slacks import enough_bytes
+from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
+from tests.generators import instances
+
+ONE = instance_of(chain([matrix("a", 1), matrix("b", 10)], [4]), mesh(1, 2))
+"""Forward and backward of the second layer take 30 ns; whatever is small is called so."""
+
+
+def dear(price: int) -> Instance:
+    kind = replace(UNIT, price_per_hour=price)
+    return on_servers(ONE, [replace(server, device_class=kind) for server in ONE.servers])
+
+
+def sized(**sizes: int) -> Instance:
+    layers = [matrix("a", 1), replace(matrix("b", 10), **sizes)]
+    return instance_of(chain(layers, [4]), mesh(1, 2))
+
+
+LARGE = 2**63 - 1
+"""The largest number of a layer graph file."""
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: sized(macs=LARGE), f"layer b alone takes {3 * LARGE} ns"),
+        (lambda: sized(parameter_bytes=LARGE), "one micro-batch can take"),
+        (lambda: sized(input_bytes=LARGE), "one micro-batch can take"),
+        (lambda: sized(output_bytes=LARGE), "one micro-batch can take"),
+        (lambda: sized(stash_bytes=LARGE), f"layer b alone has {LARGE} of them"),
+        (
+            lambda: replace(ONE, cost=replace(PLAIN, backward_factor=Fraction(10**24 - 1))),
+            f"less than {MOST_NS} ns",
+        ),
+        (lambda: replace(ONE, training=Training(10**17)), f"less than {MOST_NS} ns"),
+        (lambda: replace(ONE, training=Training(10**17, 10**17)), f"a step of {10**17} micro-batches can take"),
+        (lambda: dear(10**18), f"all devices cost {3 * 10**18} millionths an hour, and less than {MOST}"),
+        (
+            lambda: replace(ONE, constraints=Constraints(at_most=(GoalLimit(Goal.COST, 10**30),))),
+            f"constraints.at_most.cost is {10**30}",
+        ),
+        (
+            lambda: replace(ONE, constraints=Constraints(stages_at_most=10**30)),
+            "constraints.stages_at_most is 1000",
+        ),
+        (lambda: replace(ONE, constraints=Constraints(max_servers=10**30)), "constraints.max_servers is 1000"),
+        (
+            lambda: replace(ONE, constraints=Constraints(devices_per_stage=(1, 10**30))),
+            "constraints.devices_per_stage is 1000",
+        ),
+    ],
+)
+def test_what_is_too_large_is_said_with_both_numbers(make, words: str) -> None:
+    with pytest.raises(ValueError, match="can be counted") as caught:
+        make()
+    assert words in str(caught.value)
+
+
+def test_every_problem_is_said_at_once() -> None:
+    layers = chain([replace(matrix("b", LARGE), stash_bytes=LARGE)], [])
+    with pytest.raises(ValueError, match=r"ns can be counted; .* bytes can be counted; "):
+        build_instance(layers, mesh(1), Training(1), CostModel())
+
+
+def test_a_large_memory_is_no_problem() -> None:
+    """More than any stage can need is as good as enough: no sum is formed of it."""
+    servers = [replace(one, device_class=replace(one.device_class, memory_bytes=10**30)) for one in ONE.servers]
+    instance = on_servers(replace(ONE, constraints=Constraints(memory=True)), servers)
+    held = memory_tables(build_tables(instance, possible_groups(instance)))
+    assert set(held.capacity) == {most_bytes(instance)}
+
+
+def test_runs_without_a_flush_count_all_their_steps() -> None:
+    """The timeline runs at least sixteen micro-batches of them."""
+    training = Training(2**49, schedule=Schedule.ASYNC_ONE_F_ONE_B)
+    with pytest.raises(ValueError, match="16 steps of 1 micro-batches can take"):
+        replace(ONE, training=training)
+    assert replace(ONE, training=replace(training, schedule=Schedule.GPIPE)).training.micro_batches == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances())
+def test_no_plan_and_no_table_exceeds_what_is_counted_with(instance: Instance) -> None:
+    tables = build_tables(instance, possible_groups(instance))
+    assert ceiling(tables, Goal.BOTTLENECK) <= longest_ns(instance) < MOST_NS
+    assert most_bytes(instance) < MOST and enough_bytes(instance) < 4 * MOST
+    for plan, _ in zip(plans(instance), range(200), strict=False):
+        priced = evaluate(instance, plan)
+        spent = sum(stage.total_ns + stage.boundary_ns for stage in priced.stages)
+        assert spent <= longest_ns(instance)
+        assert max(stage.memory_bytes for stage in priced.stages) <= most_bytes(instance)

@@ -1,0 +1,237 @@
+"""Scenario files: the ones that ship, what is refused in which words, and overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import re
+import subprocess
+import sys
+import types
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from formulation.problem.cluster import ClusterGraph, servers_of
+from formulation.problem.layers import Layer, Split, layer_graph
+from formulation.problem.options import BoundaryCharge, Combine, CostModel, Schedule, Training
+from formulation.problem.units import Link
+from ingest.scenario.load import load_scenario
+from ingest.scenario.schema import CostSection, Section, TrainingSection, schema_text
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted((ROOT / "scenarios").glob("*/*.yaml"))
+VGG16 = ROOT / "scenarios/pipepar/vgg16.yaml"
+SMALL = """
+name: small
+model: {graph: small.json}
+cluster:
+  devices: {D: {memory: 1 GiB, peak: 1 TFLOP/s}}
+  servers: [{name: a, device: D, devices: 1}, {name: b, device: D, devices: 1, count: 3}]
+  between_servers: {bandwidth: 1 Gbit/s}
+training: {global_batch: 8}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_shipped_scenarios_load(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == f"{path.parent.name}-{path.stem}"
+    if path.parent.name in ("pipepar", "hetpipe"):  # the papers' models, whole minibatches one after another
+        assert scenario.model.startswith("ingest.models.")
+        assert scenario.model.endswith(f":{path.stem}")
+        assert scenario.training.schedule is Schedule.ASYNC_ONE_F_ONE_B
+    elif path.parent.name == "gpt":
+        assert scenario.model.startswith("ingest.models.gpt:")
+    else:
+        assert (path.parent / scenario.model).is_file()
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    schema = first.removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / schema).resolve() == ROOT / "scenarios/scenario.schema.json"
+
+
+def test_all_papers_models_ship() -> None:
+    names = {f"{path.parent.name}/{path.stem}" for path in SHIPPED}
+    pipepar = {f"pipepar/{model}" for model in ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")}
+    assert pipepar | {"hetpipe/vgg19", "hetpipe/resnet152"} <= names
+
+
+def test_pipepar_cluster_is_the_papers_figure_3() -> None:
+    for path in SHIPPED:
+        if path.parent.name != "pipepar":
+            continue
+        scenario = load_scenario(path)
+        servers = servers_of(scenario.cluster)
+        assert [server.name for server in servers] == ["server0", "server1", "server2", "server3"]
+        assert {server.devices for server in servers} == {2}
+        assert {server.device_class.memory_bytes for server in servers} == {11 * 2**30}
+        assert {server.device_class.flops_per_second for server in servers} == {13_400_000_000_000}
+        inside, between = Link(10 * 10**9), Link(10**9)
+        assert ClusterGraph.of(scenario.cluster).links == tuple(
+            tuple(inside if one == other else between for other in range(4)) for one in range(4)
+        )
+        assert scenario.training == Training(64, 1, 4, 4, Schedule.ASYNC_ONE_F_ONE_B)
+        assert scenario.cost == CostModel()
+
+
+def test_hetpipe_cluster_is_the_papers_table_1() -> None:
+    scenario = load_scenario(ROOT / "scenarios/hetpipe/vgg19.yaml")
+    rows = [
+        (server.name, server.devices, server.device_class.memory_bytes >> 30, server.device_class.flops_per_second)
+        for server in servers_of(scenario.cluster)
+    ]
+    assert rows == [
+        ("V", 4, 12, 14_900_000_000_000),
+        ("R", 4, 24, 16_300_000_000_000),
+        ("G", 4, 6, 6_500_000_000_000),
+        ("Q", 4, 8, 5_300_000_000_000),
+    ]
+    matrix = ClusterGraph.of(scenario.cluster).links
+    assert matrix[0][0] == Link(126 * 10**9)
+    assert matrix[0][3] == Link(56 * 10**9)
+    assert scenario.training.global_batch == 32
+    assert scenario.cost.boundary_charge is BoundaryCharge.RECEIVER
+
+
+def test_what_is_left_out_is_the_default_of_the_formulation(tmp_path: Path) -> None:
+    scenario = load_scenario(write(tmp_path, SMALL))
+    assert scenario.training == Training(8)
+    assert scenario.cost == CostModel()
+    assert scenario.expected is None
+    limits = scenario.solver.limits()
+    assert (scenario.solver.name, limits.time_limit_s, limits.workers, limits.seed) == ("cpsat", None, 2, 0)
+
+
+@pytest.mark.parametrize(("section", "record"), [(CostSection, CostModel), (TrainingSection, Training)])
+def test_sections_have_the_fields_of_the_formulation(section: type[Section], record: type) -> None:
+    assert set(section.model_fields) == {field.name for field in dataclasses.fields(record)}
+
+
+def test_cost_and_solver_are_read(tmp_path: Path) -> None:
+    text = SMALL + (
+        "cost: {backward_factor: 3/2, combine: sum, flops_per_mac: 1}\n"
+        "solver: {name: dynamic, time_limit: 1.5 s, workers: 1, seed: 7}\n"
+        "expect: {objective: 42}\n"
+    )
+    scenario = load_scenario(write(tmp_path, text))
+    assert scenario.cost == CostModel(backward_factor=Fraction(3, 2), combine=Combine.SUM, flops_per_mac=1)
+    assert (scenario.solver.name, scenario.solver.time_limit_ns) == ("dynamic", 1_500_000_000)
+    assert scenario.solver.limits().time_limit_s == 1.5
+    assert scenario.expected == 42
+
+
+def test_alike_servers_are_counted_and_links_replace_the_mesh(tmp_path: Path) -> None:
+    text = SMALL.replace(
+        "training:",
+        "  links: [{between: [a, b], bandwidth: 2 Gbit/s}, {between: [b2, b0], bandwidth: 3 Gbit/s}]\ntraining:",
+    )
+    scenario = load_scenario(write(tmp_path, text))
+    assert [server.name for server in servers_of(scenario.cluster)] == ["a", "b0", "b1", "b2"]
+    matrix = ClusterGraph.of(scenario.cluster).links
+    assert [link and link.bits_per_second for link in matrix[0]] == [None, 2 * 10**9, 2 * 10**9, 2 * 10**9]
+    assert [link and link.bits_per_second for link in matrix[1]] == [2 * 10**9, None, 10**9, 3 * 10**9]
+
+
+def test_racks_are_drawn_with_switches(tmp_path: Path) -> None:
+    text = SMALL.replace(
+        "between_servers: {bandwidth: 1 Gbit/s}",
+        "switches: [top, rack]\n"
+        "  links:\n"
+        "    - {between: [a, top], bandwidth: 4 Gbit/s, latency: 1 us}\n"
+        "    - {between: [top, rack], bandwidth: 2 Gbit/s, latency: 5 us}\n"
+        "    - {between: [rack, b], bandwidth: 10 Gbit/s, latency: 1 us}\n",
+    )
+    matrix = ClusterGraph.of(load_scenario(write(tmp_path, text)).cluster).links
+    assert matrix[0][1] == Link(2 * 10**9, 7_000)
+    assert matrix[1][3] == Link(10 * 10**9, 2_000)
+
+
+def test_overrides_change_values_and_keep_the_rest() -> None:
+    scenario = load_scenario(
+        VGG16,
+        (
+            "training.global_batch=128",
+            'cluster.between_servers.bandwidth="10 Gbit/s"',
+            "cluster.servers[0].devices=4",
+            "cluster.servers.0.count=2",
+            'cluster.devices."RTX 2080 Ti".memory=12 GiB',
+            "cost.backward_factor=3/2",
+            "expect.objective=5",
+        ),
+    )
+    assert scenario.training.global_batch == 128
+    assert [server.devices for server in servers_of(scenario.cluster)] == [4, 4]
+    assert ClusterGraph.of(scenario.cluster).links[0][1] == Link(10 * 10**9)
+    assert servers_of(scenario.cluster)[0].device_class.memory_bytes == 12 * 2**30
+    assert scenario.cost.backward_factor == Fraction(3, 2)
+    assert scenario.expected == 5
+    assert load_scenario(VGG16).training.global_batch == 64
+
+
+def small_layers(name: str = "small") -> object:
+    layer = Layer("only", "linear", Split.MATRIX, 4, 4, 4, 4, 1)
+    return layer_graph(name, [layer], [])
+
+
+def test_load_asks_the_model_source_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Path]] = []
+
+    def load_model_graph(spec: str, base: Path) -> object:
+        asked.append((spec, base))
+        return small_layers()
+
+    source = types.ModuleType("ingest.torch.source")
+    source.__dict__["load_model_graph"] = load_model_graph
+    monkeypatch.setitem(sys.modules, "ingest.torch.source", source)
+    instance = load_scenario(write(tmp_path, SMALL)).load()
+    assert asked == [("small.json", tmp_path)]
+    assert (instance.devices, instance.training.global_batch, len(instance.layers)) == (4, 8, 1)
+
+
+def test_loading_imports_neither_torch_nor_a_solver() -> None:
+    code = (
+        "import sys; from ingest.scenario.load import load_scenario; load_scenario(sys.argv[1]); "
+        "print([name for name in ('torch', 'ortools', 'numpy', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(VGG16)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_schema_for_editors_is_up_to_date() -> None:
+    stored = (ROOT / "scenarios/scenario.schema.json").read_text(encoding="utf-8")
+    again = "write ingest.scenario.schema.schema_text() to scenarios/scenario.schema.json"
+    assert json.loads(stored) == json.loads(schema_text()), again
+
+
+DOCUMENT = (ROOT / "docs/formats/scenario.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_document_is_a_scenario(tmp_path: Path) -> None:
+    example = DOCUMENT.split("```yaml\n")[1].split("```")[0]
+    scenario = load_scenario(write(tmp_path, example))
+    assert [server.name for server in servers_of(scenario.cluster)] == ["big", "node0", "node1"]
+    matrix = ClusterGraph.of(scenario.cluster).links
+    assert matrix[0][1] == Link(25 * 10**9, 7_000)
+    assert matrix[1][2] == Link(25 * 10**9, 2_000)
+
+
+def test_the_document_names_every_key_and_choice() -> None:
+    sections: list[type[Section]] = Section.__subclasses__()
+    for section in sections:
+        sections += section.__subclasses__()
+        for key, field in section.model_fields.items():
+            kind = field.annotation
+            if not (isinstance(kind, type) and issubclass(kind, Section)):
+                assert re.search(rf"[`.{{]{key}\b", DOCUMENT), key
+            if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+                assert all(f"`{choice.value}`" in DOCUMENT for choice in kind), key

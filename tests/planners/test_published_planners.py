@@ -1,0 +1,57 @@
+"""Laws for the planners of other papers: whatever limits an instance, what they claim of their plans holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from formulation.outcome import Proof, checked
+from formulation.problem.constraints import Constraints
+from formulation.problem.demands import with_constraints
+from formulation.problem.options import Placement, Recompute
+from planners.alpa import planner as alpa
+from planners.baselines import naive_model_parallel
+from planners.gpipe import planner as gpipe
+from planners.pipedream import planner as pipedream
+from solvers.dynamic.line import solver as line_dp
+from tests.generators import cluster_graphs, instances, layer_graphs
+
+PLANNERS = {
+    "alpa": alpa.solve,
+    "gpipe": gpipe.solve,
+    "naive_model_parallel": naive_model_parallel.solve,
+    "pipedream": pipedream.solve,
+    "pipedream_code": pipedream.solve_code,
+}
+limits = st.builds(
+    Constraints,
+    memory=st.booleans(),
+    max_servers=st.sampled_from([None, 1, 2]),
+    tensor_parallel_degrees=st.sampled_from([(), (1,), (2,), (1, 2)]),
+    recompute=st.sampled_from(Recompute),
+    placement=st.sampled_from(Placement),
+    stages_at_most=st.sampled_from([None, 1, 2]),
+)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@given(instance=instances(layer_graphs(5), cluster_graphs(5)), constraints=limits)
+def test_only_rules_that_a_planner_is_blind_to_are_broken(name, instance, constraints):
+    """``checked`` raises for any other broken rule, and for a price that is not the evaluator's."""
+    limited = with_constraints(instance, constraints)
+    outcome = checked(limited, PLANNERS[name](limited))
+    assert outcome.solver == name
+    assert outcome.plan is not None and outcome.bound is None
+    assert outcome.proof in (Proof.FEASIBLE, Proof.UNKNOWN)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@given(instance=instances(layer_graphs(6), cluster_graphs(5)))
+def test_no_planner_beats_the_optimum(name, instance):
+    outcome, best = checked(instance, PLANNERS[name](instance)), checked(instance, line_dp.solve(instance))
+    assert best.proof is Proof.OPTIMAL
+    assert outcome.objective is not None and best.bound is not None
+    assert outcome.objective >= best.bound

@@ -1,0 +1,112 @@
+"""Free placement: CP-SAT against every plan on every group, alike servers, and what the line costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from formulation.constraints.rules import check_devices
+from formulation.costs.forms import forms_on
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Proof, checked
+from formulation.problem.cluster import ClusterGraph, Wiring
+from formulation.problem.groups import Group, possible_groups
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
+from formulation.problem.options import Constraints, Placement
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.units import Link
+from solvers.cpsat import solver as layered
+from solvers.cpsat.constraints.placing import alike_servers
+from tests.examples import chain, instance_of, joined, matrix, mesh
+from tests.generators import cluster_graphs, instances, layer_graphs
+
+ONE_WORKER = Limits(workers=1)
+
+
+def free(instance: Instance, max_servers: int | None = None) -> Instance:
+    return replace(instance, constraints=Constraints(placement=Placement.FREE, max_servers=max_servers))
+
+
+def every_plan(instance: Instance, first: int = 0, before: tuple[Stage, ...] = ()) -> Iterator[Plan]:
+    """All plans whose groups are possible; too many devices are for the rules to notice."""
+    total = len(instance.layers)
+    if first == total:
+        yield Plan(before)
+        return
+    if any(violation.rule == "devices" for violation in check_devices(instance, Plan(before))):
+        return
+    for stop in range(first + 1, total + 1):
+        for group in possible_groups(instance):
+            for forms in itertools.product(*(_choices(instance, i, group) for i in range(first, stop))):
+                yield from every_plan(instance, stop, (*before, Stage(Span(first, stop), group, forms)))
+
+
+def _choices(instance: Instance, layer: int, group: Group) -> tuple[int, ...]:
+    row = instance.layers[layer]
+    return (0,) if row.split is Split.FOLLOW else forms_on(row.allowed_forms, group.devices)
+
+
+small = instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=4, max_servers=3))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(small, st.sampled_from([None, 1, 2]))
+def test_finds_the_best_of_all_plans(instance: Instance, max_servers: int | None) -> None:
+    instance = free(instance, max_servers)
+    found = checked(instance, layered.solve(instance, ONE_WORKER))
+    priced = (evaluate(instance, plan) for plan in every_plan(instance))
+    best = min(price.objective for price in priced if price.feasible and price.objective is not None)
+    assert found.proof is Proof.OPTIMAL
+    assert found.objective == best
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(layers=layer_graphs(max_layers=5)))
+def test_freedom_never_hurts(instance: Instance) -> None:
+    on_line = layered.solve(instance, ONE_WORKER).objective
+    anywhere = layered.solve(free(instance), ONE_WORKER).objective
+    assert anywhere is not None and on_line is not None
+    assert anywhere <= on_line
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(layers=layer_graphs(max_layers=4)), st.randoms())
+def test_the_order_of_servers_does_not_matter(instance: Instance, random) -> None:
+    order = list(range(len(instance.servers)))
+    random.shuffle(order)
+    servers, wiring = instance.cluster.servers, instance.cluster.wiring
+    wiring = Wiring(tuple(wiring.names[one] for one in order), wiring.switches, wiring.drawn)
+    cluster = ClusterGraph("shuffled", tuple(servers[one] for one in order), wiring)
+    shuffled = replace(instance, cluster=cluster)
+    one = layered.solve(free(instance), ONE_WORKER).objective
+    assert layered.solve(free(shuffled), ONE_WORKER).objective == one
+
+
+def test_the_line_is_provably_worse_than_free_placement() -> None:
+    dear = matrix("b", 10, weights=1000, taken=1000, made=1000)
+    layers = chain([matrix("a", 20, weights=4, taken=4, made=4), dear], [0])
+    instance = instance_of(layers, mesh(1, 2, between=Link(80_000_000)))
+    on_line, anywhere = layered.solve(instance), layered.solve(free(instance))
+    assert on_line.proof is anywhere.proof is Proof.OPTIMAL
+    assert (on_line.objective, anywhere.objective) == (60, 34)
+
+
+def test_servers_are_alike_only_if_nothing_tells_them_apart() -> None:
+    alike = instance_of(chain([matrix("a", 1)], []), mesh(2, 2, 1, 2))
+    assert alike_servers(alike) == [[0, 1, 3], [2]]
+    links = [list(row) for row in alike.links]
+    links[0][2] = links[2][0] = Link(1)
+    assert alike_servers(joined(alike, links)) == [[0], [1, 3], [2]]
+
+
+def test_too_many_groups_are_refused_with_a_way_out() -> None:
+    instance = free(instance_of(chain([matrix("a", 1)], []), mesh(*[8] * 6)))
+    with pytest.raises(ValueError, match=r"set constraints\.max_servers to less than 6"):
+        possible_groups(instance)
+    assert len(possible_groups(replace(instance, constraints=replace(instance.constraints, max_servers=1)))) == 48

@@ -1,0 +1,90 @@
+"""The accelerated model under memory limits and free placement: it agrees with the layered one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.costs.memory_tables import memory_tables
+from formulation.costs.tables import build_tables
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Proof, checked
+from formulation.problem.groups import possible_groups
+from formulation.problem.instance import Instance
+from formulation.problem.options import AllReduce, Boundary, CostModel, Placement, Schedule, StageTime
+from formulation.problem.plan import Plan, Span, Stage
+from solvers import exhaustive as brute_force
+from solvers.cpsat import solver as layered
+from solvers.cpsat.whole_stages import solver as staged
+from solvers.dynamic.tables.forms_under_memory import Thrift
+from tests.generators import instances, layer_graphs
+from tests.solvers.cpsat.test_cpsat_memory import limited
+
+LIMITS = Limits(workers=1)
+ALONE = st.builds(
+    CostModel,
+    all_reduce=st.sampled_from(AllReduce),
+    boundary=st.sampled_from(Boundary),
+    stage_time=st.sampled_from(StageTime),
+)
+
+
+@st.composite
+def tight(draw: st.DrawFn) -> Instance:
+    """Instances whose memory is a part of what a good plan would need; on the line or anywhere."""
+    instance = draw(instances(layers=layer_graphs(max_layers=4), costs=ALONE))
+    free = limited(instance, 1 << 50, draw(st.sampled_from(Schedule)))
+    plan = layered.solve(free, LIMITS).plan
+    assert plan is not None
+    needed = max(stage.memory_bytes for stage in evaluate(free, plan).stages)
+    assume(needed > 0)
+    capacity = max(1, needed * draw(st.integers(20, 110)) // 100)
+    chosen = limited(instance, capacity, free.training.schedule)
+    placement = draw(st.sampled_from(Placement))
+    return replace(chosen, constraints=replace(chosen.constraints, placement=placement))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tight())
+def test_both_models_agree_under_memory_limits(instance: Instance) -> None:
+    fast = checked(instance, staged.solve(instance, LIMITS))
+    slow = checked(instance, layered.solve(instance, LIMITS))
+    assert not any("layered" in note for note in fast.notes)
+    assert fast.proof is slow.proof
+    assert fast.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
+    assert fast.objective == slow.objective
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tight(), st.data())
+def test_thrifty_forms_are_the_fastest_that_fit(instance: Instance, data: st.DataObject) -> None:
+    """One stage that holds the whole model on some group, against every choice of forms."""
+    tables = build_tables(instance, possible_groups(instance))
+    index = data.draw(st.integers(0, len(tables.groups) - 1))
+    group, kind = tables.groups[index], tables.kind_of[index]
+    total = len(instance.layers)
+    assume(
+        not any(
+            violation
+            for violation in evaluate(instance, _plan(group, (0,) * total, total)).violations
+            if violation.rule in ("devices", "line")
+        )
+    )
+    priced = []
+    for plan in brute_force.plans(instance):
+        if len(plan) == 1 and plan.stages[0].group == group:
+            found = evaluate(instance, plan)
+            if found.feasible and found.objective is not None:
+                priced.append(found.objective)
+    forms = Thrift(tables, memory_tables(tables)).forms(0, kind, Span(0, total), 1 << 40)
+    if forms is None:
+        assert not priced
+    else:
+        found = evaluate(instance, _plan(group, forms, total))
+        assert found.feasible and found.objective == min(priced)
+
+
+def _plan(group, forms, total: int) -> Plan:
+    return Plan((Stage(Span(0, total), group, forms),))

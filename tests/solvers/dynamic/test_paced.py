@@ -1,0 +1,245 @@
+"""The branch and bound for the time of a step: it finds what brute force finds, and what CP-SAT proves."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Outcome, Progress, Proof, checked
+from formulation.problem.cluster import DeviceClass
+from formulation.problem.demands import with_constraints
+from formulation.problem.instance import Instance
+from formulation.problem.options import (
+    BoundaryCharge,
+    Combine,
+    Constraints,
+    Goal,
+    GoalLimit,
+    Placement,
+    Schedule,
+    Training,
+)
+from formulation.problem.plan import Plan
+from solvers import exhaustive as brute_force
+from solvers.cpsat import solver as layered
+from solvers.dynamic.states import solver as states
+from solvers.dynamic.step_time import solver
+from solvers.dynamic.step_time.intervals import Sizes
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
+from tests.generators import instances, layer_graphs
+from tests.solvers.cpsat.test_freedoms import freed, has_groups
+from tests.solvers.dynamic.test_states import OWN_TIMES, cases, clusters
+
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+SMALL = st.builds(
+    Sizes,
+    st.sampled_from([1, 50, 3_000_000]),
+    st.sampled_from([1, 300, 10**6]),
+    st.sampled_from([0, 10**6]),
+    st.sampled_from([1, 8, 256]),
+)
+"""Sizes that start from coarse blocks, halve intervals early or late, and tell slots apart early or late."""
+
+
+def paced(instance: Instance, micro_batches: int | None = None) -> Instance:
+    """The same instance judged by the time of a step, with so many micro-batches."""
+    training = instance.training
+    if micro_batches is not None:
+        batch = training.micro_batch * micro_batches
+        training = replace(training, global_batch=batch, micro_batches=micro_batches)
+    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+    return replace(instance, goals=(Goal.ITERATION_TIME,), training=training, cost=cost)
+
+
+def solved(instance: Instance, sizes: Sizes | None = None) -> Outcome:
+    return checked(instance, solver.solve(instance, None, sizes))
+
+
+def agree(found: Outcome, best: Outcome) -> None:
+    assert (found.proof, found.objective) == (best.proof, best.objective)
+    assert found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=QUIET)
+@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9), SMALL)
+def test_free_choices_agree_with_brute_force(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+    assume(has_groups(instance))
+    instance = paced(instance, micro_batches)
+    agree(solved(instance, sizes), brute_force.solve(instance))
+
+
+@st.composite
+def staged(draw: st.DrawFn, max_layers: int = 5) -> Instance:
+    """Small groups with just the memory that some plan needs: many stages, and forms that must yield."""
+    graphs = layer_graphs(max_layers=max_layers)
+    instance = draw(instances(layers=graphs, clusters=clusters(max_devices=4), costs=OWN_TIMES))
+    instance = paced(instance, draw(st.integers(1, 9)))
+    schedule = draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE]))
+    constraints = Constraints(
+        memory=True,
+        placement=draw(st.sampled_from(Placement)),
+        devices_per_stage=draw(st.sampled_from([(1,), (1, 2), (2,)])),
+    )
+    instance = replace(instance, training=replace(instance.training, schedule=schedule))
+    instance = with_constraints(instance, constraints)
+    assume(has_groups(instance) and solver.reason_against(instance) is None)
+    some = list(itertools.islice(brute_force.plans(instance), 400))
+    assume(some)
+    stages = evaluate(instance, draw(st.sampled_from(some))).stages
+    room = max(1, max(stage.memory_bytes for stage in stages) * draw(st.integers(100, 104)) // 100)
+    return with_memory(instance, {one: room for one in instance.device_classes})
+
+
+def with_memory(instance: Instance, rooms: dict[DeviceClass, int]) -> Instance:
+    """The same instance with so many bytes on devices of each class."""
+    resized = {one: replace(one, memory_bytes=rooms[one]) for one in instance.device_classes}
+    servers = tuple(replace(row, device_class=resized[row.device_class]) for row in instance.servers)
+    return on_servers(instance, servers)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
+@given(staged(), SMALL)
+def test_many_stages_agree_with_brute_force(instance: Instance, sizes: Sizes) -> None:
+    agree(solved(instance, sizes), brute_force.solve(instance))
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None, suppress_health_check=QUIET)
+@given(staged(max_layers=6), SMALL)
+def test_many_stages_often(instance: Instance, sizes: Sizes) -> None:
+    agree(solved(instance, sizes), brute_force.solve(instance))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@given(cases(), st.integers(1, 9), SMALL)
+def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+    instance = paced(instance, micro_batches)
+    agree(solved(instance, sizes), brute_force.solve(instance))
+
+
+@pytest.mark.slow
+@settings(max_examples=600, deadline=None, suppress_health_check=QUIET)
+@given(cases(max_layers=5), st.integers(1, 9), SMALL)
+def test_often(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+    instance = paced(instance, micro_batches)
+    agree(solved(instance, sizes), brute_force.solve(instance))
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@given(cases(max_layers=8, max_devices=5), st.integers(1, 9), SMALL)
+def test_the_declarative_model_agrees(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+    instance = paced(instance, micro_batches)
+    found = checked(instance, layered.solve(instance, Limits(workers=1, time_limit_s=60)))
+    assume(found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE))
+    agree(solved(instance, sizes), found)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@given(cases())
+def test_more_memory_never_hurts(instance: Instance) -> None:
+    instance = paced(with_constraints(instance, replace(instance.constraints, memory=True)))
+    tight = solved(instance)
+    assume(tight.objective is not None)
+    roomy = solved(with_memory(instance, {one: 2 * one.memory_bytes for one in instance.device_classes}))
+    assert roomy.objective is not None and tight.objective is not None
+    assert roomy.objective <= tight.objective
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@given(cases(), st.integers(1, 20))
+def test_between_the_least_latency_and_the_bottleneck(instance: Instance, micro_batches: int) -> None:
+    """The step takes at least the least latency and M - 1 least bottlenecks; neither's plan is better."""
+    flushed = replace(instance, training=replace(instance.training, schedule=Schedule.GPIPE))
+    instance = paced(with_constraints(flushed, replace(flushed.constraints, memory=False)), micro_batches)
+    found = solved(instance)
+    fastest = states.solve(replace(instance, goals=(Goal.BOTTLENECK,)))
+    one_batch = replace(instance, training=replace(instance.training, schedule=Schedule.NAIVE))
+    shortest = solved(one_batch)
+    assert found.objective is not None and fastest.plan is not None and shortest.plan is not None
+    assert fastest.objective is not None and shortest.objective is not None
+    least = shortest.objective // micro_batches
+    assert found.objective >= least + (micro_batches - 1) * fastest.objective
+    for plan in (fastest.plan, shortest.plan):
+        assert found.objective <= (evaluate(instance, plan).objective or 0)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=QUIET)
+@given(cases(max_layers=4))
+def test_progress_is_honest(instance: Instance) -> None:
+    """Bounds rise and stay below, prices fall and stay above; a stopped search keeps what it has."""
+    instance = paced(instance, 4)
+    told: list[Progress] = []
+    found = solver.solve(instance, Limits(progress=told.append), Sizes(1, 1, 0))
+    stopped = checked(instance, solver.solve(instance, Limits(stopped=lambda: True)))
+    if found.objective is None:
+        assert stopped.plan is None
+        return
+    bounds = [one.bound for one in told if one.bound is not None]
+    prices = [one.objective for one in told if one.objective is not None]
+    assert bounds == sorted(bounds) and max(bounds) <= found.objective
+    assert prices == sorted(prices, reverse=True) and min(prices) >= found.objective
+    assert stopped.bound is not None and stopped.bound <= found.objective
+    assert stopped.objective is None or stopped.objective >= found.objective
+
+
+def test_two_stages_by_hand() -> None:
+    """Layers of 30 and 60 ns: one device takes 90 M, two take 90 + 60 (M - 1), without transfers."""
+    training = Training(global_batch=4, micro_batches=4, schedule=Schedule.ONE_F_ONE_B)
+    layers = chain([matrix("a", 10, weights=10**6), matrix("b", 20, weights=10**6)], [0])
+    alone = Constraints(devices_per_stage=(1,))
+    instance = with_constraints(paced(instance_of(layers, mesh(1, 1), PLAIN, training)), alone)
+    found = solved(instance)
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, 90 + 3 * 60)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"goals": (Goal.BOTTLENECK,)}, "bottleneck"),
+        ({"cost": replace(PLAIN, combine=Combine.SUM)}, "combine"),
+        ({"cost": replace(PLAIN, boundary_charge=BoundaryCharge.RECEIVER)}, "receiver"),
+    ],
+)
+def test_what_is_not_seen_is_refused(change: dict[str, object], word: str) -> None:
+    instance = paced(instance_of(chain([matrix("a", 1)], []), mesh(1)))
+    with pytest.raises(ValueError, match=word):
+        solver.solve(replace(instance, **change))  # type: ignore[arg-type]
+
+
+def test_limits_on_goals_are_refused() -> None:
+    instance = paced(instance_of(chain([matrix("a", 1)], []), mesh(1)))
+    instance = with_constraints(instance, Constraints(at_most=(GoalLimit(Goal.STAGES, 1),)))
+    with pytest.raises(ValueError, match="at_most"):
+        solver.solve(instance)
+
+
+def test_no_memory_no_plan() -> None:
+    tiny = DeviceClass("tiny", 1, 1_000_000_000)
+    instance = instance_of(chain([matrix("a", 10, weights=100)], []), mesh(1, 1, kind=tiny))
+    instance = with_constraints(paced(instance, 3), Constraints(memory=True, placement=Placement.FREE))
+    assert solved(instance).proof is Proof.INFEASIBLE
+
+
+def test_stages_within_one_block() -> None:
+    """Eight equal layers on eight single devices: coarse blocks must not hide the seven cuts inside one block."""
+    alone = Constraints(devices_per_stage=(1,))
+    layers = chain([matrix(f"layer{at}", 10, weights=10**6) for at in range(8)], [0] * 7)
+    instance = with_constraints(paced(instance_of(layers, mesh(4, 4), PLAIN), 50), alone)
+    for first in (1, 10**6):
+        assert solved(instance, Sizes(first, 1, 0, 1)).objective == 8 * 30 + 49 * 30
+
+
+def test_plans_are_whole() -> None:
+    """A longer chain on a line of four: the plan holds every layer once, whatever the blocks are."""
+    layers = chain([matrix(f"layer{at}", 7 + at % 5, weights=at) for at in range(37)], [3] * 36)
+    instance = paced(instance_of(layers, mesh(2, 2)), 6)
+    found = [solved(instance, Sizes(first, 200, 50)) for first in (1, 1_000, 10**6)]
+    assert len({one.objective for one in found}) == 1
+    plan = found[0].plan
+    assert isinstance(plan, Plan) and sum(len(stage.span) for stage in plan.stages) == 37
