@@ -1,5 +1,6 @@
-"""Where the program begins: before anything else is imported, Ctrl-C already ends it in one line."""
+"""Where the program begins and ends: before anything else is imported, Ctrl-C already ends it in one line."""
 
+import os
 import sys
 
 from commands.terminal.first_interrupt import importing
@@ -10,7 +11,20 @@ def main() -> int:
     importing()
     from commands.main import main as run
 
-    return run()
+    return ended(run())
+
+
+def ended(code: int) -> int:
+    """Return the exit code, or end the process with it at once where an aborted search is still running.
+
+    Such a search is inside C++, and the interpreter must not be torn down around it.
+    """
+    interrupt = sys.modules.get("commands.terminal.interrupt")
+    if interrupt is not None and interrupt.is_search_left():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

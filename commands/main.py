@@ -8,7 +8,6 @@ a traceback.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,14 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     reply = Reply(asks_for_json(words))
     with cleaned():
-        code = guarded(lambda: _run(words, reply), reply)
-    if (
-        "commands.terminal.interrupt" in sys.modules
-        and sys.modules["commands.terminal.interrupt"].is_search_left()
-    ):
-        # An aborted solver is still inside C++; the interpreter must not be torn down around it.
-        os._exit(code)
-    return code
+        return guarded(lambda: _run(words, reply), reply)
 
 
 def _run(words: Sequence[str], reply: Reply) -> int:

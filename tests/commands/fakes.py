@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from commands.entry import ended
 from commands.main import main
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof
@@ -143,4 +144,4 @@ def instead_of(name: str, fake: catalogue.Solve) -> tuple[SolverEntry, ...]:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore Ctrl-C
     catalogue.SOLVERS = entries()
-    sys.exit(main())
+    sys.exit(ended(main()))

@@ -265,6 +265,7 @@ def interrupting(instance: Any, limits: Limits) -> Outcome:
 def test_ctrl_c_shows_what_is_done_and_writes_nothing(
     folder: Path, pipecut: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore Ctrl-C
     calls: list[str] = []
 
     def third_time(instance: Any, limits: Limits) -> Outcome:
