@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from formulation.certificates.check import certifiable, verify
 from formulation.evaluate import evaluate
+from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.groups import possible_groups
 from formulation.problem.instance import Instance
@@ -194,7 +195,7 @@ def test_cp_sat_refuses_sums_over_many_groups_that_it_cannot_count() -> None:
     layers = chain([matrix("a", 1000, weights=1400)], [])
     modes = Constraints(tensor_parallel_degrees=tuple(range(1, 41)), recompute=Recompute.ALLOWED)
     instance = largest(replace(instance_of(layers, mesh(40)), constraints=modes))
-    with pytest.raises(ValueError, match=r"cannot count in 64 bits.*ask another solver"):
+    with pytest.raises(TooLargeError, match=r"cannot count in 64 bits.*ask another solver"):
         SOLVERS[0].load()(instance, Limits(workers=1, time_limit_s=60))
     for name in ("line_dp", "state_dp"):
         (entry,) = (one for one in SOLVERS if one.name == name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ortools.sat.python import cp_model
 
+from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits
 
 POLL_S = 0.05
@@ -34,7 +35,7 @@ def make_solver(limits: Limits) -> cp_model.CpSolver:
 def run(solver: cp_model.CpSolver, model: cp_model.CpModel, over: Callable[[], bool]) -> cp_model.CpSolverStatus:
     """Solve while a second thread watches for the wish to stop.
 
-    Raises ValueError for sums that CP-SAT cannot count: one over many device groups may be larger than any plan's.
+    Raises TooLargeError for sums that CP-SAT cannot count: over many device groups they exceed what plans take.
     """
     done = threading.Event()
 
@@ -52,7 +53,7 @@ def run(solver: cp_model.CpSolver, model: cp_model.CpModel, over: Callable[[], b
         watcher.join()
     if status == cp_model.MODEL_INVALID:
         reason = model.validate().strip().split("\n")[0]
-        raise ValueError(
+        raise TooLargeError(
             f"the model has sums that CP-SAT cannot count in 64 bits ({reason}); ask another solver, allow fewer"
             " device groups (constraints.max_servers), or take smaller micro-batches"
         )
