@@ -26,11 +26,13 @@ def covers(numbers: Numbers, plan: Plan) -> bool:
 
 
 def works(numbers: Numbers, plan: Plan) -> bool:
-    """Every stage has devices of known servers, replicas that divide them, and forms from 0 to 2."""
+    """Every stage has devices of known servers, no more than all, replicas that divide them, and forms 0 to 2."""
     for stage in plan.stages:
         counts = [count for _, count in stage.group.counts]
         known = all(0 <= server < len(numbers.servers) for server, _ in stage.group.counts)
         if not known or not counts or min(counts) < 1 or not set(stage.forms) <= {0, 1, 2}:
+            return False
+        if sum(counts) > sum(server.devices for server in numbers.servers):
             return False
         if not 1 <= stage.group.replicas <= sum(counts) or sum(counts) % stage.group.replicas:
             return False
