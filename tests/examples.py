@@ -110,7 +110,7 @@ def times_a(instance: Instance, factor: int) -> Instance:
 
 
 def vgg16() -> nx.DiGraph:
-    """VGG16 of torchvision on 224 x 224 pixels: 31 features, flatten, 7 of the classifier (papers.md §1.8)."""
+    """VGG16 of torchvision on 224 x 224 pixels: 31 features, flatten, 7 of the classifier."""
     layers: list[Layer] = []
     channels, side, elements = 3, 224, 3 * 224 * 224
     for width in (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0):

@@ -1,6 +1,6 @@
 """PipePar's Algorithm 2 as printed, with the repairs that make it run and no others.
 
-The listing's lines, in :func:`_table` and :func:`_walk` below, and the defects of papers.md §1.3 by letter:
+The listing's lines, in :func:`_table` and :func:`_walk` below, and the defects of the listings by letter (docs/decisions/0001):
 
 ====  ====================================================  =====================================================
 line  listing                                               here

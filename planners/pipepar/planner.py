@@ -1,7 +1,7 @@
 """PipePar's planner (CSCWD 2021) as it was most probably meant: HPP, then SP as a true dynamic programme.
 
 Algorithm 2 cannot run as printed (:mod:`planners.pipepar.listed` mends only that). Its names and structure are
-those of PipeDream's optimizer, whose recurrence is therefore the plausible meaning (papers.md §1.11); in the
+those of PipeDream's optimizer, whose recurrence is therefore the plausible meaning (docs/decisions/0001); in the
 suffix form that fits the listing's walk from the front:
 
     F(N, 0) = 0

@@ -48,7 +48,7 @@ def test_between_on_two_devices_is_accpars_table(source, form):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 def test_between_on_n_devices(n):
-    """The formulas of papers.md §1.11, in whole tensors."""
+    """AccPar's Table 5 for n devices instead of two, in whole tensors."""
     beta, mixed = Fraction(n - 1, n), Fraction(2 * (n - 1), n * n)
     expected = ((0, mixed, beta), (beta, beta, 0), (mixed, 0, beta))
     for source in FORMS:

@@ -222,7 +222,7 @@ FC1, FC2, FC3 = 32, 35, 38
 def test_vgg16_alternates_the_forms_of_its_matrices(all_reduce, batch, first):
     """Convolutions keep form 0, the three big matrices alternate between rows and columns of weights: 1, 2, 1.
 
-    The paper prints 2, 1, 2 (papers.md §1.8). By its own cost tables that is dearer: form 2 of fc1 sums the
+    The paper's Table II prints 2, 1, 2. By its own cost tables that is dearer: form 2 of fc1 sums the
     gradient of 25,088 inputs a sample, form 1 the 4,096 outputs, at the same price for the layout before.
     """
     cost, link = CostModel(all_reduce=all_reduce), Link(10 * GIGA)
