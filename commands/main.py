@@ -1,6 +1,6 @@
 """The command line: ``pipecut plan``, ``compare``, ``evaluate``, ``simulate``, ``trace``.
 
-This module only turns results and failures into exit codes; each command lives in ``scenarios.commands`` and is
+This module only turns results and failures into exit codes; each command is a module of ``commands`` and is
 imported when it is asked for. Whatever a user gets wrong ends in a message on stderr and exit code 2, never in
 a traceback.
 """

@@ -1,1 +1,1 @@
-"""The scenario files that ship, and the command line that runs them."""
+"""The scenario files that ship, and the schemas of what is read and written."""

@@ -1,6 +1,6 @@
 """What a user asks of a plan, resolved: globs made into layer indices, names into server indices, once.
 
-:class:`formulation.problem.options.Constraints` is what was written, :class:`Demands` what it means on one
+:class:`formulation.problem.constraints.Constraints` is what was written, :class:`Demands` what it means on one
 instance; rules (``formulation.constraints.demand_rules``) and families (``solvers.cpsat.constraints.demands``)
 read only the latter. Two demands need no rule of their own, as they narrow what the instance offers: ``forms`` the
 forms that a layer may take (rule 4), ``reserve`` the memory of a server's devices (rule 7).

@@ -80,7 +80,7 @@ class Scenario:
     def load(self) -> Instance:
         """Build or read the model (this runs the code that the scenario names) and return the problem.
 
-        Raises ``ingest.torch.source.ModelError`` if the model cannot be had.
+        Raises ``ingest.errors.ModelError`` if the model cannot be had.
         """
         from ingest.torch.source import load_model_graph
 

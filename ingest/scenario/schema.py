@@ -229,7 +229,7 @@ class AtMostSection(Section):
 
 
 class ConstraintsSection(Section):
-    """Limits that a plan must keep (``formulation.problem.options.Constraints``)."""
+    """Limits that a plan must keep (``formulation.problem.constraints.Constraints``)."""
 
     memory: bool = Field(default=True, description="every stage fits into the memory of its devices")
     placement: Annotated[Placement, Byname] = Field(

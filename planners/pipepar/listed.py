@@ -1,6 +1,6 @@
 """PipePar's Algorithm 2 as printed, with the repairs that make it run and no others.
 
-The listing's lines, in :func:`_table` and :func:`_walk` below, and the defects of the listings by letter (docs/decisions/0001):
+The listing's lines, in :func:`_table` and :func:`_walk` below, and its defects by letter (docs/decisions/0001):
 
 ====  ====================================================  =====================================================
 line  listing                                               here

@@ -11,8 +11,8 @@ devices, ``m``; a kind also knows their classes and their slowest link):
 
 What was mended: line 7 of the listing keeps one least time for each ``(i, j, m)``, from which the time of
 ``(i, j + 1, m)`` does not follow, as the next layer's change of layout depends on the *form* of the last one
-(defect f, docs/decisions/0001). Here the time of every form of every live layer is kept until its last use. That also
-covers graphs with skip connections, for which the paper says nothing.
+(defect f, docs/decisions/0001). Here the time of every form of every live layer is kept until its last use. That
+also covers graphs with skip connections, for which the paper says nothing.
 
 A stage that starts behind a layer ``q`` pays nothing for layouts that come from ``q`` (a boundary delivers the
 layout that is asked for): its row stays level along the axis of ``q``, because everything that depends on
