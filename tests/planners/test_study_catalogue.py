@@ -34,4 +34,4 @@ def test_every_solver_module_is_in_the_catalogue() -> None:
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"\ndef solve\([^)]*\) -> Outcome", path.read_text(encoding="utf-8"))
     }
-    assert defining == said
+    assert defining <= said
