@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.iteration import STEP
+from benchmarks.proofs import FAST
 from benchmarks.table import print_rows
 from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
@@ -28,9 +30,8 @@ ROOT = Path(__file__).parents[1]
 GPT3 = "benchmarks/instances/gpt3.yaml"
 RESNET = "scenarios/pipepar/resnet152.yaml"
 HETPIPE = "scenarios/hetpipe/resnet152.yaml"
-FAST = ("cluster.servers[0].link.bandwidth=300 GB/s", "cluster.between_servers.bandwidth=12.5 GB/s")
 FREE = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
-STEP = ("objective=iteration_time",)
+LARGE = ("cluster.servers[0].count=16",)
 OVER_S, OVER_SHARE = 1.0, 0.05
 
 
@@ -54,11 +55,17 @@ ROWS = (
     Row(
         "gpt3, 1024 devices", GPT3, ("cluster.servers[0].count=128",), ("cpsat", "state_dp", "line_dp", "megatron")
     ),
-    Row("gpt3, 128 devices, step", GPT3, STEP, ("cpsat", "paced_dp")),
+    Row("gpt3, 128 devices, step", GPT3, ("objective=iteration_time",), ("cpsat",)),
+    Row(
+        "resnet152, 32 devices, memory, step",
+        RESNET,
+        (*STEP, *FAST, *LARGE, "constraints.memory=true"),
+        ("paced_dp",),
+    ),
     Row(
         "resnet152, 32 devices",
         RESNET,
-        (*FAST, "cluster.servers[0].count=16"),
+        (*FAST, *LARGE),
         ("cpsat", "cpsat_stages", "pipedream"),
     ),
     Row("resnet152, 8 devices", RESNET, FAST, ("brute_force", "pipepar", "pipedream_code")),

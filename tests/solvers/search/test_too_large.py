@@ -75,10 +75,10 @@ def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["cpsat", "state_dp", "line_dp"])
-def test_five_thousand_layers_on_64_devices_have_a_plan(solver: str) -> None:
+def test_five_thousand_layers_on_64_devices_have_a_plan() -> None:
     instance = deep(5000, *[8] * 8)
-    found = checked(instance, solve_or_ask_another(instance, solver, Limits(time_limit_s=20)))
-    assert found.proof is Proof.FEASIBLE and found.gap is not None and found.gap < 0.05
+    for solver in ("cpsat", "state_dp"):
+        found = checked(instance, solve_or_ask_another(instance, solver, Limits(time_limit_s=20)))
+        assert found.proof is Proof.FEASIBLE and found.gap is not None and found.gap < 0.05
     with pytest.raises(TooLargeError, match=r"would take about 35\.8 GiB, a method may take 4 GiB"):
         find_solver("line_dp").load()(instance, Limits())
