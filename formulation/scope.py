@@ -76,7 +76,8 @@ def scope_of(instance: Instance) -> Scope:
 
 def scope_parts(scope: Scope) -> list[str]:
     """Say a scope in short parts, the most important first."""
-    cuts = f"{scope.cuts} {plural(scope.cuts, 'cut')} of the traced order of {scope.layers} layers"
+    order = f"the traced order of {scope.layers} {plural(scope.layers, 'layer')}"
+    cuts = f"{scope.cuts} {plural(scope.cuts, 'cut')} of {order}"
     parts = [cuts, _devices(scope)]
     if scope.devices_per_stage:
         parts.append(f"{_either(scope.devices_per_stage)} devices a stage")
