@@ -17,6 +17,8 @@ SIZES: Units = (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB"
 """Units by size, the smallest first."""
 DIGITS = 4
 """Significant digits of a number that is rounded for the eye."""
+LEAST_SHOWN_GAP = 0.0001
+"""Smaller gaps are said to be smaller than this."""
 
 
 def goal_text(goal: Goal, value: int) -> str:
@@ -46,6 +48,20 @@ def exact_duration(time_ns: int) -> str:
 def price(millionths: int) -> str:
     """Return a price from whole millionths, without zeros at the end."""
     return f"{(Decimal(millionths) / 10**6).normalize():,f}"
+
+
+def duration(time_ns: int) -> str:
+    """Return a time with four significant digits: ``12.34 ms``."""
+    return scaled_duration(time_ns, TIMES)
+
+
+def gap(value: float) -> str:
+    """Return a gap in percent; only a gap of exactly 0 is shown as ``0 %``."""
+    if value == 0:
+        return "0 %"
+    if abs(value) < LEAST_SHOWN_GAP:
+        return "< 0.01 %" if value > 0 else "> -0.01 %"
+    return f"{significant(100 * value, 3)} %"
 
 
 def scaled_duration(time_ns: float, units: Units) -> str:

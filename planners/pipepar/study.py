@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from commands.terminal import human
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits
+from formulation.problem import amounts
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, layers_of
 from formulation.problem.plan import Plan
@@ -109,11 +109,11 @@ def plan_table(
         rows.append(
             (
                 reading,
-                human.duration(price),
+                amounts.duration(price),
                 _optimum(times),
-                human.gap(gap),
-                human.duration(times.one_gpu),
-                human.duration(times.baseline),
+                amounts.gap(gap),
+                amounts.duration(times.one_gpu),
+                amounts.duration(times.baseline),
                 f"{times.baseline / price:.2f}",
                 f"{FIGURE_4[TABLE_II_BATCH, TABLE_II_MODEL].pipepar:.2f}",
             )
@@ -138,8 +138,8 @@ def stages_table() -> StudyTable:
         (
             str(at),
             f"{instance.layers[stage.span.first].name} to {instance.layers[stage.span.stop - 1].name}",
-            human.duration(cost.compute_ns),
-            human.duration(cost.boundary_ns) if at else NOTHING,
+            amounts.duration(cost.compute_ns),
+            amounts.duration(cost.boundary_ns) if at else NOTHING,
         )
         for at, (stage, cost) in enumerate(zip(plan.stages, evaluate(instance, plan).stages, strict=True))
     )
@@ -176,7 +176,7 @@ def alone_table(reading: str, rows: Mapping[tuple[int, str], Times]) -> StudyTab
         (
             str(batch),
             title_of(model),
-            human.duration(times.one_gpu),
+            amounts.duration(times.one_gpu),
             *(
                 _times(None if time is None else times.one_gpu / time)
                 for time in (times.baseline, times.planners[ACCPAR], times.planners[PIPEPAR], times.optimum)
@@ -255,7 +255,7 @@ def _of(found: Mapping[tuple[str, int, str], Times], reading: str) -> dict[tuple
 
 
 def _optimum(times: Times) -> str:
-    return f"{'' if times.proved else '<= '}{human.duration(times.optimum)}"
+    return f"{'' if times.proved else '<= '}{amounts.duration(times.optimum)}"
 
 
 def _times(factor: float | None) -> str:

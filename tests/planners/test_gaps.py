@@ -64,7 +64,7 @@ def planner_of(content: dict[str, Any], solver: str, family: str = "all") -> dic
 @pytest.fixture
 def folder(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of one tiny scenario in the place of the shipped ones."""
-    monkeypatch.setattr(gap_cases, "FOLDER", scenario.parent)
+    monkeypatch.setattr(gap_cases, "SHIPPED", scenario.parent)
     return scenario.parent
 
 
@@ -209,7 +209,7 @@ def test_those_who_prove_are_asked_last_and_only_until_one_does() -> None:
 
 
 def test_the_document_is_the_json(folder: Path, pipecut: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gap_cases, "FOLDER", folder)
+    monkeypatch.setattr(gap_cases, "SHIPPED", folder)
     ran = pipecut("compare", "--all", "--json", "--out", "gaps.md", "--solvers", SOLVERS)
     assert ran.code == 0 and len(ran.json["cases"]) == ran.json["planned"] == 12
     text = Path("gaps.md").read_text(encoding="utf-8")

@@ -23,8 +23,8 @@ from commands.terminal.failures import Problem
 from commands.terminal.reply import Reply
 from tests.command_line import Command
 from tests.commands.fakes import ROOT, SEARCHING
+from tests.commands.terminal.test_interrupt import PATIENCE_S, read_until, started, stderr_of
 from tests.commands.test_bad_input import in_a_process
-from tests.commands.test_interrupt import PATIENCE_S, read_until, started, stderr_of
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 COMMANDS = sorted(

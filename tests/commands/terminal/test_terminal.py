@@ -194,7 +194,7 @@ def test_the_progress_line_moves_the_cursor_and_its_title_does_not(monkeypatch: 
 
 def test_a_real_terminal(scenario: Path) -> None:
     """Through a pseudo-terminal, in a process of its own."""
-    from tests.commands.test_interrupt import started
+    from tests.commands.terminal.test_interrupt import started
 
     ours, theirs = pty.openpty()
     written = bytearray()
