@@ -118,7 +118,7 @@ def test_the_map_answers_the_questions_of_a_newcomer() -> None:
 
 
 def test_every_word_of_the_glossary_that_has_a_place_names_it() -> None:
-    words = rows(GLOSSARY.read_text(encoding="utf-8"))
+    words = rows(GLOSSARY.read_text(encoding="utf-8").split("## One name")[0])
     assert len(words) >= 40
     assert [word for word, _, where, _ in words if where != "–" and not NAMED.search(where)] == []
 
