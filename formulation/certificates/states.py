@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.groups import Group, group_kind, line_places, possible_groups
 from formulation.problem.instance import Instance
@@ -86,21 +87,24 @@ class Suffixes(Protocol):
         ...
 
 
-def suffixes(instance: Instance) -> Suffixes:
-    """Return the states of an instance. Raises ValueError for too many of them, and as possible_groups does."""
+def suffixes(instance: Instance, deadline: Deadline = NEVER) -> Suffixes:
+    """Return the states of an instance.
+
+    Raises ValueError for too many of them and as possible_groups does, and StoppedError after the deadline.
+    """
     if instance.constraints.placement is Placement.LINE:
-        return LineSuffixes(instance)
-    return FreeSuffixes(instance)
+        return LineSuffixes(instance, deadline)
+    return FreeSuffixes(instance, deadline)
 
 
 class LineSuffixes:
     """Stages take the next devices of the line; the suffix starts at a device, and the last ones may be idle."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, deadline: Deadline = NEVER) -> None:
         ways: dict[tuple[int, int], list[int]] = {}
-        for index, place in enumerate(line_places(instance)):
+        for index, place in in_time(enumerate(line_places(instance)), deadline):
             ways.setdefault(place, []).append(index)
-        groups = possible_groups(instance)
+        groups = possible_groups(instance, deadline)
         self.places = tuple(
             Place(groups[ways[place][0]].counts, tuple(ways[place]), *place) for place in sorted(ways)
         )
@@ -131,9 +135,9 @@ class LineSuffixes:
 class FreeSuffixes:
     """Stages take any devices that are left."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, deadline: Deadline = NEVER) -> None:
         ways: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        groups = possible_groups(instance)
+        groups = possible_groups(instance, deadline)
         for index, group in enumerate(groups):
             ways.setdefault(group.counts, []).append(index)
         self.places = tuple(Place(counts, tuple(found)) for counts, found in ways.items())

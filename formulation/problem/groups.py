@@ -217,7 +217,12 @@ def line(instance: Instance) -> tuple[int, ...]:
 
 def line_group(instance: Instance, first: int, devices: int, mode: Mode = ONE_COPY) -> Group:
     """Return the group of ``devices`` devices from position ``first`` of the line on."""
-    counts: dict[int, int] = {}
-    for server in line(instance)[first : first + devices]:
-        counts[server] = counts.get(server, 0) + 1
-    return Group(tuple(counts.items()), mode)
+    counts: list[tuple[int, int]] = []
+    begin = 0
+    for index, server in enumerate(instance.servers):
+        end = begin + server.devices
+        taken = min(first + devices, end) - max(first, begin)
+        if taken > 0:
+            counts.append((index, taken))
+        begin = end
+    return Group(tuple(counts), mode)

@@ -72,7 +72,7 @@ def state_space(tables: Tables) -> StateSpace:
 
     Raises ValueError as :func:`formulation.certificates.states.suffixes` does. Cost: O(states x places) in Python.
     """
-    found = suffixes(tables.instance)
+    found = suffixes(tables.instance, tables.deadline)
     grown = _Grown(found, tables)
     servers = tuple(grown.servers)
     whole = tables.instance.devices

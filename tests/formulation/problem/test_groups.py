@@ -1,0 +1,19 @@
+"""Groups of the line, against the line written out device by device."""
+
+from __future__ import annotations
+
+import pytest
+
+from formulation.problem.groups import line, line_group
+from tests.examples import chain, instance_of, matrix, mesh
+
+
+@pytest.mark.parametrize("servers", [(1,), (4,), (1, 1, 1), (3, 1, 4, 1, 5)])
+def test_a_group_of_the_line_counts_the_devices_of_a_stretch(servers: tuple[int, ...]) -> None:
+    instance = instance_of(chain([matrix("one")], []), mesh(*servers))
+    devices = line(instance)
+    for first in range(len(devices)):
+        for count in range(1, len(devices) - first + 1):
+            stretch = devices[first : first + count]
+            expected = tuple((server, stretch.count(server)) for server in dict.fromkeys(stretch))
+            assert line_group(instance, first, count).counts == expected
