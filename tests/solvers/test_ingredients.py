@@ -42,20 +42,10 @@ PLUMBING = (
 VOCABULARY = tuple(
     f"formulation.{name}"
     for name in (
-        *(
-            "amounts",
-            "cluster",
-            "constraints",
-            "deadline",
-            "demand_rules",
-            "demands",
-            "goals",
-            "groups",
-            "instance",
-            "layers",
-            "magnitude",
-        ),
-        *("modes", "options", "outcome", "plan", "schedules.steady", "units", "violation"),
+        *("constraints.demand_rules", "costs.goals", "limits.deadline", "outcome"),
+        *(f"problem.{name}" for name in ("amounts", "cluster", "constraints", "demands", "groups", "instance")),
+        *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "steady", "units")),
+        "problem.violation",
     )
 )
 """Modules of the formulation that say what a problem is, and its rules; all read them, through the evaluator."""
