@@ -1,76 +1,181 @@
-"""pipecut in Python: scenarios, plans, and the functions of the PipePar paper's Listing 1.
+"""pipecut in Python: state a problem, find its best plan with a proof, and look at it from every side.
 
     import pipecut
 
-    outcome = pipecut.plan("scenarios/pipepar/vgg16.yaml")
-    print(outcome.proof, outcome.objective)
+    problem = pipecut.load("scenarios/pipepar/vgg16.yaml")
+    outcome = pipecut.plan(problem)
+    print(outcome)
 
-Importing this module is cheap: everything behind the names is imported at its first use.
+``docs/python.md`` lists every name with one line. Importing this module is cheap: everything behind the names is
+imported at its first use.
 """
 
 from __future__ import annotations
 
 import importlib
-import threading
-import time
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import networkx as nx
-
-    from commands.simulation.simulated import Simulated
-    from formulation.evaluate import Evaluation
-    from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+    from commands.results import listing
+    from commands.results.certified import certify
+    from commands.results.compared import Compared
+    from commands.results.files import read_layers, read_schedule, write_layers, write_plan
+    from commands.results.planned import Planned
+    from commands.results.simulated import Simulated, simulate
+    from commands.results.traced import trace
+    from formulation.certificates.check import Certificate, CertificateError, verify
+    from formulation.evaluate import Evaluation, evaluate
+    from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
+    from formulation.problem.cluster import Cluster, DeviceClass, Server
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
+    from formulation.problem.layers import Layer, LayerGraph, Measured, Split
+    from formulation.problem.modes import Mode
+    from formulation.problem.options import (
+        AllReduce,
+        Boundary,
+        BoundaryCharge,
+        Combine,
+        Constraints,
+        CostModel,
+        Count,
+        FormLimit,
+        Goal,
+        GoalLimit,
+        Own,
+        Pin,
+        Placement,
+        Recompute,
+        Reserve,
+        Schedule,
+        Sharing,
+        StageTime,
+        Synchronisation,
+        Training,
+    )
     from formulation.problem.plan import Plan, Span, Stage
+    from formulation.problem.units import Link
+    from formulation.problem.violation import Violation
     from formulation.schedules.table import PipelineSchedule
-    from ingest.scenario.load import Scenario, load_scenario
-    from planners.pipepar.listing import Strategy, init, load_model, load_running_envs, profile_model, trial_run
+    from ingest.plans.certificate_file import read_certificate, write_certificate
+    from ingest.plans.plan_file import read_plan
+    from ingest.plans.schedule_file import write_schedule
+    from ingest.scenario.load import Scenario, ScenarioError
+    from solvers.explain.explain import Explanation, explain
 
 __all__ = [
+    "AllReduce",
+    "Boundary",
+    "BoundaryCharge",
+    "Certificate",
+    "CertificateError",
+    "Cluster",
+    "Combine",
+    "Compared",
+    "Constraints",
+    "CostModel",
+    "Count",
+    "DeviceClass",
     "Evaluation",
+    "Explanation",
     "FalseClaimError",
+    "FormLimit",
+    "Goal",
+    "GoalClaim",
+    "GoalLimit",
     "Group",
     "Instance",
+    "Layer",
+    "LayerGraph",
     "Limits",
+    "Link",
+    "Measured",
+    "Mode",
     "Outcome",
+    "Own",
+    "Pin",
+    "PipelineSchedule",
+    "Placement",
     "Plan",
+    "Planned",
     "Progress",
     "Proof",
+    "Recompute",
+    "Reserve",
     "Scenario",
+    "ScenarioError",
+    "Schedule",
+    "Server",
+    "Sharing",
     "Simulated",
     "Span",
+    "Split",
     "Stage",
+    "StageTime",
+    "Status",
+    "Synchronisation",
+    "Training",
+    "Violation",
+    "build",
+    "certify",
+    "compare",
     "evaluate",
-    "init",
-    "load_model",
-    "load_running_envs",
-    "load_scenario",
+    "explain",
+    "listing",
+    "load",
     "plan",
-    "profile_model",
+    "read_certificate",
+    "read_layers",
+    "read_plan",
+    "read_scenario",
+    "read_schedule",
     "simulate",
-    "trial_run",
+    "trace",
+    "verify",
+    "write_certificate",
+    "write_layers",
+    "write_plan",
+    "write_schedule",
 ]
 
 _HOMES = {
-    "formulation.evaluate": ("Evaluation",),
-    "formulation.problem.groups": ("Group",),
-    "formulation.problem.instance": ("Instance",),
-    "formulation.outcome": ("FalseClaimError", "Limits", "Outcome", "Progress", "Proof"),
-    "formulation.problem.plan": ("Plan", "Span", "Stage"),
-    "ingest.scenario.load": ("Scenario", "load_scenario"),
-    "planners.pipepar.listing": ("init", "load_model", "load_running_envs", "profile_model", "trial_run"),
-    "commands.simulation.simulated": ("Simulated",),
+    "commands.results.compared": "Compared",
+    "commands.results.planned": "Planned",
+    "commands.results.simulated": "Simulated simulate",
+    "commands.results.traced": "trace",
+    "commands.results.certified": "certify",
+    "commands.results.files": "read_layers read_schedule write_layers write_plan",
+    "formulation.certificates.check": "Certificate CertificateError verify",
+    "formulation.evaluate": "Evaluation evaluate",
+    "formulation.outcome": "FalseClaimError GoalClaim Limits Outcome Progress Proof Status",
+    "formulation.problem.cluster": "Cluster DeviceClass Server",
+    "formulation.problem.groups": "Group",
+    "formulation.problem.instance": "Instance",
+    "formulation.problem.layers": "Layer LayerGraph Measured Split",
+    "formulation.problem.modes": "Mode",
+    "formulation.problem.options": "AllReduce Boundary BoundaryCharge Combine Constraints CostModel Count "
+    "FormLimit Goal GoalLimit Own Pin Placement Recompute Reserve Schedule Sharing StageTime Synchronisation "
+    "Training",
+    "formulation.problem.plan": "Plan Span Stage",
+    "formulation.problem.units": "Link",
+    "formulation.problem.violation": "Violation",
+    "formulation.schedules.table": "PipelineSchedule",
+    "ingest.plans.certificate_file": "read_certificate write_certificate",
+    "ingest.plans.plan_file": "read_plan",
+    "ingest.plans.schedule_file": "write_schedule",
+    "ingest.scenario.load": "Scenario ScenarioError",
+    "solvers.explain.explain": "Explanation explain",
 }
-"""Where each name that is not defined here comes from."""
+"""Where the names come from that are not defined here."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (a module attribute can be anything)
+    if name == "listing":
+        return importlib.import_module("commands.results.listing")
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'pipecut' has no attribute {name!r}")
 
@@ -79,94 +184,77 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def plan(
-    problem: Scenario | Instance | str | Path,
-    *,
-    solver: str | None = None,
-    limits: Limits | None = None,
-    cross_check: bool = True,
-) -> Outcome:
-    """Find the best plan of a scenario (or of a scenario file, or of an instance) and prove it.
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Instance:
+    """Read a scenario file with ``key=value`` overrides, build its model (this runs its code), return the problem.
 
-    ``solver`` and ``limits`` default to those of the scenario (of an instance: cpsat, no limits). The outcome has
-    passed the evaluator's check, and a proof by cpsat agrees with a second exact method, unless ``cross_check``
+    What the file says of the solver is no part of the problem: :func:`read_scenario` has it. Raises ScenarioError
+    with every mistake, and ValueError for overrides of the solver, and for a model that cannot be had.
+    """
+    of_solver = [override for override in overrides if override.startswith("solver.")]
+    if of_solver:
+        raise ValueError(f"{of_solver[0]}: no part of the problem; give plan() a solver and limits")
+    return read_scenario(path, overrides).load()
+
+
+def read_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file without its model: what it says, part by part. Raises ScenarioError."""
+    from ingest.scenario.load import load_scenario
+
+    return load_scenario(path, overrides)
+
+
+def build(
+    layers: LayerGraph,
+    cluster: Cluster,
+    training: Training,
+    *,
+    cost: CostModel | None = None,
+    constraints: Constraints | None = None,
+    goals: Sequence[Goal] = (),
+) -> Instance:
+    """Return the problem of planning these layers on this cluster.
+
+    Without ``cost`` and ``constraints`` those of a scenario that says nothing of them, without ``goals`` the time
+    of the slowest stage or boundary. Of several goals a later one counts among plans equal in all before it.
+    Raises ValueError where the parts do not make a problem.
+    """
+    from formulation.problem.instance import Instance
+    from formulation.problem.options import Constraints, CostModel, Goal
+
+    return Instance(
+        model=layers,
+        cluster=cluster,
+        training=training,
+        cost=cost or CostModel(),
+        constraints=constraints or Constraints(),
+        goals=tuple(goals) or (Goal.BOTTLENECK,),
+    )
+
+
+def plan(
+    instance: Instance, *, solver: str | None = None, limits: Limits | None = None, cross_check: bool = True
+) -> Planned:
+    """Find the best plan and prove it. The outcome prints as the table of the command line.
+
+    Without ``solver`` the default one is asked, without ``limits`` until it is done. The outcome has passed the
+    evaluator's check, and a proof by the default solver agrees with a second exact method, unless ``cross_check``
     is false. Ctrl-C stops the search and raises KeyboardInterrupt; to have the best plan so far instead, stop it
     through ``limits``. Raises FalseClaimError if a check fails, and ValueError for wrong input.
     """
-    from commands.terminal.interrupt import run_stoppable
+    from commands.results.planned import plan_instance
     from formulation.outcome import Limits
-    from formulation.problem.instance import Instance
-    from ingest.scenario.load import load_scenario
-    from solvers.crosscheck.checked_solve import MAIN_SOLVER, solve_or_ask_another
+    from solvers.crosscheck.checked_solve import MAIN_SOLVER
 
-    began_s = time.monotonic()
-    if isinstance(problem, Instance):
-        instance, chosen, given = problem, solver or MAIN_SOLVER, limits or Limits()
-    else:
-        scenario = load_scenario(problem) if isinstance(problem, str | Path) else problem
-        instance, chosen, given = (
-            scenario.load(),
-            solver or scenario.solver.name,
-            limits or scenario.solver.limits(),
-        )
-    interrupted = threading.Event()
-    stoppable = replace(given.begun(began_s), stopped=lambda: interrupted.is_set() or given.stopped())
-    outcome = run_stoppable(
-        lambda: solve_or_ask_another(instance, chosen, stoppable, cross_check=cross_check), interrupted
-    )
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-    return outcome
+    return plan_instance(instance, solver or MAIN_SOLVER, limits or Limits(), cross_check=cross_check)
 
 
-_best = plan
-"""The function, where an argument has its name."""
+def compare(instance: Instance, solvers: Sequence[str], *, limits: Limits | None = None) -> Compared:
+    """Ask several solvers, one after another and each within the limits; prints as the command line's table.
 
-
-def evaluate(instance: Instance, plan: Plan | str | Path) -> Evaluation:
-    """Price any plan, or plan file, and list the rules that it breaks. Raises ValueError for a wrong plan file."""
-    from formulation.evaluate import evaluate as price
-    from ingest.plans.plan_file import read_plan
-
-    return price(instance, read_plan(plan, instance) if isinstance(plan, str | Path) else plan)
-
-
-def simulate(
-    problem: Scenario | Instance | str | Path,
-    plan: Plan | Outcome | nx.DiGraph | str | Path | None = None,
-    strategy: Strategy | None = None,
-    *,
-    schedule: str | Path | PipelineSchedule | None = None,
-    chunks: int | None = None,
-) -> Simulated:
-    """Run a plan step by step, and return its timeline and measures, which can be written as a page.
-
-    ``problem`` is as in :func:`plan`. ``plan`` is a plan, a plan file, or an outcome; without it the best plan
-    is searched for first. ``simulate(inputs, model, strategy)`` is the last call of the paper's Listing 1: it runs
-    what ``trial_run`` found for a model. ``schedule`` (with ``chunks``) runs one step in another order of actions
-    than the training's: ``interleaved``, ``zero_bubble_h1``, ``best`` (the shortest, searched for and proved), a
-    schedule file, or a table. Raises ValueError for wrong input, for a plan without a price, and where there is no
-    plan to run, or no order of it that fits into memory.
+    A solver that cannot take the problem is a row that says why. Raises FalseClaimError where a claim fails its
+    check or another solver's plan refutes it, and KeyboardInterrupt on Ctrl-C.
     """
-    import networkx as nx
+    from commands.results.compared import compare_solvers
+    from formulation.outcome import Limits
 
-    from commands.simulation.simulated import simulate_plan
-    from formulation.problem.instance import Instance
-    from ingest.scenario.load import Scenario, load_scenario
-    from planners.pipepar.listing import simulate as run_strategy
-
-    if strategy is not None or isinstance(plan, nx.DiGraph):
-        if not (isinstance(problem, Scenario) and isinstance(plan, nx.DiGraph) and strategy is not None):
-            raise ValueError("expected a problem with a plan, or the inputs, model and strategy of Listing 1")
-        return run_strategy(problem, plan, strategy, schedule=schedule, chunks=chunks)
-    scenario = load_scenario(problem) if isinstance(problem, str | Path) else problem
-    instance = scenario if isinstance(scenario, Instance) else scenario.load()
-    if plan is None:
-        plan = _best(instance, **({} if isinstance(scenario, Instance) else _choice(scenario)))
-    limits = None if isinstance(scenario, Instance) else scenario.solver.limits()
-    return simulate_plan(instance, plan, name=scenario.name, schedule=schedule, chunks=chunks, limits=limits)
-
-
-def _choice(scenario: Scenario) -> dict[str, Any]:
-    """Return the solver and its limits that a scenario asks for."""
-    return {"solver": scenario.solver.name, "limits": scenario.solver.limits()}
+    return compare_solvers(instance, solvers, limits or Limits())

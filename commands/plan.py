@@ -98,12 +98,6 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
 
 
 def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list[tuple[str, str]]) -> None:
-    from commands.parts.display import claim_lines, key_lines, plan_table
+    from commands.parts.display import outcome_parts
 
-    lines = claim_lines(task.instance, outcome, evaluation)
-    if why:
-        lines = lines.append("\n").append(key_lines(why))
-    if outcome.plan is None or evaluation is None:
-        output.show(lines)
-        return
-    output.show(plan_table(task.instance, outcome.plan, evaluation), "", lines)
+    output.show(*outcome_parts(task.instance, outcome, evaluation, why))

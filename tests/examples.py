@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import networkx as nx
 
-from formulation.problem.cluster import ClusterGraph, DeviceClass, Server, Wiring, cluster_graph
+from formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring, cluster_graph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import FORMS, Layer, LayerGraph, Measured, Split, layer_graph
 from formulation.problem.options import CostModel, Training
@@ -74,7 +74,7 @@ def joined(instance: Instance, links: Sequence[Sequence[Link | None]]) -> Instan
     names = tuple(server.name for server in servers)
     pairs = ((one, other) for one in range(len(names)) for other in range(one))
     drawn = tuple((names[one], names[other], link) for one, other in pairs if (link := links[one][other]))
-    return replace(instance, cluster=ClusterGraph(instance.cluster.name, servers, Wiring(names, (), drawn)))
+    return replace(instance, cluster=Cluster(instance.cluster.name, servers, Wiring(names, (), drawn)))
 
 
 def times_a(instance: Instance, factor: int) -> Instance:

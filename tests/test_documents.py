@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.commands.fakes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+FACE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 COMMANDS = sorted({path.stem for path in (ROOT / "commands").glob("[a-z]*.py")} - {"entry", "main"})
 OUTPUT = re.compile(r"<!-- output: (.+?) -->\n```text\n(.+?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.+?)```", re.DOTALL)
@@ -41,7 +43,7 @@ def test_every_described_option_exists(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_links_and_folders_exist() -> None:
-    for name, text in (("README.md", README), ("docs/cli.md", CLI)):
+    for name, text in (("README.md", README), ("docs/cli.md", CLI), ("docs/python.md", FACE)):
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
             assert (ROOT / name).parent.joinpath(target).exists(), target
     for folder in re.findall(r"^\| `(.+?)` \|", README.split("## Layout")[1], re.MULTILINE):
@@ -76,16 +78,41 @@ def test_the_python_examples_run(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(ROOT)
-    first, second, third = PYTHON.findall(README)
+    first, _, simulated, listing = PYTHON.findall(README)
     exec(first, {})  # noqa: S102 (our own README)
-    assert capsys.readouterr().out.startswith("optimal 4868")
-    names: dict[str, object] = {}
-    exec(second, names)  # noqa: S102
-    assert names["time_ns"] == 266_979_046
-    assert isinstance(names["makespan_ns"], int) and names["makespan_ns"] > 266_979_046
-    exec(third.replace('"page.html"', repr(str(tmp_path / "page.html"))), {})  # noqa: S102
+    shown = capsys.readouterr().out
+    assert shown.startswith("optimal 4868") and "\nproof      optimal, proved" in shown
+    exec(simulated.replace('"page.html"', repr(str(tmp_path / "page.html"))), {})  # noqa: S102
     assert capsys.readouterr().out.startswith("makespan of one step ")
     assert "zero_bubble_h1" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    exec(listing, names)  # noqa: S102
+    assert names["time_ns"] == 266_979_046
+    assert isinstance(names["makespan_ns"], int) and names["makespan_ns"] > 266_979_046
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_about_python_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(ROOT)
+    whole, with_solver = PYTHON.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    exec(whole.replace('"plan.json"', repr(str(tmp_path / "plan.json"))), names)  # noqa: S102 (our own page)
+    assert str(names["outcome"].proof) == "optimal" and (tmp_path / "plan.json").exists()
+    exec(with_solver, names)  # noqa: S102
+    assert names["scenario"].solver.limits().time_limit_s == 5.0
+
+
+def test_a_problem_is_said_in_fifteen_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    said = PYTHON.findall(README)[1]
+    statements = said.replace("\n\n", "\n").strip().splitlines()
+    assert len(statements) <= 16  # with the import
+    assert re.findall(r"^(?:import|from) (\w+)", said, re.MULTILINE) == ["pipecut"]
+    names: dict[str, Any] = {}
+    exec(said, names)  # noqa: S102 (our own README)
+    outcome = names["outcome"]
+    assert capsys.readouterr().out == f"{outcome}\n"
+    assert str(outcome.proof) == "optimal" and len(outcome.plan) > 1
 
 
 def test_the_changelog_keeps_its_form() -> None:

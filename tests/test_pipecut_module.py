@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import os
+import re
 import signal
 import threading
 from dataclasses import replace
@@ -9,8 +11,12 @@ from pathlib import Path
 import pytest
 
 import pipecut
+from commands.main import main
 from solvers import catalogue
-from tests.commands.fakes import entries
+from tests.commands.fakes import ROOT, entries
+
+FACE = (ROOT / "pipecut.py").read_text(encoding="utf-8")
+SECONDS = re.compile(r" +\d+\.\d\d s$", re.MULTILINE)
 
 
 def test_every_name_is_there_and_no_other() -> None:
@@ -20,44 +26,147 @@ def test_every_name_is_there_and_no_other() -> None:
         _ = pipecut.train  # pyright: ignore
 
 
-def test_plan_takes_a_path_a_scenario_or_an_instance(scenario: Path) -> None:
-    loaded = pipecut.load_scenario(scenario, ["solver.name=line_dp"])
+def test_the_document_lists_every_name_once() -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| .+ \|$", text, re.MULTILINE)
+    assert sorted(name.strip("` ") for row in rows for name in row.split(",")) == sorted(pipecut.__all__)
+
+
+def test_the_names_that_type_checkers_see_are_those_that_are_imported() -> None:
+    """The imports for type checkers say the same homes as the table that imports at the first use."""
+    (block,) = [node for node in ast.parse(FACE).body if isinstance(node, ast.If)]
+    seen = {
+        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert seen.pop("listing") == "commands.results"
+    homes = {name: home for home, names in pipecut._HOMES.items() for name in names.split()}  # pyright: ignore
+    assert homes == seen
+
+
+def test_the_ways_of_solving(scenario: Path) -> None:
+    problem = pipecut.load(scenario)
+    read = pipecut.read_scenario(str(scenario), ["solver.name=line_dp"])
     outcomes = [
-        pipecut.plan(scenario),
-        pipecut.plan(str(scenario)),
-        pipecut.plan(loaded),
-        pipecut.plan(loaded.load()),
-        pipecut.plan(loaded, solver="brute_force", limits=pipecut.Limits(time_limit_s=60)),
+        pipecut.plan(problem),
+        pipecut.plan(read.load(), solver=read.solver.name, limits=read.solver.limits()),
+        pipecut.plan(problem, solver="brute_force", limits=pipecut.Limits(time_limit_s=60)),
     ]
     assert {outcome.objective for outcome in outcomes} == {866_400}
-    assert [outcome.solver for outcome in outcomes] == ["cpsat", "cpsat", "line_dp", "cpsat", "brute_force"]
+    assert [outcome.solver for outcome in outcomes][1:] == ["line_dp", "brute_force"]
     assert all(outcome.proof is pipecut.Proof.OPTIMAL for outcome in outcomes)
 
 
-def test_evaluate_takes_a_plan_or_its_file(scenario: Path) -> None:
-    instance = pipecut.load_scenario(scenario).load()
-    outcome = pipecut.plan(instance)
-    assert outcome.plan is not None
-    assert pipecut.evaluate(instance, outcome.plan).objective == outcome.objective
+def test_a_solver_is_no_part_of_a_problem(scenario: Path) -> None:
+    with pytest.raises(ValueError, match=r"solver\.name=line_dp: no part of the problem"):
+        pipecut.load(scenario, ["solver.name=line_dp"])
+
+
+def test_overrides_reach_the_problem(scenario: Path) -> None:
+    assert pipecut.load(scenario, ["training.micro_batches=4"]).training.micro_batches == 4
+
+
+@pytest.mark.parametrize("memory", ["1 GiB", "1 KiB"])
+def test_an_outcome_prints_as_the_command_line_does(
+    scenario: Path, memory: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = f"cluster.devices.card.memory={memory}"
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["plan", str(scenario), "--set", setting, "--quiet"])
+    shown = capsys.readouterr().out
+    outcome = pipecut.plan(pipecut.load(scenario, [setting]))
+    said = SECONDS.sub(" s", shown.split("\nbecause ")[0]).rstrip("\n")
+    assert SECONDS.sub(" s", str(outcome)) == said and "\x1b" not in said
+    assert all(len(line) <= 80 for line in str(outcome).split("\n\n")[0].splitlines())
+
+
+def test_a_comparison_prints_as_the_command_line_does(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["line_dp", "pipepar", "paced_dp"]
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["compare", str(scenario), "--solvers", ",".join(asked), "--quiet"])
+    compared = pipecut.compare(pipecut.load(scenario), asked)
+    assert SECONDS.sub(" s", str(compared)) == SECONDS.sub(" s", capsys.readouterr().out).rstrip("\n")
+    assert list(compared.outcomes) == asked[:2] and list(compared.refused) == asked[2:]
+    assert compared.strongest is compared.outcomes["line_dp"]
+
+
+def test_false_claims_end_a_comparison(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", entries())
+    with pytest.raises(pipecut.FalseClaimError, match="wrong_price"):
+        pipecut.compare(pipecut.load(scenario), ["cpsat", "wrong_price"])
+    with pytest.raises(pipecut.FalseClaimError, match="claims that no plan exists"):
+        pipecut.compare(pipecut.load(scenario), ["wrong_excluded", "cpsat"])
+
+
+def test_what_is_written_is_read_again(scenario: Path) -> None:
+    problem = pipecut.load(scenario)
+    found = pipecut.plan(problem).needed_plan()
+    pipecut.write_plan("best.json", problem, found)
+    assert pipecut.read_plan("best.json", problem) == found
+    pipecut.write_layers("layers.json", problem.model)
+    assert pipecut.read_layers("layers.json") == problem.model
+    certificate = pipecut.certify(problem, found)
+    pipecut.write_certificate("proof.json", problem, certificate)
+    read = pipecut.read_certificate("proof.json", problem)
+    pipecut.verify(problem, read)
+    assert read.optimal and read.objective == 866_400
+    with pytest.raises(pipecut.CertificateError):
+        pipecut.verify(problem, replace(read, bound=read.bound + 1))
+    ran = pipecut.simulate(problem, found, schedule="zero_bubble_h1")
+    pipecut.write_schedule("order.csv", ran.timeline.schedule)
+    assert pipecut.read_schedule("order.csv").name == "order.csv"
+
+
+def test_a_problem_said_in_python_is_that_of_its_file(scenario: Path) -> None:
+    read = pipecut.load(scenario)
+    built = pipecut.build(
+        read.model, read.cluster, read.training, cost=read.cost, constraints=read.constraints, goals=read.goals
+    )
+    assert built == read
+
+
+def test_layers_in_a_chain_and_servers_in_a_mesh() -> None:
+    layers = [pipecut.Layer(name, "linear", pipecut.Split.MATRIX, 4, 8, 8, 8, 10) for name in "abc"]
+    graph = pipecut.LayerGraph.chain("abc", layers)
+    assert graph.edges == ((0, 1, 8), (1, 2, 8)) and graph.layers == tuple(layers)
+    card, link = pipecut.DeviceClass("card", 10**9, 10**9), pipecut.Link(10**9)
+    cluster = pipecut.Cluster.mesh("lab", [pipecut.Server(name, card, 1) for name in "xyz"], link)
+    assert len(cluster.wiring.drawn) == 3
+    assert {one for row in cluster.links for one in row} == {link, None}
+    problem = pipecut.build(graph, cluster, pipecut.Training(global_batch=1))
+    assert problem.goals == (pipecut.Goal.BOTTLENECK,) and problem.cost == pipecut.CostModel()
+    assert pipecut.plan(problem).proof is pipecut.Proof.OPTIMAL
+    with pytest.raises(ValueError, match="server x appears twice"):
+        pipecut.Cluster.mesh("lab", [pipecut.Server("x", card, 1)] * 2, link)
+
+
+def test_a_plan_is_evaluated(scenario: Path) -> None:
+    instance = pipecut.load(scenario)
     Path("plan.json").write_text('{"stages": [{"layers": {"span": [0, 5]}, "devices": {"node0": 1}}]}')
-    assert pipecut.evaluate(instance, "plan.json").feasible
+    assert pipecut.evaluate(instance, pipecut.read_plan("plan.json", instance)).feasible
     with pytest.raises(ValueError, match=r"absent\.json"):
-        pipecut.evaluate(instance, Path("absent.json"))
+        pipecut.read_plan(Path("absent.json"), instance)
+
+
+def test_why_there_is_no_plan(scenario: Path) -> None:
+    explanation = pipecut.explain(pipecut.load(scenario, ["cluster.devices.card.memory=1 KiB"]))
+    assert explanation.complete and explanation.clashes
 
 
 def test_false_claims_are_raised(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "SOLVERS", entries())
     with pytest.raises(pipecut.FalseClaimError, match="wrong_price"):
-        pipecut.plan(scenario, solver="wrong_price")
+        pipecut.plan(pipecut.load(scenario), solver="wrong_price")
     with pytest.raises(ValueError, match="no solver 'magic'"):
-        pipecut.plan(scenario, solver="magic")
+        pipecut.plan(pipecut.load(scenario), solver="magic")
 
 
 def test_a_search_can_be_stopped_through_its_limits(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "SOLVERS", entries())
     wish = threading.Event()
     limits = pipecut.Limits(stopped=wish.is_set, progress=lambda _: wish.set())
-    assert pipecut.plan(scenario, solver="slow", limits=limits).proof is pipecut.Proof.FEASIBLE
+    assert pipecut.plan(pipecut.load(scenario), solver="slow", limits=limits).proof is pipecut.Proof.FEASIBLE
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
@@ -68,71 +177,11 @@ def test_ctrl_c_stops_the_search_and_is_raised(scenario: Path, monkeypatch: pyte
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            pipecut.plan(scenario, solver="slow", limits=limits)
+            pipecut.plan(pipecut.load(scenario), solver="slow", limits=limits)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-class TestListing1:
-    """The functions of the paper's Listing 1 on the tiny scenario."""
-
-    def test_the_calls_of_the_listing_find_the_plan(self, scenario: Path) -> None:
-        inputs = pipecut.load_running_envs(scenario)
-        model = pipecut.load_model("tiny.json")
-        op_costs, op_configs = pipecut.profile_model(inputs, model)
-        time_ns, split, configuration = pipecut.trial_run(model, op_costs, op_configs)
-        assert time_ns == 866_400
-        assert split == (("conv1", "relu1", "conv2", "relu2", "fc[3]"),)
-        assert configuration == (({"node0": 2, "node1": 2}, (0, 0, 0, 0, 1)),)
-
-    def test_costs_are_those_of_one_device(self, scenario: Path) -> None:
-        op_costs, op_configs = pipecut.profile_model(
-            pipecut.load_running_envs(scenario), pipecut.load_model("tiny.json")
-        )
-        assert list(op_costs) == list(op_configs) and len(op_costs) == 5
-        cost = op_costs["conv1"]
-        assert cost.forward_ns == {"card": 2 * 9_000_000 * 8 // 1000} and cost.backward_ns == {"card": 288_000}
-        assert cost.parameter_bytes == 4_000 and cost.output_bytes == 8 * 80_000
-
-    def test_forms_that_are_taken_away_are_not_used(self, scenario: Path) -> None:
-        model = pipecut.load_model("tiny.json")
-        op_costs, op_configs = pipecut.profile_model(pipecut.load_running_envs(scenario), model)
-        free = pipecut.trial_run(model, op_costs, op_configs)
-        op_configs["fc[3]"] = (0,)
-        bound = pipecut.trial_run(model, op_costs, op_configs, solver="line_dp")
-        assert bound.time_ns is not None and free.time_ns is not None and bound.time_ns > free.time_ns
-        assert all(forms[-1] == 0 for _, forms in bound.configuration)
-
-    def test_wrong_configurations_are_refused(self, scenario: Path) -> None:
-        model = pipecut.load_model("tiny.json")
-        op_costs, op_configs = pipecut.profile_model(pipecut.load_running_envs(scenario), model)
-        with pytest.raises(ValueError, match="no layer conv7"):
-            pipecut.trial_run(model, op_costs, {"conv7": (0,)})
-        for forms in ((), (3,)):
-            with pytest.raises(ValueError, match="conv1: forms"):
-                pipecut.trial_run(model, op_costs, op_configs | {"conv1": forms})
-        other = model.copy()
-        other.remove_node("fc[3]")
-        with pytest.raises(ValueError, match="another model"):
-            pipecut.trial_run(other, op_costs, op_configs)
-        with pytest.raises(KeyError):
-            op_costs["conv7"]
-
-    def test_a_model_may_be_a_function_or_a_pair(self) -> None:
-        torch = pytest.importorskip("torch")
-
-        def mlp() -> tuple[object, tuple[object]]:
-            return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), (torch.empty(2, 8),)
-
-        pipecut.init()
-        assert list(pipecut.load_model(mlp)) == list(pipecut.load_model(mlp())) == ["0", "1"]
-
-    def test_init_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-        with pytest.raises(ImportError, match=r"pip install 'pipecut\[torch\]'"):
-            pipecut.init()
-
-
 def test_limits_are_kept_while_planning(scenario: Path) -> None:
     limits = replace(pipecut.Limits(), workers=1, seed=3)
-    assert pipecut.plan(scenario, limits=limits).objective == 866_400
+    assert pipecut.plan(pipecut.load(scenario), limits=limits).objective == 866_400

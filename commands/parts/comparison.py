@@ -15,7 +15,7 @@ from report.claims import goals_to_list, scope_to_dict
 from solvers.crosscheck.checked_solve import RefutedError, contradiction
 
 if TYPE_CHECKING:
-    pass
+    from formulation.problem.instance import Instance
 
 KEEPS_RULES = (Proof.OPTIMAL, Proof.FEASIBLE)
 """Proofs of outcomes whose plan keeps every rule."""
@@ -55,10 +55,10 @@ def compared_row(task: Task, solver: str) -> Row:
         return Row(solver, reason="not run: stopped")
     try:
         outcome = task.search(solver, cross_check=False)
-        return Row(solver, outcome, broken_rules(task, outcome))
+        return Row(solver, outcome, broken_rules(task.instance, outcome))
     except ClaimFailedError as error:
         refuted = error.__cause__
-        broken = broken_rules(task, refuted.outcome) if isinstance(refuted, RefutedError) else ()
+        broken = broken_rules(task.instance, refuted.outcome) if isinstance(refuted, RefutedError) else ()
         return Row(solver, None, broken, _one_line(error), ExitCode.FALSE_CLAIM)
     except ValueError as error:
         return Row(solver, reason=f"skipped: {error}")
@@ -66,9 +66,9 @@ def compared_row(task: Task, solver: str) -> Row:
         return Row(solver, reason=f"broke down: {type(error).__name__}: {error}", failure=ExitCode.DEFECT)
 
 
-def broken_rules(task: Task, outcome: Outcome) -> tuple[str, ...]:
+def broken_rules(instance: Instance, outcome: Outcome) -> tuple[str, ...]:
     """Name the rules that the plan of an outcome breaks."""
-    found = () if outcome.plan is None else evaluate(task.instance, outcome.plan).violations
+    found = () if outcome.plan is None else evaluate(instance, outcome.plan).violations
     return tuple(dict.fromkeys(violation.rule for violation in found))
 
 

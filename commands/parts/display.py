@@ -21,6 +21,8 @@ from formulation.problem.violation import told
 from formulation.scope import scope_of, scope_parts
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from formulation.evaluate import Evaluation, StageCost
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan, Stage
@@ -38,6 +40,18 @@ PROOFS: dict[Proof, str] = {
     Proof.INFEASIBLE: "infeasible, proved: no plan exists",
     Proof.UNKNOWN: "unknown: no plan found that keeps every rule, none excluded",
 }
+
+
+def outcome_parts(
+    instance: Instance, outcome: Outcome, evaluation: Evaluation | None, why: Sequence[tuple[str, str]] = ()
+) -> tuple[RenderableType, ...]:
+    """Return the stages of an outcome and its claim, and where there is no plan what says why."""
+    lines = claim_lines(instance, outcome, evaluation)
+    if why:
+        lines = lines.append("\n").append(key_lines(why))
+    if outcome.plan is None or evaluation is None:
+        return (lines,)
+    return plan_table(instance, outcome.plan, evaluation), "", lines
 
 
 def plan_table(instance: Instance, plan: Plan, evaluation: Evaluation) -> Table:

@@ -34,22 +34,25 @@ def show(*parts: RenderableType) -> None:
 
     Raises as :func:`write` does.
     """
-    drawn = _drawn(*parts)
+    # In stdout's encoding, so that rich draws only lines that can be shown there.
+    terminal, encoding = sys.stdout.isatty(), sys.stdout.encoding or "utf-8"
+    width = None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES
+    text = drawn(*parts, width=width, encoding=encoding, terminal=terminal)
     if isinstance(sys.stdout, CleanStream):
-        sys.stdout.write_drawn(drawn)
+        sys.stdout.write_drawn(text)
     else:
-        sys.stdout.write(drawn)
+        sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def _drawn(*parts: RenderableType) -> str:
+def drawn(*parts: RenderableType, width: int | None, encoding: str = "utf-8", terminal: bool = False) -> str:
+    """Return what rich draws of cleaned parts, without trailing blanks, of characters that the encoding has.
+
+    It is so many columns wide (None: as wide as the terminal), and in colour only for a terminal.
+    """
     from rich.table import Table
 
-    terminal = sys.stdout.isatty()
-    # In memory and in stdout's encoding, so that rich draws only lines that can be shown there.
-    encoding = sys.stdout.encoding or "utf-8"
     page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
-    width = None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES
     screen = console(page, force_terminal=terminal, width=width)
     for part in parts:
         # Tables fit the width; lines of text are left whole for whoever reads them by program.

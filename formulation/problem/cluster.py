@@ -126,7 +126,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterGraph:
+class Cluster:
     """A cluster graph that cannot change, as an instance keeps it: :meth:`of` copies a networkx graph.
 
     ``links[v][w]`` is the link between two servers, on the diagonal that inside a server (None: one device);
@@ -150,13 +150,21 @@ class ClusterGraph:
         object.__setattr__(self, "slowest", _slowest([self.wiring.slowest, *inside]))
 
     @classmethod
-    def of(cls, graph: nx.Graph) -> ClusterGraph:
+    def of(cls, graph: nx.Graph) -> Cluster:
         """Return a copy of a cluster graph, checked again. Raises ValueError as :func:`cluster_graph` does."""
         name, servers = str(graph.graph.get("name", "")), servers_of(graph)
         switches = tuple(node for node, row in graph.nodes(data=True) if "server" not in row)
         drawn = tuple(graph.edges(data="link"))
         cluster_graph(name, servers, drawn, switches)
         return cls(name, servers, Wiring(tuple(server.name for server in servers), switches, drawn))
+
+    @classmethod
+    def mesh(cls, name: str, servers: Iterable[Server], between: Link) -> Cluster:
+        """Return a cluster in which the same link joins every two servers; their order is that of the line."""
+        rows = tuple(servers)
+        names = [server.name for server in rows]
+        drawn = [(one, other, between) for at, one in enumerate(names) for other in names[at + 1 :]]
+        return cls.of(cluster_graph(name, rows, drawn))
 
     def graph(self) -> nx.Graph:
         """Return a new networkx graph of this cluster."""

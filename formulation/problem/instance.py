@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import networkx as nx
 
-from formulation.problem.cluster import ClusterGraph, DeviceClass, Server
+from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.demands import Demands, lessened, narrowed, resolve
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.magnitude import check_magnitude
@@ -84,7 +84,7 @@ class Instance:
     demands: Demands = field(init=False)
     goals: tuple[Goal, ...]
     model: LayerGraph = field(repr=False, compare=False)
-    cluster: ClusterGraph = field(repr=False, compare=False)
+    cluster: Cluster = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_goals(self.goals, self.constraints, self.cost)
@@ -127,7 +127,7 @@ def build_instance(
     """
     return Instance(
         model=LayerGraph.of(layers),
-        cluster=ClusterGraph.of(cluster),
+        cluster=Cluster.of(cluster),
         training=training,
         cost=cost,
         constraints=constraints or Constraints(),

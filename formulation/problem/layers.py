@@ -163,6 +163,13 @@ class LayerGraph:
         edges = tuple((position[one], position[other], size) for one, other, size in graph.edges(data="bytes"))
         return cls(str(graph.graph.get("name", "")), layers, edges, graph.graph["element_bytes"])
 
+    @classmethod
+    def chain(cls, name: str, layers: Iterable[Layer], element_bytes: int = 4) -> LayerGraph:
+        """Return a graph in which every layer passes its whole output to the next one."""
+        rows = tuple(layers)
+        edges = tuple((at, at + 1, layer.output_bytes) for at, layer in enumerate(rows[:-1]))
+        return cls(name, rows, edges, element_bytes)
+
     def graph(self) -> nx.DiGraph:
         """Return a new networkx graph of these layers."""
         names = [layer.name for layer in self.layers]

@@ -137,13 +137,14 @@ def test_a_false_claim_ends_with_its_own_code(
 
 
 def test_from_python(scenario: Path, plan: Path) -> None:
-    loaded = pipecut_module.load_scenario(scenario, [*FOUR[1:], FREE[1]])
-    ran = pipecut_module.simulate(loaded, str(plan), schedule="best")
+    loaded = pipecut_module.load(scenario, [*FOUR[1:], FREE[1]])
+    given = pipecut_module.read_plan(plan, loaded)
+    ran = pipecut_module.simulate(loaded, given, schedule="best")
     assert ran.order is not None and ran.order.outcome.proof is Proof.OPTIMAL
     assert ran.order.outcome.makespan_ns == ran.makespan_ns
-    assert ran.makespan_ns < pipecut_module.simulate(loaded, str(plan)).makespan_ns
+    assert ran.makespan_ns < pipecut_module.simulate(loaded, given).makespan_ns
     assert [measure.key for measure in ran.measures] == [row["key"] for row in ran.content["measures"]]
     assert ran.content["order"]["proof"] == "optimal" and ran.content["schedule"] == "best"
-    small = pipecut_module.load_scenario(scenario, [*FOUR[1:], FREE[1], "cluster.devices.card.memory=1 MB"])
+    small = pipecut_module.load(scenario, [*FOUR[1:], FREE[1], "cluster.devices.card.memory=1 MB"])
     with pytest.raises(UnfitError, match="rank 1 lacks"):
-        pipecut_module.simulate(small, str(plan), schedule="best")
+        pipecut_module.simulate(small, given, schedule="best")

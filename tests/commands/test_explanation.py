@@ -157,12 +157,12 @@ def test_the_tables_of_the_docs_name_every_goal() -> None:
 
 
 def test_the_constraint_of_one_s_own_in_the_docs_works(scenario: Path) -> None:
-    free = pipecut_module.plan(scenario)
+    free = pipecut_module.plan(pipecut_module.load(scenario))
     scenario.rename(scenario.with_name("scenario.yaml"))
     blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict[str, Any] = {}
     exec("\n".join(blocks), names)  # noqa: S102 (our own document)
-    outcome, instance = names["outcome"], names["instance"]
+    outcome, instance = names["outcome"], names["problem"]
     assert outcome.proof is Proof.OPTIMAL and outcome.objective > free.objective
     assert sum(stage.group.devices for stage in outcome.plan.stages) == names["MOST"] == 3
     assert free.plan is not None and outcome.plan is not None
@@ -175,7 +175,7 @@ def test_a_family_that_lets_through_what_its_rule_forbids_is_caught(scenario: Pa
     def check(instance: Instance, plan: Plan) -> Iterator[Violation]:
         yield Violation("never", "plan", 1, 0, "plans", "no plan is good enough")
 
-    loaded = load_scenario(scenario)
+    loaded = load_scenario(scenario).load()
     own = (Own("never", check, lambda v: iter(())),)
     with pytest.raises(FalseClaimError, match="no plan is good enough"):
         pipecut_module.plan(replace(loaded, constraints=replace(loaded.constraints, own=own)))

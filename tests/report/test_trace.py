@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from commands.simulation.best_order import best_order_of
 from formulation.outcome import Limits
-from formulation.problem.cluster import ClusterGraph
+from formulation.problem.cluster import Cluster
 from formulation.problem.demands import with_constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
@@ -207,7 +207,7 @@ def test_names_of_users_stay_names() -> None:
     graph, old = run.instance.cluster_graph, run.instance.servers[0]
     graph = nx.relabel_nodes(graph, {old.name: EVIL})
     graph.nodes[EVIL]["server"] = replace(old, name=EVIL)
-    instance = replace(run.instance, cluster=ClusterGraph.of(graph))
+    instance = replace(run.instance, cluster=Cluster.of(graph))
     text = trace_of(replace(run, instance=instance))
     assert text.isascii()
     assert "stage 0: 1 x </script><img src=x onerror=alert(1)>\"'&??" in Trace(text).names["thread_name"].values()

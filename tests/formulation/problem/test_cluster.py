@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 from hypothesis import given
 
-from formulation.problem.cluster import ClusterGraph, Server, cluster_graph, servers_of
+from formulation.problem.cluster import Cluster, Server, cluster_graph, servers_of
 from formulation.problem.units import Link
 from tests.examples import UNIT
 from tests.formulation.page.plans import rings
@@ -26,9 +26,7 @@ def test_of_two_widest_paths_the_quicker_one_is_taken(
     by_b, by_c = Link(WIDE, over_b), Link(WIDE, over_c)
     square = [("a", "b", by_b), ("b", "d", by_b), ("a", "c", by_c), ("c", "d", by_c)]
     names = sorted({end for one, other, _ in (*square, *more) for end in (one, other)})
-    matrix = ClusterGraph.of(
-        cluster_graph("square", [Server(name, UNIT, 1) for name in names], [*square, *more])
-    ).links
+    matrix = Cluster.of(cluster_graph("square", [Server(name, UNIT, 1) for name in names], [*square, *more])).links
     assert matrix[names.index("a")][names.index("d")] == Link(WIDE, 2)
     assert matrix[names.index("d")][names.index("a")] == Link(WIDE, 2)
 
@@ -36,7 +34,7 @@ def test_of_two_widest_paths_the_quicker_one_is_taken(
 @given(rings())
 def test_every_path_is_looked_at(graph: nx.Graph) -> None:
     names = [server.name for server in servers_of(graph)]
-    for one, row in zip(names, ClusterGraph.of(graph).links, strict=True):
+    for one, row in zip(names, Cluster.of(graph).links, strict=True):
         for other, found in zip(names, row, strict=True):
             if one != other and not graph.has_edge(one, other):
                 paths = [list(pairwise(path)) for path in nx.all_simple_paths(graph, one, other)]
@@ -55,6 +53,6 @@ def test_links_that_are_all_drawn_are_taken_as_drawn(monkeypatch: pytest.MonkeyP
         ("a", "x", Link(9)),
         ("b", "x", Link(9)),
     ]
-    cluster = ClusterGraph.of(cluster_graph("mesh", [Server(name, UNIT, 1) for name in "abc"], drawn, ["x"]))
+    cluster = Cluster.of(cluster_graph("mesh", [Server(name, UNIT, 1) for name in "abc"], drawn, ["x"]))
     one, two, three = Link(1), Link(2), Link(3)
     assert cluster.links == ((None, one, two), (one, None, three), (two, three, None))

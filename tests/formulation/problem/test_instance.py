@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 import pipecut
 from formulation.certificates.check import fingerprint
-from formulation.problem.cluster import ClusterGraph, Server, Wiring
+from formulation.problem.cluster import Cluster, Server, Wiring
 from formulation.problem.demands import with_constraints, with_layers, with_servers
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, LayerGraph
@@ -127,7 +127,7 @@ def test_values_of_graphs_are_checked_when_they_are_made_by_hand() -> None:
     with pytest.raises(ValueError, match="cannot reach each other"):
         Wiring(("s0", "s1"), (), ())
     with pytest.raises(ValueError, match="links between"):
-        ClusterGraph("x", (Server("s0", UNIT, 1),), Wiring(("s1",), (), ()))
+        Cluster("x", (Server("s0", UNIT, 1),), Wiring(("s1",), (), ()))
 
 
 def test_servers_may_differ_in_memory_only() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from formulation.problem.cluster import ClusterGraph, servers_of
+from formulation.problem.cluster import Cluster, servers_of
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, Schedule, Training
 from formulation.problem.units import Link
@@ -75,7 +75,7 @@ def test_pipepar_cluster_is_the_papers_figure_3() -> None:
         assert {server.device_class.memory_bytes for server in servers} == {11 * 2**30}
         assert {server.device_class.flops_per_second for server in servers} == {13_400_000_000_000}
         inside, between = Link(10 * 10**9), Link(10**9)
-        assert ClusterGraph.of(scenario.cluster).links == tuple(
+        assert Cluster.of(scenario.cluster).links == tuple(
             tuple(inside if one == other else between for other in range(4)) for one in range(4)
         )
         assert scenario.training == Training(64, 1, 4, 4, Schedule.ASYNC_ONE_F_ONE_B)
@@ -94,7 +94,7 @@ def test_hetpipe_cluster_is_the_papers_table_1() -> None:
         ("G", 4, 6, 6_500_000_000_000),
         ("Q", 4, 8, 5_300_000_000_000),
     ]
-    matrix = ClusterGraph.of(scenario.cluster).links
+    matrix = Cluster.of(scenario.cluster).links
     assert matrix[0][0] == Link(126 * 10**9)
     assert matrix[0][3] == Link(56 * 10**9)
     assert scenario.training.global_batch == 32
@@ -135,7 +135,7 @@ def test_alike_servers_are_counted_and_links_replace_the_mesh(tmp_path: Path) ->
     )
     scenario = load_scenario(write(tmp_path, text))
     assert [server.name for server in servers_of(scenario.cluster)] == ["a", "b0", "b1", "b2"]
-    matrix = ClusterGraph.of(scenario.cluster).links
+    matrix = Cluster.of(scenario.cluster).links
     assert [link and link.bits_per_second for link in matrix[0]] == [None, 2 * 10**9, 2 * 10**9, 2 * 10**9]
     assert [link and link.bits_per_second for link in matrix[1]] == [2 * 10**9, None, 10**9, 3 * 10**9]
 
@@ -149,7 +149,7 @@ def test_racks_are_drawn_with_switches(tmp_path: Path) -> None:
         "    - {between: [top, rack], bandwidth: 2 Gbit/s, latency: 5 us}\n"
         "    - {between: [rack, b], bandwidth: 10 Gbit/s, latency: 1 us}\n",
     )
-    matrix = ClusterGraph.of(load_scenario(write(tmp_path, text)).cluster).links
+    matrix = Cluster.of(load_scenario(write(tmp_path, text)).cluster).links
     assert matrix[0][1] == Link(2 * 10**9, 7_000)
     assert matrix[1][3] == Link(10 * 10**9, 2_000)
 
@@ -169,7 +169,7 @@ def test_overrides_change_values_and_keep_the_rest() -> None:
     )
     assert scenario.training.global_batch == 128
     assert [server.devices for server in servers_of(scenario.cluster)] == [4, 4]
-    assert ClusterGraph.of(scenario.cluster).links[0][1] == Link(10 * 10**9)
+    assert Cluster.of(scenario.cluster).links[0][1] == Link(10 * 10**9)
     assert servers_of(scenario.cluster)[0].device_class.memory_bytes == 12 * 2**30
     assert scenario.cost.backward_factor == Fraction(3, 2)
     assert scenario.expected == 5
@@ -220,7 +220,7 @@ def test_the_example_of_the_document_is_a_scenario(tmp_path: Path) -> None:
     example = DOCUMENT.split("```yaml\n")[1].split("```")[0]
     scenario = load_scenario(write(tmp_path, example))
     assert [server.name for server in servers_of(scenario.cluster)] == ["big", "node0", "node1"]
-    matrix = ClusterGraph.of(scenario.cluster).links
+    matrix = Cluster.of(scenario.cluster).links
     assert matrix[0][1] == Link(25 * 10**9, 7_000)
     assert matrix[1][2] == Link(25 * 10**9, 2_000)
 

@@ -14,7 +14,7 @@ from formulation.constraints.rules import check_devices
 from formulation.costs.forms import forms_on
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import ClusterGraph, Wiring
+from formulation.problem.cluster import Cluster, Wiring
 from formulation.problem.groups import Group, possible_groups
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
@@ -82,7 +82,7 @@ def test_the_order_of_servers_does_not_matter(instance: Instance, random) -> Non
     random.shuffle(order)
     servers, wiring = instance.cluster.servers, instance.cluster.wiring
     wiring = Wiring(tuple(wiring.names[one] for one in order), wiring.switches, wiring.drawn)
-    cluster = ClusterGraph("shuffled", tuple(servers[one] for one in order), wiring)
+    cluster = Cluster("shuffled", tuple(servers[one] for one in order), wiring)
     shuffled = replace(instance, cluster=cluster)
     one = layered.solve(free(instance), ONE_WORKER).objective
     assert layered.solve(free(shuffled), ONE_WORKER).objective == one

@@ -1,11 +1,13 @@
 """The functions of Listing 1 of the PipePar paper (CSCWD 2021), so that programs like it run on pipecut.
 
-    pipecut.init()
-    inputs = pipecut.load_running_envs("scenarios/pipepar/vgg16.yaml")
-    model = pipecut.load_model("ingest.models.vgg:vgg16")
-    op_costs, op_configs = pipecut.profile_model(inputs, model)
-    strategy = pipecut.trial_run(model, op_costs, op_configs)
-    pipecut.simulate(inputs, model, strategy)
+    from pipecut import listing
+
+    listing.init()
+    inputs = listing.load_running_envs("scenarios/pipepar/vgg16.yaml")
+    model = listing.load_model("ingest.models.vgg:vgg16")
+    op_costs, op_configs = listing.profile_model(inputs, model)
+    strategy = listing.trial_run(model, op_costs, op_configs)
+    listing.simulate(inputs, model, strategy)
 
 The paper leaves open what travels between these calls. Here ``inputs`` are a scenario (cluster, training, cost
 model), the model is its layer graph, ``op_costs`` the numeric problem with a view on the
@@ -27,9 +29,20 @@ from solvers.crosscheck.checked_solve import MAIN_SOLVER, solve_and_cross_check
 if TYPE_CHECKING:
     import networkx as nx
 
-    from commands.simulation.simulated import Simulated
-    from formulation.schedules.table import PipelineSchedule
+    from commands.results.simulated import Simulated
     from ingest.scenario.load import Scenario
+
+__all__ = [
+    "OperatorCost",
+    "OperatorCosts",
+    "Strategy",
+    "init",
+    "load_model",
+    "load_running_envs",
+    "profile_model",
+    "simulate",
+    "trial_run",
+]
 
 Pair = tuple[Any, Any]
 """A torch module and a tuple (or mapping) of example inputs."""
@@ -176,23 +189,19 @@ def trial_run(
     return Strategy(instance, solve_and_cross_check(instance, solver, limits or Limits()))
 
 
-def simulate(
-    inputs: Scenario,
-    model: nx.DiGraph,
-    strategy: Strategy,
-    *,
-    schedule: str | Path | PipelineSchedule | None = None,
-    chunks: int | None = None,
-) -> Simulated:
+def simulate(inputs: Scenario, model: nx.DiGraph, strategy: Strategy) -> Simulated:
     """Run the strategy of a model step by step and return what came of it (as ``pipecut.simulate`` does).
 
     Raises ValueError for a strategy of another model, and for one that found no plan.
     """
-    from commands.simulation.simulated import simulate_plan
+    from commands.results.simulated import simulate as run
 
     if [layer.name for layer in layers_of(model)] != [layer.name for layer in strategy.instance.layers]:
         raise ValueError("the strategy is that of another model; run trial_run for this one")
-    return simulate_plan(strategy.instance, strategy.outcome, name=inputs.name, schedule=schedule, chunks=chunks)
+    found = strategy.outcome
+    if found.plan is None:
+        raise ValueError("; ".join((f"there is no plan to run: {found.proof}", *found.notes)))
+    return run(strategy.instance, found.plan, claim=found, name=inputs.name)
 
 
 def _restricted(model: nx.DiGraph, configs: Forms) -> nx.DiGraph:

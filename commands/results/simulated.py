@@ -9,7 +9,7 @@ from typing import Any
 
 from commands.parts.drawing import targets_of, write_files
 from commands.simulation.best_order import BestOrder, best_order_of, with_order, with_order_content
-from commands.simulation.orders import Order, order, order_of_file
+from commands.simulation.orders import order
 from commands.terminal.failures import InputError
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
@@ -17,17 +17,17 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.timeline import Timeline
-from ingest.plans.plan_file import read_plan
 from report.content import content_of
 from report.measures import Measure, measures_of
-from report.simulation import Simulation, simulate
+from report.simulation import Simulation
+from report.simulation import simulate as run
 
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
     """A plan's run: its timeline, the measures beside their formulas, and all numbers as plain data.
 
-    ``outcome`` is the claim of the solver that found the plan, None for a plan that was given. ``order`` is the
+    ``outcome`` is the claim of the solver that found the plan, None where none was given. ``order`` is the
     claim of the search for the best order of actions, None for any other order.
     """
 
@@ -78,34 +78,36 @@ class Simulated:
         write_files(self.simulation, self.content, targets)
 
 
-def simulate_plan(
+def simulate(
     instance: Instance,
-    plan: Plan | Outcome | str | Path,
+    plan: Plan,
     *,
-    name: str,
-    schedule: str | Path | PipelineSchedule | None = None,
+    schedule: str | None = None,
     chunks: int | None = None,
+    table: PipelineSchedule | None = None,
     limits: Limits | None = None,
+    claim: Outcome | None = None,
+    name: str | None = None,
 ) -> Simulated:
-    """Run a plan, a plan file or what a solver found: under its training's schedule, or in any other order.
+    """Run a plan step by step, and return its timeline and measures, which can be written as a page.
 
-    ``schedule`` is ``interleaved`` (with ``chunks`` stages a rank), ``zero_bubble_h1``, ``best`` (searched for
-    within ``limits``), a file as a Path or ending in ``.csv``, or a table of actions; of these one step is run.
-    Raises ValueError for a plan without a price, for one that does not fit the order, and where no order fits
-    into memory.
+    Without more it runs in the order of its training's schedule. ``schedule`` names another, of which one step is
+    run: ``interleaved`` (with ``chunks`` stages a rank), ``zero_bubble_h1``, or ``best`` (the shortest, searched
+    for within ``limits`` and proved); ``table`` is one of your own. ``claim`` is shown on the page beside the run,
+    under ``name`` (None: that of the model). Raises ValueError for wrong input, for a plan without a price, for
+    one that does not fit the order, and where no order fits into memory.
     """
-    outcome = plan if isinstance(plan, Outcome) else None
-    if isinstance(plan, Outcome):
-        if plan.plan is None:
-            raise ValueError("; ".join((f"there is no plan to run: {plan.proof}", *plan.notes)))
-        plan = plan.plan
-    given = read_plan(plan, instance) if isinstance(plan, str | Path) else plan
-    chosen = _schedule(schedule, chunks)
-    if isinstance(chosen, Order) and chosen.searched:
-        best = best_order_of(instance, _priced(instance, given), limits or Limits())
-        return Simulated(name, simulate(instance, given, best.schedule), outcome, best)
-    table = chosen.schedule(instance, given) if isinstance(chosen, Order) else chosen
-    return Simulated(name, simulate(instance, given, table), outcome)
+    if schedule is None and chunks is not None:
+        raise ValueError("chunks is only for the schedule interleaved")
+    if schedule is not None and table is not None:
+        raise ValueError("expected the name of a schedule or its table, not both")
+    chosen = None if schedule is None else order(schedule, chunks)
+    if chosen is None:
+        return Simulated(name or instance.name, run(instance, plan, table), claim)
+    if chosen.searched:
+        best = best_order_of(instance, _priced(instance, plan), limits or Limits())
+        return Simulated(name or instance.name, run(instance, plan, best.schedule), claim, best)
+    return Simulated(name or instance.name, run(instance, plan, chosen.schedule(instance, plan)), claim)
 
 
 def _priced(instance: Instance, plan: Plan) -> Plan:
@@ -114,17 +116,3 @@ def _priced(instance: Instance, plan: Plan) -> Plan:
     if evaluation.objective is None:
         raise ValueError("; ".join(violation.message for violation in evaluation.violations))
     return plan
-
-
-def _schedule(
-    schedule: str | Path | PipelineSchedule | None, chunks: int | None
-) -> Order | PipelineSchedule | None:
-    if schedule is None or isinstance(schedule, PipelineSchedule):
-        if chunks is not None:
-            raise ValueError("chunks is only for the schedule interleaved")
-        return schedule
-    is_file = isinstance(schedule, Path) or schedule.endswith(".csv")
-    found = order_of_file(schedule) if is_file else order(str(schedule), chunks)
-    if is_file and chunks is not None:
-        raise ValueError("chunks is only for the schedule interleaved")
-    return found

@@ -1,0 +1,1 @@
+"""What the functions of ``pipecut`` return to programs."""

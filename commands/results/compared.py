@@ -1,0 +1,69 @@
+"""``pipecut.compare``: several solvers on one problem; it prints as the table of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from commands.parts.comparison import KEEPS_RULES, Row, broken_rules, strongest
+from commands.results.planned import stoppable
+from commands.terminal.human import WIDTH
+from formulation.outcome import FalseClaimError, Limits, Outcome
+from formulation.problem.instance import Instance
+from solvers.crosscheck.checked_solve import contradiction, solve_checked
+
+__all__ = ["Compared", "compare_solvers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What each solver found, in the order in which they were asked, or why it found nothing.
+
+    As text it is the table that ``pipecut compare`` prints.
+    """
+
+    instance: Instance = field(repr=False, compare=False)
+    rows: tuple[Row, ...]
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """The outcomes by solver, without those that could not take the problem."""
+        return {row.solver: row.outcome for row in self.rows if row.outcome is not None}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why each of the other solvers could not take the problem."""
+        return {row.solver: row.reason for row in self.rows if row.outcome is None}
+
+    @property
+    def strongest(self) -> Outcome | None:
+        """The outcome that says most: a proof, else the largest bound; gaps are measured to it."""
+        return strongest(list(self.outcomes.values()))
+
+    def __str__(self) -> str:
+        """Return a row for each solver, without colours and 80 columns wide."""
+        from commands.parts.comparison_table import comparison_parts
+        from commands.terminal.output import drawn
+
+        parts = comparison_parts(self.instance, list(self.rows), self.strongest)
+        return drawn(*parts, width=WIDTH).rstrip("\n")
+
+
+def compare_solvers(instance: Instance, solvers: Sequence[str], limits: Limits) -> Compared:
+    """Ask solvers one after another, each within the limits; ``pipecut.compare`` says what is raised."""
+    rows = [stoppable(lambda within, name=name: _row(instance, name, within), limits) for name in solvers]
+    kept = [row.outcome for row in rows if row.outcome is not None and row.outcome.proof in KEEPS_RULES]
+    best = min(kept, key=lambda one: one.objective or 0, default=None)
+    for row in rows:
+        problem = None if row.outcome is None or best is None else contradiction(row.outcome, best)
+        if problem:
+            raise FalseClaimError(problem)
+    return Compared(instance, tuple(rows))
+
+
+def _row(instance: Instance, solver: str, limits: Limits) -> Row:
+    try:
+        outcome = solve_checked(instance, solver, limits)
+    except ValueError as error:
+        return Row(solver, reason=f"skipped: {error}")
+    return Row(solver, outcome, broken_rules(instance, outcome))

@@ -1,0 +1,66 @@
+"""``pipecut.plan``: an outcome that knows its problem and prints as the table of the command line."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
+
+from commands.terminal.human import WIDTH
+from commands.terminal.interrupt import run_stoppable
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Outcome
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
+from solvers.crosscheck.checked_solve import solve_or_ask_another
+
+__all__ = ["Planned", "plan_instance", "planned", "stoppable"]
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Outcome):
+    """An outcome with the instance that it is about. As text it is what ``pipecut plan`` prints."""
+
+    instance: Instance = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return the stages and the claim, without colours and 80 columns wide."""
+        from commands.parts.display import outcome_parts
+        from commands.terminal.output import drawn
+
+        evaluation = None if self.plan is None else evaluate(self.instance, self.plan)
+        return drawn(*outcome_parts(self.instance, self, evaluation), width=WIDTH).rstrip("\n")
+
+    def needed_plan(self) -> Plan:
+        """Return the plan. Raises ValueError where there is none, and says why."""
+        if self.plan is None:
+            raise ValueError("; ".join((f"there is no plan: {self.proof}", *self.notes)))
+        return self.plan
+
+
+def planned(instance: Instance, outcome: Outcome) -> Planned:
+    """Return an outcome with its instance."""
+    return Planned(**{row.name: getattr(outcome, row.name) for row in fields(Outcome)}, instance=instance)
+
+
+def plan_instance(instance: Instance, solver: str, limits: Limits, *, cross_check: bool) -> Planned:
+    """Solve, check and cross-check; ``pipecut.plan`` says what is raised."""
+    return stoppable(
+        lambda within: planned(instance, solve_or_ask_another(instance, solver, within, cross_check=cross_check)),
+        limits,
+    )
+
+
+def stoppable(work: Callable[[Limits], Found], limits: Limits) -> Found:
+    """Work within limits whose clock runs from now on. Ctrl-C stops the work and raises KeyboardInterrupt."""
+    interrupted = threading.Event()
+    begun = limits.begun(time.monotonic())
+    within = replace(begun, stopped=lambda: interrupted.is_set() or begun.stopped())
+    found = run_stoppable(lambda: work(within), interrupted)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    return found
