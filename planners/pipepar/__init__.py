@@ -1,1 +1,1 @@
-"""PipePar (CSCWD 2021): its planner, Listing 1, tables and figures."""
+"""PipePar (CSCWD 2021): its planner, tables and figures."""
