@@ -20,7 +20,7 @@ from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
-from formulation.problem.amounts import goal_amount
+from formulation.problem.amounts import goal_amount, plural
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.problem.violation import told
@@ -79,7 +79,7 @@ class Search:
             objective=None if self.plan is None else self.upper,
             bound=None if self._proof() is Proof.INFEASIBLE else self.lower,
             seconds=time.monotonic() - self.began_s,
-            notes=(f"{self.steps} thresholds asked",),
+            notes=(f"{self.steps} {plural(self.steps, 'threshold')} asked",),
         )
 
     def _proof(self) -> Proof:
