@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from formulation.problem.instance import Instance
 from ingest.graphs.errors import quoted
 
+__all__ = ["BLOCK_KEYS", "stages_of_blocks"]
+
 SIZE, FIRST, LAST = (
     "pipeline_model_parallel_size",
     "decoder_first_pipeline_num_layers",

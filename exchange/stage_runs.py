@@ -10,6 +10,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Span
 
+__all__ = ["groups", "runs"]
+
 
 def runs(instance: Instance, stages: Sequence[int]) -> tuple[list[Span], list[str]]:
     """Return the span of every stage, given the stage of each layer in execution order, and what is wrong.

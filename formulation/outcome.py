@@ -19,6 +19,8 @@ from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from formulation.problem.violation import Violation, told
 
+__all__ = ["FalseClaimError", "GoalClaim", "Limits", "Outcome", "Progress", "Proof", "Status", "begin", "checked"]
+
 
 class Proof(enum.StrEnum):
     """How strongly an outcome is held."""

@@ -14,6 +14,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import GoalLimit, Placement, Recompute, Schedule
 
+__all__ = ["scope_of", "scope_parts"]
+
 SCHEDULES = {
     Schedule.NAIVE: "one micro-batch at a time",
     Schedule.GPIPE: "GPipe",

@@ -47,6 +47,16 @@ MAY_IMPORT: dict[str, set[str]] = {
 """For each room: our packages and third-party ones that it may import, beside the standard library."""
 CORE = ("formulation", "ingest", "exchange", "solvers", "report", "execution")
 """What a user needs to plan, prove, evaluate and simulate: it does not import the literature."""
+SAY_THEIR_NAMES = (
+    "commands/results",
+    "exchange",
+    "formulation/constraints",
+    "formulation/costs",
+    "formulation/problem",
+    "ingest/scenario",
+    "pipecut.py",
+)
+"""Rooms that users may import from: each module lists in ``__all__`` what is meant for other rooms."""
 MODEL_ZOO = "ingest/models/"
 """Models written in torch: a user's module in all but name, imported only to be traced. Torch may be on top."""
 MAY_PRINT = ("commands", "pipecut.py")
@@ -188,6 +198,36 @@ def crowded(paths: Iterable[str]) -> dict[str, int]:
     return {folder: files for folder, files in count.items() if files > MOST_FILES}
 
 
+def said(source: str) -> list[str] | None:
+    """Return the names that a module lists in ``__all__``, None if it lists none."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return None
+
+
+def taken_unsaid(sources: dict[str, str]) -> list[str]:
+    """Return the names that a module imports from one of another room which lists its names, and not these."""
+    lists = {
+        path.removesuffix(".py").replace("/", "."): set(names)
+        for path, source in sources.items()
+        if (names := said(source)) is not None
+    }
+    return [
+        f"{path}:{node.lineno}: {node.module}.{alias.name}"
+        for path, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module in lists and not _neighbours(path, node.module)
+        for alias in node.names
+        if alias.name not in lists[node.module]
+    ]
+
+
+def _neighbours(path: str, module: str) -> bool:
+    """Tell whether a module lies in the same folder as a path."""
+    return path.rpartition("/")[0] == module.replace(".", "/").rpartition("/")[0]
+
+
 @pytest.mark.parametrize("path", modules(), ids=relative)
 def test_the_house_is_in_order(path: Path) -> None:
     findings = check(path.read_text(encoding="utf-8"), relative(path))
@@ -202,6 +242,21 @@ def test_no_circle_leads_through_modules_or_folders() -> None:
 def test_no_folder_is_crowded() -> None:
     tests = (relative(path) for path in (ROOT / "tests").rglob("*.py"))
     assert crowded([*map(relative, modules()), *tests]) == {}
+
+
+def test_modules_that_users_import_from_say_their_names() -> None:
+    rooms = tuple(room if room.endswith(".py") else f"{room}/" for room in SAY_THEIR_NAMES)
+    of_users = {relative(path): path.read_text(encoding="utf-8") for path in modules()}
+    silent = [
+        path
+        for path, source in of_users.items()
+        if path.startswith(rooms) and not path.endswith("__init__.py") and said(source) is None
+    ]
+    assert silent == []
+
+
+def test_nobody_takes_a_name_that_is_not_said() -> None:
+    assert taken_unsaid({relative(path): path.read_text(encoding="utf-8") for path in modules()}) == []
 
 
 def test_the_core_does_not_import_the_literature() -> None:
@@ -283,3 +338,10 @@ def test_circles_are_caught() -> None:
 def test_a_crowd_is_caught() -> None:
     assert crowded([f"a/x{number}.py" for number in range(16)]) == {"a": 16}
     assert crowded([f"a/x{number}.py" for number in range(15)] + ["a/__init__.py"]) == {}
+
+
+def test_a_name_that_is_not_said_is_caught() -> None:
+    takes = "def f():\n    from a.x import one, two"
+    sources = {"a/x.py": "__all__ = ['one']\none = two = 1", "a/y.py": takes, "b/y.py": takes}
+    assert said(sources["a/x.py"]) == ["one"] and said(takes) is None
+    assert taken_unsaid(sources) == ["b/y.py:2: a.x.two"]

@@ -22,6 +22,8 @@ from report.measures import Measure, measures_of
 from report.simulation import Simulation
 from report.simulation import simulate as run
 
+__all__ = ["Simulated", "simulate"]
+
 
 @dataclass(frozen=True, eq=False)
 class Simulated:

@@ -12,6 +12,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.problem.violation import Rule, Violation
 
+__all__ = ["DEMAND_RULES", "own_rule_name"]
+
 
 def own_rule_name(name: str) -> str:
     """Return what the violations of a user's own constraint are filed under."""

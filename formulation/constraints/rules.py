@@ -22,7 +22,7 @@ from formulation.problem.options import Placement, Recompute
 from formulation.problem.plan import Plan
 from formulation.problem.violation import Rule, Violation
 
-__all__ = ["RULES", "Rule", "Violation", "structure_violations"]
+__all__ = ["RULES", "Rule", "Violation", "check_mode", "structure_violations"]
 
 
 def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:

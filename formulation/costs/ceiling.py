@@ -8,6 +8,8 @@ from formulation.costs.tables import Tables
 from formulation.problem.magnitude import FORBIDDEN, most_bytes
 from formulation.problem.options import Goal
 
+__all__ = ["ceiling", "ceiling_ns"]
+
 
 def ceiling_ns(tables: Tables) -> int:
     """Return a time that no bottleneck exceeds: everything at its dearest, one after another."""

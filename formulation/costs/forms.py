@@ -24,6 +24,8 @@ from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import AllReduce
 from formulation.problem.units import NOTHING, Volume
 
+__all__ = ["MADE", "TAKEN_BY_MATRIX", "WHOLE", "all_reduce", "between", "forms_on", "inside", "synchronised"]
+
 ROWS, WHOLE, COLUMNS = "rows", "whole", "columns"
 
 MADE = (ROWS, WHOLE, COLUMNS)

@@ -10,6 +10,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.problem.plan import Plan
 
+__all__ = ["UNITS", "goal_value"]
+
 Costs = tuple[StageCost, ...]
 
 UNITS: Mapping[Goal, str] = MappingProxyType(

@@ -16,6 +16,8 @@ from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import StageTime
 
+__all__ = ["StagePrices"]
+
 States = dict[tuple[int, ...], int]
 """By the forms of the layers still looked at: the least communication in ns so far."""
 

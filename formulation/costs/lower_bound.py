@@ -30,6 +30,8 @@ from formulation.problem.modes import modes
 from formulation.problem.options import Combine, Goal, Recompute, Schedule, Sharing
 from formulation.problem.units import ceil_div, ceil_fraction
 
+__all__ = ["lower_bound"]
+
 SCALE = 1 << 32
 """Prices of device classes are whole numbers up to about this; any prices give a lower limit."""
 

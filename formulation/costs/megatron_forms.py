@@ -19,6 +19,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.plan import Span
 
+__all__ = ["megatron_forms"]
+
 BY_ROWS_OF_DATA, SUMMED, COLUMNS = 0, 1, 2
 """Forms by the layout of what they make: rows of the batch, whole after a sum, columns."""
 

@@ -25,6 +25,21 @@ from formulation.problem.plan import Plan, Stage
 from formulation.problem.shares import Shares
 from formulation.problem.units import ceil_div, ceil_fraction
 
+__all__ = [
+    "Keeps",
+    "MemoryParts",
+    "capacity_bytes",
+    "in_flight",
+    "keeps",
+    "keeps_in_slot",
+    "layer_parts",
+    "optimizer_bytes",
+    "received_bytes",
+    "stage_memory",
+    "stage_parts",
+    "undivided",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Keeps:

@@ -21,6 +21,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.magnitude import most_bytes
 
+__all__ = ["MemoryTables", "memory_tables"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryTables:

@@ -11,6 +11,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, StageTime
 from formulation.problem.plan import Plan, Stage
 
+__all__ = ["PRICE_KEYS", "StageCost", "price_fields", "stage_costs"]
+
 
 @dataclass(frozen=True, slots=True)
 class StageCost:

@@ -23,6 +23,8 @@ from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import AllReduce, Boundary, Synchronisation
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
 
+__all__ = ["FORBIDDEN", "Tables", "Times", "all_tables", "build_tables", "line_groups"]
+
 Times = NDArray[np.int64]
 
 BYTES_A_CELL = 40

@@ -16,6 +16,19 @@ from formulation.problem.options import Boundary, Synchronisation
 from formulation.problem.plan import Span
 from formulation.problem.units import Link, Volume, ceil_div, ceil_fraction
 
+__all__ = [
+    "activation_ns",
+    "between_ns",
+    "compute_ns",
+    "cut_bytes",
+    "gradient_ns",
+    "inside_ns",
+    "is_matrix",
+    "layout_form",
+    "passes_ns",
+    "synchronisation_ns",
+]
+
 
 def compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
     """Forward plus backward time of a layer shared by a group; its slowest class sets the pace (eq. 3).

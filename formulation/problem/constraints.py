@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from formulation.problem.plan import Plan
     from formulation.problem.violation import Violation
 
+__all__ = ["Constraints", "FormLimit", "Goal", "GoalLimit", "Own", "Pin", "Placement", "Recompute", "Reserve"]
+
 
 class Goal(enum.StrEnum):
     """What a plan is judged by: a whole number, the less the better (``formulation.costs.goals``)."""

@@ -23,6 +23,18 @@ from formulation.problem.options import Constraints, Pin
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
+__all__ = [
+    "Demands",
+    "Pinned",
+    "lessened",
+    "narrowed",
+    "possible_cuts",
+    "resolve",
+    "with_constraints",
+    "with_layers",
+    "with_servers",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Pinned:

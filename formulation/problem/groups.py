@@ -21,6 +21,18 @@ from formulation.problem.options import Placement, Sharing
 from formulation.problem.shares import Shares, equal_shares, proportional_shares
 from formulation.problem.units import Link, slowest
 
+__all__ = [
+    "Group",
+    "GroupKind",
+    "group_kind",
+    "line",
+    "line_group",
+    "line_places",
+    "link_between",
+    "modes_by_size",
+    "possible_groups",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -19,6 +19,8 @@ from formulation.problem.magnitude import check_magnitude
 from formulation.problem.options import Combine, Constraints, CostModel, Count, Goal, Training
 from formulation.problem.units import NS_PER_SECOND, Link, ceil_div
 
+__all__ = ["Edge", "FormEdge", "Instance", "build_instance"]
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+__all__ = ["FORMS", "Layer", "LayerGraph", "Measured", "Split", "layer_graph", "layers_of"]
+
 FORMS = (0, 1, 2)
 """The three parallel forms of a matrix product (PipePar Fig. 1; AccPar's Types I, II, III)."""
 

@@ -16,6 +16,8 @@ from typing import Any
 from formulation.problem.instance import Instance
 from formulation.problem.options import Recompute
 
+__all__ = ["MODE_KEYS", "ONE_COPY", "Mode", "every_mode", "in_words", "mode_fields", "modes", "read_mode"]
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from formulation.problem.groups import Group
 
+__all__ = ["Plan", "Span", "Stage"]
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

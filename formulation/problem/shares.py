@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+__all__ = ["Shares", "equal_shares", "proportional_shares"]
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from formulation.problem.options import Training
 from formulation.problem.units import ceil_div
 
+__all__ = ["LEAST_MICRO_BATCHES", "steps_run"]
+
 LEAST_MICRO_BATCHES = 16
 """Of a run without a flush; so many that a short pipeline shows its steady state."""
 MICRO_BATCHES_A_STAGE = 4

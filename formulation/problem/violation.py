@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
+__all__ = ["Rule", "Violation", "told"]
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:

@@ -29,6 +29,8 @@ from ingest.scenario.schema import (
 )
 from ingest.scenario.yaml_source import Document
 
+__all__ = ["check_meaning", "ends_by_name", "pairs_of"]
+
 Kept = TypeVar("Kept", bound=Section)
 Problem = tuple[Where, str]
 """The path of a value and what is wrong with it."""

@@ -11,6 +11,22 @@ from pydantic import WithJsonSchema as Shown
 from formulation.problem.options import Goal
 from ingest.scenario import quantities
 
+__all__ = [
+    "Bandwidth",
+    "Byname",
+    "Duration",
+    "Glob",
+    "Goals",
+    "Memory",
+    "Name",
+    "Price",
+    "Ratio",
+    "Speed",
+    "Whole",
+    "builder",
+    "graph_file",
+]
+
 
 def _name(text: str) -> str:
     """Keep a name that can be shown and typed. Raises ValueError for an empty, long or unprintable one."""

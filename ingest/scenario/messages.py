@@ -14,6 +14,8 @@ from ingest.mistakes import Mistake, Where, did_you_mean, number_hint, path_text
 from ingest.scenario.schema import ScenarioFile, Section
 from ingest.scenario.yaml_source import Document
 
+__all__ = ["mistake_at", "mistakes_of"]
+
 Found = dict[str, Any]
 """One entry of ``ValidationError.errors()``: ``type``, ``loc``, ``input``, ``ctx``, ``msg``."""
 

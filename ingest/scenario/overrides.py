@@ -17,6 +17,8 @@ from typing import Any
 from ingest.mistakes import Mistake, Place, ScenarioError, Where, path_text, shown
 from ingest.scenario.yaml_source import DEEPEST, Document, parse_scalar
 
+__all__ = ["apply_overrides"]
+
 _STEP = re.compile(r'\.?(?:"([^"]+)"|\[([0-9]{1,6})\]|([^.\[\]="]+))')
 LONGEST_OVERRIDE = 1000
 """Characters of the longest override."""

@@ -30,7 +30,6 @@ from formulation.problem.options import (
     Synchronisation,
     Training,
 )
-from ingest.mistakes import Mistake, Place, ScenarioError
 from ingest.scenario.fields import (
     Bandwidth,
     Byname,
@@ -47,7 +46,7 @@ from ingest.scenario.fields import (
     graph_file,
 )
 
-__all__ = ["Mistake", "Place", "ScenarioError", "ScenarioFile", "schema_text"]
+__all__ = ["ScenarioFile", "schema_text"]
 
 MOST_DEVICES = 4096
 """Most devices of one server."""

@@ -22,6 +22,8 @@ import yaml
 
 from ingest.mistakes import Mistake, Place, ScenarioError, Where, path_text, shown
 
+__all__ = ["DEEPEST", "Document", "parse_document", "parse_scalar", "read_document"]
+
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read."""
 DEEPEST = 12
