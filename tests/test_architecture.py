@@ -50,9 +50,7 @@ CORE = ("formulation", "ingest", "exchange", "solvers", "report", "execution")
 SAY_THEIR_NAMES = (
     "commands/results",
     "exchange",
-    "formulation/constraints",
-    "formulation/costs",
-    "formulation/problem",
+    "formulation",
     "ingest/scenario",
     "pipecut.py",
 )

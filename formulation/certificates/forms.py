@@ -17,6 +17,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.plan import Span, Stage
 
+__all__ = ["FormSearch"]
+
 Triple = tuple[int, int, int]
 """Communication in ns, bytes kept, largest working set in bytes."""
 Forms = tuple[int, ...]

@@ -17,6 +17,8 @@ from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.options import StageTime
 
+__all__ = ["StageFits", "slots_matter"]
+
 
 def slots_matter(instance: Instance) -> bool:
     """Tell whether what a stage may hold depends on its slot: memory counts and not all stages keep as much."""

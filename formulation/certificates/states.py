@@ -21,6 +21,8 @@ from formulation.problem.groups import Group, group_kind, line_places, possible_
 from formulation.problem.instance import Instance
 from formulation.problem.options import Placement
 
+__all__ = ["Servers", "State", "Step", "Suffixes", "alike_servers", "suffixes"]
+
 State = tuple[int, ...]
 """Free placement: devices taken of each server. Line: one number, the first device taken."""
 Servers = tuple[int, ...]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__all__ = ["TooLargeError", "refuse_above"]
+
 GIB = 1 << 30
 MOST_BYTES = 4 * GIB
 """What the tables, or the model, of one method may take, with what is needed while they are made."""

@@ -12,6 +12,8 @@ import enum
 import re
 from dataclasses import dataclass
 
+__all__ = ["BACKWARD", "FORWARD", "INPUT_GRADIENT", "KINDS", "WEIGHT_GRADIENT", "Action", "Kind"]
+
 
 class Kind(enum.StrEnum):
     """What is done; the value is the letter of the token."""

@@ -25,6 +25,8 @@ from formulation.problem.units import ceil_div
 from formulation.schedules.actions import BACKWARD, FORWARD
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
+__all__ = ["async_one_f_one_b", "in_flight_of_replica"]
+
 
 def async_one_f_one_b(stages: int, micro_batches: int, replicas: Sequence[int] | None = None) -> PipelineSchedule:
     """Return 1F1B over a run of many micro-batches; ``replicas[s]`` of stage ``s`` (default: one each).

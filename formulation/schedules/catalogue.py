@@ -12,6 +12,8 @@ from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
 
+__all__ = ["SCHEDULES"]
+
 SCHEDULES: Mapping[Schedule, Callable[[int, int], PipelineSchedule]] = MappingProxyType(
     {
         Schedule.NAIVE: naive,

@@ -19,6 +19,8 @@ import numpy as np
 from formulation.schedules.actions import BACKWARD, FORWARD
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
+__all__ = ["one_f_one_b"]
+
 
 def one_f_one_b(stages: int, micro_batches: int) -> PipelineSchedule:
     """Return the 1F1B schedule of one optimiser step. Raises ScheduleError for sizes below 1."""

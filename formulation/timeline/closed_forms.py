@@ -15,6 +15,23 @@ from itertools import accumulate
 from formulation.problem.units import ceil_div
 from formulation.timeline.durations import Durations
 
+__all__ = [
+    "gpipe_bubble",
+    "gpipe_iteration_ns",
+    "interleaved_in_flight",
+    "iteration_lower_bound_ns",
+    "iteration_upper_bound_ns",
+    "latency_ns",
+    "megatron_bubble",
+    "naive_iteration_ns",
+    "noam",
+    "one_f_one_b_period_ns",
+    "pipedream_period_ns",
+    "uniform_iteration_ns",
+    "zero_bubble_h1_in_flight",
+    "zero_bubble_h1_iteration_ns",
+]
+
 
 def gpipe_bubble(stages: int, micro_batches: int) -> Fraction:
     """Return idle over *total* device time of uniform stages, (S - 1) / (M + S - 1).

@@ -18,6 +18,8 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.program import Program
 from formulation.timeline.times import Times
 
+__all__ = ["fifo"]
+
 UNKNOWN = -1
 
 

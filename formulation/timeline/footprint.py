@@ -17,6 +17,8 @@ from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEI
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.timeline.timeline import Timeline
 
+__all__ = ["DeviceMemory", "Footprint", "memory_over_time", "peak_in_flight"]
+
 
 @dataclass(frozen=True, slots=True)
 class Footprint:

@@ -17,6 +17,16 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import OPTIMIZER, SYNC
 
+__all__ = [
+    "bubble_of_ideal",
+    "bubble_of_total",
+    "compute_ns",
+    "device_utilisation",
+    "link_utilisation",
+    "occupied_ns",
+    "period_ns",
+]
+
 
 def period_ns(timeline: Timeline) -> Fraction | None:
     """Return the time from one micro-batch to the next in the middle of the run; None for a single micro-batch.

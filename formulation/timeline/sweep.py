@@ -14,6 +14,8 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.program import Program
 from formulation.timeline.times import Times
 
+__all__ = ["sweep"]
+
 UNKNOWN = -1
 
 

@@ -17,6 +17,8 @@ from formulation.timeline.sweep import sweep
 from formulation.timeline.times import Times
 from formulation.timeline.updates import JOIN
 
+__all__ = ["Timeline", "run"]
+
 DEFAULT = Execution()
 
 

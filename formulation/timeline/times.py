@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from formulation.schedules.table import Integers
 
+__all__ = ["Times"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
