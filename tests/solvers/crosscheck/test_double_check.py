@@ -134,7 +134,7 @@ def strict(patch: pytest.MonkeyPatch) -> tuple[Instance, Outcome]:
     def with_strict(tables: Tables) -> tuple[Family, ...]:
         return (*redundant_families(tables), Family(199, "strict", no_cuts))
 
-    for module in ("cpsat.layered", "double_check.presolve", "double_check.case_split", "double_check.highs"):
+    for module in ("cpsat.solver", "crosscheck.presolve", "crosscheck.case_split", "crosscheck.highs"):
         patch.setattr(f"solvers.{module}.redundant_families", with_strict)
     return PLAIN, layered.solve(PLAIN, LIMITS)
 
