@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from commands.results.simulated import Simulated, simulate
     from commands.results.traced import trace
     from formulation.certificates.check import Certificate, CertificateError, verify
+    from formulation.constraints.violation import Violation
     from formulation.evaluate import Evaluation, evaluate
     from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
     from formulation.problem.cluster import Cluster, DeviceClass, Server
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     )
     from formulation.problem.plan import Plan, Span, Stage
     from formulation.problem.units import Link
-    from formulation.problem.violation import Violation
     from formulation.schedules.table import PipelineSchedule
     from ingest.plans.certificate_file import read_certificate, write_certificate
     from ingest.plans.plan_file import read_plan
@@ -160,7 +160,7 @@ _HOMES = {
     "Training",
     "formulation.problem.plan": "Plan Span Stage",
     "formulation.problem.units": "Link",
-    "formulation.problem.violation": "Violation",
+    "formulation.constraints.violation": "Violation",
     "formulation.schedules.table": "PipelineSchedule",
     "ingest.plans.certificate_file": "read_certificate write_certificate",
     "ingest.plans.plan_file": "read_plan",

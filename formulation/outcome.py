@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from formulation.constraints.violation import Violation, told
 from formulation.evaluate import Evaluation, evaluate
 from formulation.limits.deadline import Deadline
 from formulation.problem.amounts import goal_amount
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
-from formulation.problem.violation import Violation, told
 
 __all__ = ["FalseClaimError", "GoalClaim", "Limits", "Outcome", "Progress", "Proof", "Status", "begin", "checked"]
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from formulation.constraints.violation import told
 from formulation.costs import times
 from formulation.costs.goals import UNITS
 from formulation.costs.prices import price_fields
 from formulation.outcome import GoalClaim, Outcome
 from formulation.problem.groups import group_kind
 from formulation.problem.modes import mode_fields
-from formulation.problem.violation import told
 from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
 from report.accounting import spent_of

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from formulation.constraints.rules import RULES
+from formulation.constraints.violation import Violation
 from formulation.costs.memory import capacity_bytes
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import in_words
 from formulation.problem.plan import Plan
-from formulation.problem.violation import Violation
 from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.timeline.footprint import Footprint, memory_over_time
 from formulation.timeline.timeline import Timeline

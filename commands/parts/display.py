@@ -13,11 +13,11 @@ from rich.text import Text
 
 from commands.terminal import human
 from commands.terminal.judged import goal_name
+from formulation.constraints.violation import told
 from formulation.outcome import GoalClaim, Outcome, Proof, Status
 from formulation.problem.amounts import goal_amount
 from formulation.problem.layers import Split
 from formulation.problem.modes import in_words
-from formulation.problem.violation import told
 from formulation.scope import scope_of, scope_parts
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from formulation.constraints.violation import Rule, Violation
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from formulation.problem.violation import Rule, Violation
 
 __all__ = ["DEMAND_RULES", "own_rule_name"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from formulation.constraints.demand_rules import DEMAND_RULES
+from formulation.constraints.violation import Rule, Violation
 from formulation.costs.forms import forms_on
 from formulation.costs.goals import UNITS, goal_value
 from formulation.costs.memory import capacity_bytes, stage_memory
@@ -20,7 +21,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import Placement, Recompute
 from formulation.problem.plan import Plan
-from formulation.problem.violation import Rule, Violation
 
 __all__ = ["RULES", "Rule", "Violation", "check_mode", "structure_violations"]
 

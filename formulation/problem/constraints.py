@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from formulation.constraints.violation import Violation
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
-    from formulation.problem.violation import Violation
 
 __all__ = ["Constraints", "FormLimit", "Goal", "GoalLimit", "Own", "Pin", "Placement", "Recompute", "Reserve"]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from ortools.sat.python import cp_model
 
+from formulation.constraints.violation import told
 from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
@@ -23,7 +24,6 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proo
 from formulation.problem.amounts import goal_amount, plural
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from formulation.problem.violation import told
 from solvers.cpsat.base.engine import found, make_solver, run
 from solvers.cpsat.base.variables import Variables
 

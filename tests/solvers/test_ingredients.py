@@ -42,10 +42,9 @@ PLUMBING = (
 VOCABULARY = tuple(
     f"formulation.{name}"
     for name in (
-        *("constraints.demand_rules", "costs.goals", "limits.deadline", "outcome"),
+        *("constraints.demand_rules", "constraints.violation", "costs.goals", "limits.deadline", "outcome"),
         *(f"problem.{name}" for name in ("amounts", "cluster", "constraints", "demands", "groups", "instance")),
         *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "steady", "units")),
-        "problem.violation",
     )
 )
 """Modules of the formulation that say what a problem is, and its rules; all read them, through the evaluator."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from formulation.constraints.violation import told
 from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
@@ -23,7 +24,6 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proo
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal
 from formulation.problem.plan import Plan
-from formulation.problem.violation import told
 from solvers.dynamic.states.paths import path_of
 from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.states import StateSpace, state_space

@@ -12,6 +12,7 @@ import contextlib
 import time
 from dataclasses import dataclass, field, replace
 
+from formulation.constraints.violation import told
 from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import FORBIDDEN, Tables, all_tables
 from formulation.evaluate import evaluate
@@ -20,7 +21,6 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proo
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal, Schedule
 from formulation.problem.plan import Plan
-from formulation.problem.violation import told
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.step_time.blocks import StageSpans

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.demands import Demands, Pinned, with_constraints
@@ -16,7 +17,6 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.options import Constraints, FormLimit, Own, Pin, Reserve
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.violation import Violation
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 
 LAYERS = chain([matrix("in", 6), matrix("mid.0"), follow("mid.1"), matrix("fc[3]", allowed=(0, 2))], [1, 1, 1])

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import networkx as nx
 from hypothesis import strategies as st
 
+from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
 from formulation.problem.groups import Group
@@ -27,7 +28,6 @@ from formulation.problem.options import (
     Training,
 )
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.violation import Violation
 from tests.generators import CLASSES, cluster_graphs, cost_models, groups, layer_graphs, links
 from tests.solvers.cpsat import demanded
 

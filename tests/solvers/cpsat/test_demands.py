@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.constraints.rules import RULES
+from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, FormLimit, Goal, GoalLimit, Own, Pin, Placement, Reserve
 from formulation.problem.plan import Plan
-from formulation.problem.violation import Violation
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, FormLimit, Own, Pin, Placement, Reserve, Schedule
 from formulation.problem.units import Link
-from formulation.problem.violation import Violation
 from solvers import exhaustive as brute_force
 from solvers.explain.explain import Clash, Explanation, explain
 from solvers.explain.loosening import limits_of, without
