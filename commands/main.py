@@ -46,7 +46,3 @@ def _run(words: Sequence[str], reply: Reply) -> int:
     command = importlib.import_module(arguments.run)
     imported()
     return command.run(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
