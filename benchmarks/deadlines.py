@@ -36,7 +36,7 @@ OVER_S, OVER_SHARE = 1.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeadlineRow:
     """An instance, by its file and what is overridden there, and who is to search it."""
 
     name: str
@@ -46,34 +46,36 @@ class Row:
 
 
 ROWS = (
-    Row(
+    DeadlineRow(
         "gpt3, 128 devices",
         GPT3,
         (),
         ("cpsat", "cpsat_stages", "state_dp", "line_dp", "megatron", "alpa", "pipepar"),
     ),
-    Row(
+    DeadlineRow(
         "gpt3, 1024 devices", GPT3, ("cluster.servers[0].count=128",), ("cpsat", "state_dp", "line_dp", "megatron")
     ),
-    Row("gpt3, 128 devices, step", GPT3, ("objective=iteration_time",), ("cpsat",)),
-    Row(
+    DeadlineRow("gpt3, 128 devices, step", GPT3, ("objective=iteration_time",), ("cpsat",)),
+    DeadlineRow(
         "resnet152, 32 devices, memory, step",
         RESNET,
         (*STEP, *FAST, *LARGE, "constraints.memory=true"),
         ("paced_dp",),
     ),
-    Row(
+    DeadlineRow(
         "resnet152, 32 devices",
         RESNET,
         (*FAST, *LARGE),
         ("cpsat", "cpsat_stages", "pipedream"),
     ),
-    Row("resnet152, 8 devices", RESNET, FAST, ("brute_force", "pipepar", "pipedream_code")),
-    Row("hetpipe resnet152, free, memory", HETPIPE, FREE, ("cpsat", "cpsat_stages", "state_dp", "hetpipe")),
+    DeadlineRow("resnet152, 8 devices", RESNET, FAST, ("brute_force", "pipepar", "pipedream_code")),
+    DeadlineRow(
+        "hetpipe resnet152, free, memory", HETPIPE, FREE, ("cpsat", "cpsat_stages", "state_dp", "hetpipe")
+    ),
 )
 EXPLAINED = (
-    Row("gpt3, 128 devices of 1 GiB", GPT3, ("cluster.devices.A100.memory=1 GiB",), ("explain",)),
-    Row("resnet152, 8 devices of 100 MiB", RESNET, ("constraints.memory=true",), ("explain",)),
+    DeadlineRow("gpt3, 128 devices of 1 GiB", GPT3, ("cluster.devices.A100.memory=1 GiB",), ("explain",)),
+    DeadlineRow("resnet152, 8 devices of 100 MiB", RESNET, ("constraints.memory=true",), ("explain",)),
 )
 
 
@@ -83,7 +85,7 @@ def instance_of(scenario: str, overrides: tuple[str, ...]) -> Instance:
     return load_scenario(ROOT / scenario, overrides).load()
 
 
-def measured(row: Row, solver: str, limit_s: float) -> dict[str, Any]:
+def measured(row: DeadlineRow, solver: str, limit_s: float) -> dict[str, Any]:
     """Search within the limit; return what it took, and what came of it."""
     instance = instance_of(row.scenario, row.overrides)
     began = time.monotonic()

@@ -33,7 +33,7 @@ GIB = 1 << 30
 HOUR_NS = 3600 * 10**9
 
 
-class Family(NamedTuple):
+class LeftOutFamily(NamedTuple):
     """A kind of constraint: one that changes nothing, one that does; memory of a device where it is limited."""
 
     name: str
@@ -48,33 +48,37 @@ def _limit(goal: Goal, at_most: int) -> Constraints:
 
 
 FAMILIES = (
-    Family("memory", Constraints(memory=True), Constraints(memory=True), 80 * GIB, 9 * GIB // 4),
-    Family("stages", Constraints(stages_at_most=8), Constraints(stages_at_most=2)),
-    Family(
+    LeftOutFamily("memory", Constraints(memory=True), Constraints(memory=True), 80 * GIB, 9 * GIB // 4),
+    LeftOutFamily("stages", Constraints(stages_at_most=8), Constraints(stages_at_most=2)),
+    LeftOutFamily(
         "pin",
         Constraints(pins=(Pin("conv1", device="RTX 2080 Ti"),)),
         Constraints(pins=(Pin("layer3.*", servers=("server0",)),)),
     ),
-    Family("together", Constraints(together=(("fc",),)), Constraints(together=(("layer3.*",),))),
-    Family("apart", Constraints(apart=(("conv1", "fc"),)), Constraints(apart=(("layer1.0.*", "layer1.1.*"),))),
-    Family("no_cut", Constraints(no_cut=("conv1",)), Constraints(no_cut=("layer[34].*",))),
-    Family(
+    LeftOutFamily("together", Constraints(together=(("fc",),)), Constraints(together=(("layer3.*",),))),
+    LeftOutFamily(
+        "apart", Constraints(apart=(("conv1", "fc"),)), Constraints(apart=(("layer1.0.*", "layer1.1.*"),))
+    ),
+    LeftOutFamily("no_cut", Constraints(no_cut=("conv1",)), Constraints(no_cut=("layer[34].*",))),
+    LeftOutFamily(
         "forms", Constraints(forms=(FormLimit("fc", (0, 1, 2)),)), Constraints(forms=(FormLimit("*", (1, 2)),))
     ),
-    Family(
+    LeftOutFamily(
         "devices_per_stage",
         Constraints(devices_per_stage=tuple(range(1, 9))),
         Constraints(devices_per_stage=(2, 4)),
     ),
-    Family(
+    LeftOutFamily(
         "tensor_parallel_degrees",
         Constraints(tensor_parallel_degrees=tuple(range(1, 9))),
         Constraints(tensor_parallel_degrees=(2,)),
     ),
-    Family("recompute", Constraints(recompute=Recompute.ALLOWED), Constraints(recompute=Recompute.ALWAYS)),
-    Family("at_most.devices", _limit(Goal.DEVICES, 8), _limit(Goal.DEVICES, 5)),
-    Family("at_most.iteration_time", _limit(Goal.ITERATION_TIME, HOUR_NS), _limit(Goal.ITERATION_TIME, 10**9)),
-    Family(
+    LeftOutFamily("recompute", Constraints(recompute=Recompute.ALLOWED), Constraints(recompute=Recompute.ALWAYS)),
+    LeftOutFamily("at_most.devices", _limit(Goal.DEVICES, 8), _limit(Goal.DEVICES, 5)),
+    LeftOutFamily(
+        "at_most.iteration_time", _limit(Goal.ITERATION_TIME, HOUR_NS), _limit(Goal.ITERATION_TIME, 10**9)
+    ),
+    LeftOutFamily(
         "placement", Constraints(placement=Placement.LINE), Constraints(placement=Placement.FREE, max_servers=2)
     ),
 )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.proofs import FAST, SCENARIOS, Row
+from benchmarks.proofs import FAST, SCENARIOS, ProofRow
 from benchmarks.table import print_rows
 from formulation.outcome import Limits, Outcome, checked
 from ingest.scenario.load import load_scenario
@@ -29,22 +29,24 @@ STEP = (
 FREE = ("constraints.placement=free", "constraints.max_servers=2")
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[ProofRow]:
     """Yield the fixed instances."""
     limited = (*STEP, "constraints.memory=true")
     for model in ("vgg19", "resnet152"):
         scenario = f"hetpipe/{model}.yaml"
-        yield Row(f"hetpipe {model}, free, memory", scenario, (*limited, *FREE), "paced_dp")
-        yield Row(f"hetpipe {model}, free", scenario, (*STEP, *FREE, "constraints.memory=false"), "paced_dp")
-        yield Row(f"hetpipe {model}, line, memory", scenario, limited, "paced_dp")
+        yield ProofRow(f"hetpipe {model}, free, memory", scenario, (*limited, *FREE), "paced_dp")
+        yield ProofRow(f"hetpipe {model}, free", scenario, (*STEP, *FREE, "constraints.memory=false"), "paced_dp")
+        yield ProofRow(f"hetpipe {model}, line, memory", scenario, limited, "paced_dp")
     for devices in (8, 16, 32):
         fast = (*FAST, f"cluster.servers[0].count={devices // 2}")
-        yield Row(f"resnet50, {devices} devices", "pipepar/resnet50.yaml", (*STEP, *fast), "paced_dp")
-        yield Row(f"resnet50, {devices} devices, memory", "pipepar/resnet50.yaml", (*limited, *fast), "paced_dp")
-    yield Row("resnet152, 32 devices, memory", "pipepar/resnet152.yaml", (*limited, *fast), "paced_dp")
+        yield ProofRow(f"resnet50, {devices} devices", "pipepar/resnet50.yaml", (*STEP, *fast), "paced_dp")
+        yield ProofRow(
+            f"resnet50, {devices} devices, memory", "pipepar/resnet50.yaml", (*limited, *fast), "paced_dp"
+        )
+    yield ProofRow("resnet152, 32 devices, memory", "pipepar/resnet152.yaml", (*limited, *fast), "paced_dp")
 
 
-def prove(row: Row, limit_s: float) -> dict[str, Any]:
+def prove(row: ProofRow, limit_s: float) -> dict[str, Any]:
     """Load an instance and search it within the limit."""
     began = time.perf_counter()
     instance = load_scenario(SCENARIOS / row.scenario, row.overrides).load()

@@ -39,7 +39,7 @@ BINDING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProofRow:
     """An instance and the solver that is to prove it."""
 
     name: str
@@ -48,29 +48,29 @@ class Row:
     solver: str
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[ProofRow]:
     """Yield the fixed instances."""
     for devices in (8, 16, 32):
         count = f"cluster.servers[0].count={devices // 2}"
         plain, limited = (*FAST, count), (*FAST, count, *BINDING)
         if devices == 8:
-            yield Row("resnet152, 8 devices, independent", "pipepar/resnet152.yaml", plain, "cpsat")
-        yield Row(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "cpsat_stages")
-        yield Row(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "cpsat_stages")
-        yield Row(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "state_dp")
-        yield Row(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "state_dp")
+            yield ProofRow("resnet152, 8 devices, independent", "pipepar/resnet152.yaml", plain, "cpsat")
+        yield ProofRow(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "cpsat_stages")
+        yield ProofRow(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "cpsat_stages")
+        yield ProofRow(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "state_dp")
+        yield ProofRow(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "state_dp")
     for model in ("vgg19", "resnet152"):
         free = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
         for solver in ("cpsat_stages", "state_dp"):
-            yield Row(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, solver)
-    yield Row("gpt3, 128 devices, replicas, memory", "../benchmarks/instances/gpt3.yaml", (), "state_dp")
+            yield ProofRow(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, solver)
+    yield ProofRow("gpt3, 128 devices, replicas, memory", "../benchmarks/instances/gpt3.yaml", (), "state_dp")
     for model in ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152"):
         for batch in (64, 128):
             override = (f"training.global_batch={batch}",)
-            yield Row(f"paper {model}, batch {batch}", f"pipepar/{model}.yaml", override, "cpsat")
+            yield ProofRow(f"paper {model}, batch {batch}", f"pipepar/{model}.yaml", override, "cpsat")
 
 
-def prove(row: Row, limit_s: float, *, certified: bool) -> dict[str, Any]:
+def prove(row: ProofRow, limit_s: float, *, certified: bool) -> dict[str, Any]:
     """Load an instance and search it within the limit; make and verify a certificate if asked to."""
     began = time.perf_counter()
     instance = load_scenario(SCENARIOS / row.scenario, row.overrides).load()

@@ -73,7 +73,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ScalingRow:
     """One method at one point: processor and wall seconds, and why there is no proof (empty: there is one)."""
 
     point: Point
@@ -180,20 +180,20 @@ METHODS: dict[str, Method] = {
 }
 
 
-def measure(point: Point, method: str, instance: Instance, optimum: int, limit_s: float) -> Measured:
+def measure(point: Point, method: str, instance: Instance, optimum: int, limit_s: float) -> ScalingRow:
     """Run one method at one point, three times if it is quick."""
-    runs: list[Measured] = []
+    runs: list[ScalingRow] = []
     for _ in range(3):
         began, worked = time.perf_counter(), time.process_time()
         reason = METHODS[method](instance, optimum, limit_s)
         wall_s, processor_s = time.perf_counter() - began, time.process_time() - worked
-        runs.append(Measured(point, method, processor_s, wall_s, reason))
+        runs.append(ScalingRow(point, method, processor_s, wall_s, reason))
         if reason or wall_s > QUICK_S:
             break
     return min(runs, key=lambda one: (bool(one.reason), one.processor_s))
 
 
-def measure_all(chosen: Sequence[Point], limit_s: float) -> Iterator[Measured]:
+def measure_all(chosen: Sequence[Point], limit_s: float) -> Iterator[ScalingRow]:
     """Measure every method at every point; one that failed at a point is not run at larger ones of its axis."""
     failed: dict[tuple[str, str], str] = {}
     for point in chosen:
@@ -202,7 +202,7 @@ def measure_all(chosen: Sequence[Point], limit_s: float) -> Iterator[Measured]:
         for method in METHODS:
             reason = failed.get((point.axis, method))
             if reason:
-                yield Measured(point, method, reason="not run")
+                yield ScalingRow(point, method, reason="not run")
                 continue
             found = measure(point, method, instance, optimum, limit_s)
             if found.reason:
@@ -210,7 +210,7 @@ def measure_all(chosen: Sequence[Point], limit_s: float) -> Iterator[Measured]:
             yield found
 
 
-def exponent(found: Sequence[Measured]) -> tuple[float, float] | None:
+def exponent(found: Sequence[ScalingRow]) -> tuple[float, float] | None:
     """Return the least-squares exponent of seconds over size, and R squared; None for too few points."""
     pairs = [(math.log(one.point.size), math.log(one.proved_s)) for one in found if one.proved_s]
     if len(pairs) < FEWEST:
@@ -222,7 +222,7 @@ def exponent(found: Sequence[Measured]) -> tuple[float, float] | None:
     return xy / xx, (xy * xy / (xx * yy) if yy else 1.0)
 
 
-def table(found: Sequence[Measured]) -> str:
+def table(found: Sequence[ScalingRow]) -> str:
     """Return processor seconds by point and method as Markdown; ``> 31``: no proof within the limit, 31 s used."""
     lines = ["| " + " | ".join(("axis", "layers", "devices", "classes", *METHODS)) + " |"]
     lines.append("|" + "---|" * (len(METHODS) + 4))
@@ -233,13 +233,13 @@ def table(found: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
-def _cell(one: Measured) -> str:
+def _cell(one: ScalingRow) -> str:
     if one.proved_s is not None:
         return f"{one.proved_s:.3g}"
     return {"time": f"> {one.processor_s:.3g}", "not run": "-"}.get(one.reason, one.reason)
 
 
-def exponents(found: Sequence[Measured]) -> str:
+def exponents(found: Sequence[ScalingRow]) -> str:
     """Return fitted exponents by axis and method as Markdown: exponent (R squared; points)."""
     lines = ["| seconds ~ size^b | " + " | ".join(METHODS) + " |", "|" + "---|" * (len(METHODS) + 1)]
     for axis in dict.fromkeys(one.point.axis for one in found):
@@ -252,7 +252,7 @@ def exponents(found: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
-def curves(found: Sequence[Measured], limit_s: float) -> list[scaling_picture.Panel]:
+def curves(found: Sequence[ScalingRow], limit_s: float) -> list[scaling_picture.Panel]:
     """Return what the picture shows: by axis, each method's points and where it gave up."""
     panels: list[scaling_picture.Panel] = []
     for axis in dict.fromkeys(one.point.axis for one in found):

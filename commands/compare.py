@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from commands.parts.comparison import (
-    Row,
+    ComparisonRow,
     compared_row,
     comparison_to_dict,
     held_to_the_best,
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _exit_code(rows, best)
 
 
-def _exit_code(rows: list[Row], best: Outcome | None) -> ExitCode:
+def _exit_code(rows: list[ComparisonRow], best: Outcome | None) -> ExitCode:
     failures = [row.failure for row in rows if row.failure is not None]
     if failures:
         return min(failures)

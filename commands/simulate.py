@@ -102,7 +102,7 @@ def _comparison(
     Raises ClaimFailedError if a given plan keeps the rules and beats what was proved.
     """
     rows = [
-        comparison.Row(name, outcome, comparison.broken_rules(task.instance, outcome))
+        comparison.ComparisonRow(name, outcome, comparison.broken_rules(task.instance, outcome))
         if outcome is not None and outcome.solver == name
         else comparison.compared_row(task, name)
         for name in solver_names()

@@ -17,7 +17,7 @@ MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """Where something was written: a file with a line (0: none) and column, or the text of an override."""
 
     source: str
@@ -32,7 +32,7 @@ class Place:
 class Mistake:
     """One thing that is wrong: its place, the path of the value (empty: clear from the place), a sentence."""
 
-    place: Place
+    place: FilePlace
     path: str
     message: str
 

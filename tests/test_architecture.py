@@ -343,3 +343,20 @@ def test_a_name_that_is_not_said_is_caught() -> None:
     sources = {"a/x.py": "__all__ = ['one']\none = two = 1", "a/y.py": takes, "b/y.py": takes}
     assert said(sources["a/x.py"]) == ["one"] and said(takes) is None
     assert taken_unsaid(sources) == ["b/y.py:2: a.x.two"]
+
+
+def doubled(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Return the public classes of one name that several modules define, and these modules."""
+    homes: dict[str, list[str]] = {}
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(path)
+    return {name: paths for name, paths in homes.items() if len(paths) > 1}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    both_searches = {"Search"}
+    sources = {relative(path): path.read_text(encoding="utf-8") for path in modules()}
+    assert set(doubled(sources)) - both_searches == set()
+    assert doubled({"a/x.py": "class A: ...", "b/y.py": "class A: ..."}) == {"A": ["a/x.py", "b/y.py"]}

@@ -7,16 +7,16 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from benchmarks import scaling, scaling_picture
-from benchmarks.scaling import METHODS, Measured, Point
+from benchmarks.scaling import METHODS, Point, ScalingRow
 
 AXIS = "layers, 8 devices"
 
 
-def measured(power: float) -> list[Measured]:
+def measured(power: float) -> list[ScalingRow]:
     """Return made-up measurements that follow a power law, the last of which ran out of time."""
     points = [Point(AXIS, size, size, 8, 1) for size in (8, 16, 32, 64)]
-    rows = [Measured(point, method, 0.01 * point.size**power) for point in points[:3] for method in METHODS]
-    return [*rows, *(Measured(points[3], method, 31.0, 20.0, "time") for method in METHODS)]
+    rows = [ScalingRow(point, method, 0.01 * point.size**power) for point in points[:3] for method in METHODS]
+    return [*rows, *(ScalingRow(points[3], method, 31.0, 20.0, "time") for method in METHODS)]
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 3.0])

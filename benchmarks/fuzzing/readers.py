@@ -29,7 +29,7 @@ from ingest.plans.plan_file import PlanError, read_plan, write_plan
 from ingest.plans.schedule_file import ScheduleFileError, read_schedule
 from ingest.scenario.load import ScenarioError, load_scenario
 from ingest.torch.cache import load_trace, store_trace
-from planners.dnn_partitioning.file import Transfers, read_dnn_partitioning
+from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
 from planners.piper.file import TimeUnit, piper_problem, read_piper
 from planners.sailor.plan_file import read_sailor_plan
 from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
@@ -204,7 +204,7 @@ def _piper(path: Path) -> None:
 
 
 def _partitioning(path: Path) -> None:
-    read_dnn_partitioning(path, transfers=Transfers.AS_PROGRAM)
+    read_dnn_partitioning(path, transfers=EdgeCosts.AS_PROGRAM)
 
 
 def _sailor(path: Path) -> None:

@@ -37,7 +37,7 @@ LARGE_LAYERS = 300
 LARGE_PERCENTS = (50,)
 
 
-class Family(enum.StrEnum):
+class GapTableFamily(enum.StrEnum):
     """What the cases of one table have in common."""
 
     PLAIN = "plain"
@@ -56,8 +56,8 @@ class Variant:
     """
 
     name: str
-    family: Family
-    limited_family: Family
+    family: GapTableFamily
+    limited_family: GapTableFamily
     percents: tuple[int, ...]
     mixed: bool = False
     schedule: Schedule | None = None
@@ -65,10 +65,18 @@ class Variant:
 
 
 VARIANTS: tuple[Variant, ...] = (
-    Variant("as shipped", Family.PLAIN, Family.MEMORY, (100, 50, 35, 25)),
-    Variant("mixed", Family.MIXED, Family.MEMORY_MIXED, (100, 50, 25), mixed=True),
-    Variant("GPipe step", Family.ITERATION_TIME, Family.ITERATION_TIME, (), schedule=Schedule.GPIPE),
-    Variant("1F1B step", Family.ITERATION_TIME, Family.ITERATION_TIME, (50,), schedule=Schedule.ONE_F_ONE_B),
+    Variant("as shipped", GapTableFamily.PLAIN, GapTableFamily.MEMORY, (100, 50, 35, 25)),
+    Variant("mixed", GapTableFamily.MIXED, GapTableFamily.MEMORY_MIXED, (100, 50, 25), mixed=True),
+    Variant(
+        "GPipe step", GapTableFamily.ITERATION_TIME, GapTableFamily.ITERATION_TIME, (), schedule=Schedule.GPIPE
+    ),
+    Variant(
+        "1F1B step",
+        GapTableFamily.ITERATION_TIME,
+        GapTableFamily.ITERATION_TIME,
+        (50,),
+        schedule=Schedule.ONE_F_ONE_B,
+    ),
 )
 
 
@@ -82,12 +90,12 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class GapTableCase:
     """One instance of the gap table; ``percent`` of the smallest fitting memory, or None without a limit."""
 
     scenario: str
     variant: str
-    family: Family
+    family: GapTableFamily
     percent: int | None
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from commands.gaps.cases import every_series, number_of_cases
 from commands.gaps.document import NOTHING, document, summary_table
 from commands.gaps.report import to_dict
-from commands.gaps.solve import CaseResult, Search, run_series
+from commands.gaps.solve import CaseResult, GapTableSearch, run_series
 from commands.parts.comparison import problems_of
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
@@ -35,7 +35,7 @@ def run_all(arguments: argparse.Namespace) -> int:
     After a first Ctrl-C what is finished is shown, nothing is written, and the exit code is that of no proof.
     """
     path = output_path(arguments.out)
-    search = Search(arguments.solvers, _limits(arguments), tuple(arguments.overrides), arguments.quiet)
+    search = GapTableSearch(arguments.solvers, _limits(arguments), tuple(arguments.overrides), arguments.quiet)
     series = every_series(arguments.overrides)
     results = run_stoppable(partial(run_series, series, search), search.stop)
     content = to_dict(results, number_of_cases(series))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commands.gaps.cases import LARGE_LAYERS, SLOWER, VARIANTS, Family
+from commands.gaps.cases import LARGE_LAYERS, SLOWER, VARIANTS, GapTableFamily
 from commands.gaps.report import ALL, BREAKS, FAILED, GAP, NO_PLAN
 from commands.terminal import human
 from formulation.problem.amounts import goal_text
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 def document(content: Mapping[str, Any]) -> Study:
     """Return the document of the content that ``--json`` writes, as tables with the reading that was taken."""
-    families = [family for family in Family if any(one["family"] == family for one in content["cases"])]
+    families = [family for family in GapTableFamily if any(one["family"] == family for one in content["cases"])]
     tables = [
         summary_table(content),
         families_table(content, families),
@@ -77,7 +77,7 @@ def summary_table(content: Mapping[str, Any]) -> StudyTable:
     return StudyTable(SUMMARY, columns, rows, remarks)
 
 
-def families_table(content: Mapping[str, Any], families: Sequence[Family]) -> StudyTable:
+def families_table(content: Mapping[str, Any], families: Sequence[GapTableFamily]) -> StudyTable:
     """Return median and worst gap of each planner by family, with the plans that break rules or are missing."""
     found = {(row["solver"], row["family"]): row for row in content["planners"]}
     planners = dict.fromkeys(row["solver"] for row in content["planners"])
@@ -86,7 +86,7 @@ def families_table(content: Mapping[str, Any], families: Sequence[Family]) -> St
     return StudyTable("By family", ("planner", *map(str, families)), rows, (remark,))
 
 
-def cases_table(content: Mapping[str, Any], family: Family) -> StudyTable:
+def cases_table(content: Mapping[str, Any], family: GapTableFamily) -> StudyTable:
     """Return the cases of a family, with the gap of every planner."""
     cases = [one for one in content["cases"] if one["family"] == family]
     planners = list(dict.fromkeys(row["solver"] for one in cases for row in one["planners"]))

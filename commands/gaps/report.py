@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from commands.gaps.cases import Family
+from commands.gaps.cases import GapTableFamily
 from commands.gaps.solve import CaseResult, proves
-from commands.parts.comparison import Row
+from commands.parts.comparison import ComparisonRow
 from formulation.outcome import Proof
 
 GAP, BREAKS, NO_PLAN, REFUSED, FAILED = "gap", "breaks rules", "no plan", "refused", "failed"
@@ -28,7 +28,7 @@ class Entry:
     """One planner on one case. ``gap`` is exact where ``proved``, else no less than the true one."""
 
     solver: str
-    family: Family
+    family: GapTableFamily
     case: str
     status: str
     gap: Fraction | None
@@ -42,7 +42,7 @@ def provers_of(results: Sequence[CaseResult]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.solver for row in rows if row.outcome is not None and proves(row.outcome)))
 
 
-def entry(result: CaseResult, row: Row) -> Entry:
+def entry(result: CaseResult, row: ComparisonRow) -> Entry:
     """Return what a planner did with a case."""
     found = row.outcome
     gap = None
@@ -102,7 +102,7 @@ def to_dict(results: Sequence[CaseResult], planned: int) -> dict[str, Any]:
         "planners": [
             {"solver": name, "family": family, **summary(one for one in flat if _belongs(one, name, family))}
             for name in planners
-            for family in (ALL, *map(str, Family))
+            for family in (ALL, *map(str, GapTableFamily))
         ],
         "provers": [_prover_to_dict(name, results) for name in provers],
     }

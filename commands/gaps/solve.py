@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from commands.gaps.cases import Case, Series, number_of_cases, smallest_fit, with_memory
-from commands.parts.comparison import KEEPS_RULES, Row, compared_row, held_to_the_best, strongest
+from commands.gaps.cases import GapTableCase, Series, number_of_cases, smallest_fit, with_memory
+from commands.parts.comparison import KEEPS_RULES, ComparisonRow, compared_row, held_to_the_best, strongest
 from commands.parts.task import Task
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.options import Goal
@@ -22,9 +22,9 @@ from formulation.problem.options import Goal
 class CaseResult:
     """What all solvers made of a case. ``best`` says most about its optimum (None: nobody proved a bound)."""
 
-    case: Case
+    case: GapTableCase
     goal: Goal
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     best: Outcome | None
 
     @property
@@ -50,7 +50,7 @@ class Provers:
     seconds: dict[str, float] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
 
-    def note(self, row: Row) -> None:
+    def note(self, row: ComparisonRow) -> None:
         """Take note of what a solver did."""
         found = row.outcome
         if found is None or not (row.solver in self.runs or proves(found)):
@@ -71,7 +71,7 @@ def proves(outcome: Outcome) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class GapTableSearch:
     """How the cases are searched: by whom, within which limits, and who can end it."""
 
     solvers: tuple[str, ...]
@@ -80,7 +80,7 @@ class Search:
     quiet: bool
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
 
-    def task(self, series: Series, case: Case, count: str) -> Task:
+    def task(self, series: Series, case: GapTableCase, count: str) -> Task:
         """Return the task of a case without a memory limit; ``count`` tells how far the work has come."""
         scenario = replace(series.scenario, name=f"{count}: {case.name}")
         name = series.scenario.solver.name
@@ -88,7 +88,7 @@ class Search:
 
 
 def run_series(
-    series: Sequence[Series], search: Search, done: Callable[[CaseResult], None] = lambda _: None
+    series: Sequence[Series], search: GapTableSearch, done: Callable[[CaseResult], None] = lambda _: None
 ) -> list[CaseResult]:
     """Return the results of all cases; after a stop, of those that were finished before it."""
     provers, total = Provers(), number_of_cases(series)
@@ -102,9 +102,11 @@ def run_series(
     return results
 
 
-def _cases_of(one: Series, search: Search, provers: Provers, count: Callable[[], str]) -> Iterator[CaseResult]:
+def _cases_of(
+    one: Series, search: GapTableSearch, provers: Provers, count: Callable[[], str]
+) -> Iterator[CaseResult]:
     """Yield the case without a memory limit, and those with one if the first has any plan to start from."""
-    case = Case(one.scenario.name, one.variant.name, one.variant.family, None)
+    case = GapTableCase(one.scenario.name, one.variant.name, one.variant.family, None)
     unlimited = solved_case(case, search.task(one, case, count()), search.solvers, provers)
     yield unlimited
     best = unlimited.cheapest
@@ -118,10 +120,10 @@ def _cases_of(one: Series, search: Search, provers: Provers, count: Callable[[],
         yield solved_case(limited, task, search.solvers, provers)
 
 
-def solved_case(case: Case, task: Task, solvers: Sequence[str], provers: Provers) -> CaseResult:
+def solved_case(case: GapTableCase, task: Task, solvers: Sequence[str], provers: Provers) -> CaseResult:
     """Run the planners, then those that prove until one does, and hold all claims against the best plan."""
     planners, exact = provers.split(solvers)
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     for name in (*planners, *exact):
         if name in exact and _known(rows):
             break
@@ -131,16 +133,16 @@ def solved_case(case: Case, task: Task, solvers: Sequence[str], provers: Provers
     return CaseResult(case, task.instance.goals[0], tuple(held), strongest(_believed(held)))
 
 
-def _believed(rows: Sequence[Row]) -> list[Outcome]:
+def _believed(rows: Sequence[ComparisonRow]) -> list[Outcome]:
     return [row.outcome for row in rows if row.outcome is not None and row.failure is None]
 
 
-def _cheapest(rows: Sequence[Row]) -> Outcome | None:
+def _cheapest(rows: Sequence[ComparisonRow]) -> Outcome | None:
     kept = [one for one in _believed(rows) if one.proof in KEEPS_RULES]
     return min(kept, key=lambda one: one.objective or 0, default=None)
 
 
-def _known(rows: Sequence[Row]) -> bool:
+def _known(rows: Sequence[ComparisonRow]) -> bool:
     """Tell whether the optimum is known, or that no plan exists."""
     best, cheapest = strongest(_believed(rows)), _cheapest(rows)
     if best is None or best.proof in (Proof.OPTIMAL, Proof.INFEASIBLE):

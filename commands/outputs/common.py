@@ -15,7 +15,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Message(Part):
+class MessagePart(Part):
     """One line of what went wrong, with its place in a user's file where that is known."""
 
     message: str
@@ -24,27 +24,27 @@ class Message(Part):
     column: int | None = Field(default=None, ge=1)
 
 
-class Error(Part):
+class ErrorPart(Part):
     """What went wrong: the exit code, its kind, and a message for each mistake."""
 
     code: Literal[2, 4, 70, 130]
     kind: Literal["bad input", "false claim", "defect", "aborted"]
-    messages: list[Message] = Field(min_length=1)
+    messages: list[MessagePart] = Field(min_length=1)
 
 
 class Output(Part):
     """What a command found; ``error`` is there if it ended with exit code 2, 4, 70 or 130 all the same."""
 
-    error: Error | None = None
+    error: ErrorPart | None = None
 
 
 class Failure(Part):
     """What any command writes that ended in an error without a result."""
 
-    error: Error
+    error: ErrorPart
 
 
-class GoalClaim(Part):
+class GoalClaimPart(Part):
     """What is claimed of a goal: value and bound in ``unit``; it is looked at once all before it are proved."""
 
     goal: str
@@ -55,7 +55,7 @@ class GoalClaim(Part):
     status: Literal["proved", "open", "not looked at"]
 
 
-class Scope(Part):
+class ScopePart(Part):
     """Among which plans a claim holds (``formulation.scope.Scope``), and the same in words.
 
     ``at_most`` are limits by goal, in the goal's unit.
@@ -79,7 +79,7 @@ class Scope(Part):
     words: list[str]
 
 
-class Price(Part):
+class PricePart(Part):
     """Where a stage's time goes for one micro-batch, and its memory (``formulation.costs.prices.StageCost``)."""
 
     compute_ns: int
@@ -92,7 +92,7 @@ class Price(Part):
     capacity_bytes: int
 
 
-class Measure(Part):
+class MeasurePart(Part):
     """A number of the timeline beside what a formula says of it."""
 
     key: str

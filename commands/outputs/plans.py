@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from commands.outputs.common import GoalClaim, Output, Part, ProofName, Scope
-from commands.outputs.runs import Summary
+from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart
+from commands.outputs.runs import SummaryPart
 
 
-class Stage(Part):
+class StagePart(Part):
     """A stage as plan files write it; its prices are left out where the plan has none."""
 
     layers: list[str]
@@ -29,7 +29,7 @@ class Stage(Part):
     communication_ns: int | None = None
 
 
-class Route(Part):
+class RoutePart(Part):
     """What one route of ``--double-check`` answered."""
 
     route: str
@@ -41,14 +41,14 @@ class Route(Part):
     shares: list[str]
 
 
-class Limit(Part):
+class LimitPart(Part):
     """A limit that takes part in a clash."""
 
     path: str
     words: str
 
 
-class WayOut(Part):
+class WayOutPart(Part):
     """A least change that helps; ``amount`` is null where a limit is left out."""
 
     paths: list[str]
@@ -58,21 +58,21 @@ class WayOut(Part):
     unit: str
 
 
-class Clash(Part):
+class ClashPart(Part):
     """Limits that cannot hold together."""
 
     minimal: bool
-    limits: list[Limit]
-    ways_out: list[WayOut]
+    limits: list[LimitPart]
+    ways_out: list[WayOutPart]
 
 
-class Explanation(Part):
+class ExplanationPart(Part):
     """Why no plan exists."""
 
     complete: bool
     seconds: float
     notes: list[str]
-    clashes: list[Clash]
+    clashes: list[ClashPart]
 
 
 class PlanOutput(Output):
@@ -85,7 +85,7 @@ class PlanOutput(Output):
     version: Literal[1] | None = None
     model: str | None = None
     violations: list[str] = Field(default_factory=list)
-    stages: list[Stage]
+    stages: list[StagePart]
     scenario: str
     solver: str
     proof: ProofName
@@ -93,14 +93,14 @@ class PlanOutput(Output):
     bound: int | None
     gap: float | None
     seconds: float
-    goals: list[GoalClaim]
-    scope: Scope | None
+    goals: list[GoalClaimPart]
+    scope: ScopePart | None
     notes: list[str]
-    double_check: list[Route] = Field(default_factory=list)
-    explanation: Explanation | None = None
+    double_check: list[RoutePart] = Field(default_factory=list)
+    explanation: ExplanationPart | None = None
 
 
-class BrokenRule(Part):
+class BrokenRulePart(Part):
     """A rule that a plan breaks: both numbers and their unit."""
 
     rule: str
@@ -111,14 +111,14 @@ class BrokenRule(Part):
     message: str
 
 
-class Optimum(Part):
+class OptimumPart(Part):
     """What the search for the optimum found."""
 
     solver: str
     proof: ProofName
     objective: int | None
     bound: int | None
-    goals: list[GoalClaim]
+    goals: list[GoalClaimPart]
     seconds: float
     notes: list[str]
 
@@ -131,15 +131,15 @@ class EvaluateOutput(Output):
     model: str
     objective: int | None
     violations: list[str]
-    stages: list[Stage]
+    stages: list[StagePart]
     scenario: str
     plan: str
     feasible: bool
-    scope: Scope
-    broken_rules: list[BrokenRule]
+    scope: ScopePart
+    broken_rules: list[BrokenRulePart]
     gap: float | None
-    optimum: Optimum | None
-    timeline: Summary | None
+    optimum: OptimumPart | None
+    timeline: SummaryPart | None
 
 
 class VerifyOutput(Output):

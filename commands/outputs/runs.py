@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from commands.outputs.common import GoalClaim, Measure, Output, Part, Price, ProofName, Scope
-from commands.outputs.tables import Comparison
+from commands.outputs.common import GoalClaimPart, MeasurePart, Output, Part, PricePart, ProofName, ScopePart
+from commands.outputs.tables import ComparisonPart
 
 
-class Spent(Part):
+class SpentPart(Part):
     """Where the time of a rank goes over the whole run; the parts add up to the makespan."""
 
     compute_ns: int
@@ -20,7 +20,7 @@ class Spent(Part):
     idle_ns: int
 
 
-class RankSummary(Part):
+class RankSummaryPart(Part):
     """How busy a rank is, its peak memory, and where its time goes."""
 
     stages: list[int]
@@ -30,16 +30,16 @@ class RankSummary(Part):
     peak_ns: int
     peak_bytes_formula: int | None
     capacity_bytes: int
-    spent: Spent
+    spent: SpentPart
 
 
-class Rank(RankSummary):
+class RankPart(RankSummaryPart):
     """``memory`` are pairs of a time and the bytes held from then on."""
 
     memory: list[tuple[int, int]]
 
 
-class Summary(Part):
+class SummaryPart(Part):
     """A run in numbers, without what is only drawn."""
 
     schedule: str
@@ -48,11 +48,11 @@ class Summary(Part):
     steps: int
     micro_batches_run: int
     makespan_ns: int
-    measures: list[Measure]
-    ranks: list[RankSummary]
+    measures: list[MeasurePart]
+    ranks: list[RankSummaryPart]
 
 
-class Claim(Part):
+class ClaimPart(Part):
     """What is said of the plan; ``solver``, ``proof`` and ``seconds`` are null for a given plan."""
 
     solver: str | None
@@ -61,17 +61,17 @@ class Claim(Part):
     goal: str
     unit: str
     meaning: str
-    further: list[GoalClaim]
+    further: list[GoalClaimPart]
     bound: int | None
     gap: float | None
     seconds: float | None
-    scope: Scope
+    scope: ScopePart
     notes: list[str]
     broken_rules: list[str]
     breaks: list[str]
 
 
-class Server(Part):
+class ServerPart(Part):
     """A server of the cluster."""
 
     name: str
@@ -79,7 +79,7 @@ class Server(Part):
     devices: int
 
 
-class RunStage(Part):
+class RunStagePart(Part):
     """A stage as it was run; ``devices`` are pairs of a place in ``servers`` and a number."""
 
     rank: int
@@ -93,10 +93,10 @@ class RunStage(Part):
     backward_ns: int
     recompute_ns: int
     sync_ns: int
-    price: Price
+    price: PricePart
 
 
-class Boundary(Part):
+class BoundaryPart(Part):
     """What crosses the boundary behind a stage."""
 
     bytes: int
@@ -105,7 +105,7 @@ class Boundary(Part):
     price_ns: int
 
 
-class Drawn(Part):
+class DrawnPart(Part):
     """Events that are drawn, as rows of ``event_columns``."""
 
     head_stop_ns: int
@@ -115,7 +115,7 @@ class Drawn(Part):
     events: list[list[int | str]]
 
 
-class FixedOrder(Part):
+class FixedOrderPart(Part):
     """A fixed schedule beside the best order."""
 
     schedule: str
@@ -124,7 +124,7 @@ class FixedOrder(Part):
     loss: float | None
 
 
-class BestOrder(Part):
+class BestOrderPart(Part):
     """The claim of the search for the best order."""
 
     proof: ProofName
@@ -133,7 +133,7 @@ class BestOrder(Part):
     gap: float | None
     seconds: float
     planned: str
-    fixed: list[FixedOrder]
+    fixed: list[FixedOrderPart]
     notes: list[str]
 
 
@@ -150,19 +150,19 @@ class SimulateOutput(Output):
     steps: int
     micro_batches_run: int
     makespan_ns: int
-    claim: Claim
-    measures: list[Measure]
-    servers: list[Server]
-    stages: list[RunStage]
-    ranks: list[Rank]
-    boundaries: list[Boundary]
+    claim: ClaimPart
+    measures: list[MeasurePart]
+    servers: list[ServerPart]
+    stages: list[RunStagePart]
+    ranks: list[RankPart]
+    boundaries: list[BoundaryPart]
     layers: list[tuple[str, int, int]]
-    timeline: Drawn
-    comparison: Comparison | None
-    order: BestOrder | None
+    timeline: DrawnPart
+    comparison: ComparisonPart | None
+    order: BestOrderPart | None
 
 
-class NoClaim(Part):
+class NoClaimPart(Part):
     """Why there is nothing to run: the claim of the search, or what is wrong with the given plan."""
 
     solver: str | None
@@ -178,5 +178,5 @@ class NothingRunOutput(Output):
 
     format: Literal["pipecut simulation"]
     scenario: str
-    claim: NoClaim
-    order: BestOrder | None = Field(default=None)
+    claim: NoClaimPart
+    order: BestOrderPart | None = Field(default=None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from commands.outputs.common import GoalClaim, Output, Part, ProofName, Scope
+from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart
 
 
-class SolverRow(Part):
+class SolverRowPart(Part):
     """What became of one solver; without an outcome ``reason`` says why."""
 
     solver: str
@@ -13,7 +13,7 @@ class SolverRow(Part):
     objective: int | None
     bound: int | None
     gap: float | None
-    goals: list[GoalClaim]
+    goals: list[GoalClaimPart]
     feasible: bool | None
     violations: list[str]
     stages: int | None
@@ -22,21 +22,21 @@ class SolverRow(Part):
     reason: str
 
 
-class Comparison(Part):
+class ComparisonPart(Part):
     """All solvers on one scenario, and the bound that gaps are measured to."""
 
     scenario: str
     optimum: int | None
     bound: int | None
-    scope: Scope
-    solvers: list[SolverRow]
+    scope: ScopePart
+    solvers: list[SolverRowPart]
 
 
-class CompareOutput(Comparison, Output):
+class CompareOutput(ComparisonPart, Output):
     """``pipecut compare``."""
 
 
-class PlannerOnCase(Part):
+class PlannerOnCasePart(Part):
     """What one planner did with one case."""
 
     solver: str
@@ -47,7 +47,7 @@ class PlannerOnCase(Part):
     reason: str
 
 
-class GapCase(Part):
+class GapCasePart(Part):
     """A shipped scenario in one variant."""
 
     case: str
@@ -61,11 +61,11 @@ class GapCase(Part):
     bound: int | None
     best_known: int | None
     proved_by: str | None
-    planners: list[PlannerOnCase]
+    planners: list[PlannerOnCasePart]
     provers: list[str]
 
 
-class PlannerSummary(Part):
+class PlannerSummaryPart(Part):
     """One planner over the cases of a family (or of ``all``)."""
 
     solver: str
@@ -84,7 +84,7 @@ class PlannerSummary(Part):
     worst_case: str | None
 
 
-class Prover(Part):
+class ProverPart(Part):
     """A solver that gave bounds."""
 
     solver: str
@@ -99,6 +99,6 @@ class GapTableOutput(Output):
     """``pipecut compare --all``."""
 
     planned: int
-    cases: list[GapCase]
-    planners: list[PlannerSummary]
-    provers: list[Prover]
+    cases: list[GapCasePart]
+    planners: list[PlannerSummaryPart]
+    provers: list[ProverPart]

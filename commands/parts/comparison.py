@@ -22,7 +22,7 @@ KEEPS_RULES = (Proof.OPTIMAL, Proof.FEASIBLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """What became of one solver: an outcome, or the reason why there is none."""
 
     solver: str
@@ -49,21 +49,23 @@ def gap_to(best: Outcome | None, outcome: Outcome) -> float | None:
     return (outcome.objective - best.bound) / outcome.objective if outcome.objective else 0.0
 
 
-def compared_row(task: Task, solver: str) -> Row:
+def compared_row(task: Task, solver: str) -> ComparisonRow:
     """Run one solver. Nothing that it does wrong ends the comparison."""
     if task.stop.is_set():
-        return Row(solver, reason="not run: stopped")
+        return ComparisonRow(solver, reason="not run: stopped")
     try:
         outcome = task.search(solver, cross_check=False)
-        return Row(solver, outcome, broken_rules(task.instance, outcome))
+        return ComparisonRow(solver, outcome, broken_rules(task.instance, outcome))
     except ClaimFailedError as error:
         refuted = error.__cause__
         broken = broken_rules(task.instance, refuted.outcome) if isinstance(refuted, RefutedError) else ()
-        return Row(solver, None, broken, _one_line(error), ExitCode.FALSE_CLAIM)
+        return ComparisonRow(solver, None, broken, _one_line(error), ExitCode.FALSE_CLAIM)
     except ValueError as error:
-        return Row(solver, reason=f"skipped: {error}")
+        return ComparisonRow(solver, reason=f"skipped: {error}")
     except Exception as error:
-        return Row(solver, reason=f"broke down: {type(error).__name__}: {error}", failure=ExitCode.DEFECT)
+        return ComparisonRow(
+            solver, reason=f"broke down: {type(error).__name__}: {error}", failure=ExitCode.DEFECT
+        )
 
 
 def broken_rules(instance: Instance, outcome: Outcome) -> tuple[str, ...]:
@@ -72,13 +74,13 @@ def broken_rules(instance: Instance, outcome: Outcome) -> tuple[str, ...]:
     return tuple(dict.fromkeys(violation.rule for violation in found))
 
 
-def held_to_the_best(task: Task, rows: list[Row]) -> list[Row]:
+def held_to_the_best(task: Task, rows: list[ComparisonRow]) -> list[ComparisonRow]:
     """Hold every claim against the best plan that any solver found; mark the rows that it refutes."""
     priced = [row.outcome for row in rows if row.outcome is not None and row.outcome.objective is not None]
     best = min((one for one in priced if one.proof in KEEPS_RULES), key=_price, default=None)
     if best is None:
         return rows
-    held: list[Row] = []
+    held: list[ComparisonRow] = []
     for row in rows:
         problem = None if row.outcome is None else contradiction(row.outcome, best)
         if problem:
@@ -97,12 +99,12 @@ def _one_line(error: ClaimFailedError) -> str:
     return str(error).replace("\n", "; ")
 
 
-def problems_of(rows: Iterable[Row]) -> list[str]:
+def problems_of(rows: Iterable[ComparisonRow]) -> list[str]:
     """Say of every solver that broke down or made a false claim why the comparison ends in an error."""
     return [f"{row.solver}: {row.reason}" for row in rows if row.failure is not None]
 
 
-def comparison_to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dict[str, Any]:
+def comparison_to_dict(task: Task, rows: list[ComparisonRow], best: Outcome | None) -> dict[str, Any]:
     """Return the table as plain data: the bound that gaps are measured to, and one entry for each solver."""
     proved = best is not None and best.of_first_goal().proof is Proof.OPTIMAL
     return {
@@ -114,7 +116,7 @@ def comparison_to_dict(task: Task, rows: list[Row], best: Outcome | None) -> dic
     }
 
 
-def _row_to_dict(row: Row, best: Outcome | None) -> dict[str, Any]:
+def _row_to_dict(row: ComparisonRow, best: Outcome | None) -> dict[str, Any]:
     found = row.outcome
     return {
         "solver": row.solver,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
-from commands.parts.comparison import Row, gap_to
+from commands.parts.comparison import ComparisonRow, gap_to
 from commands.terminal import human
 from commands.terminal.exit_codes import ExitCode
 from formulation.outcome import Outcome, Proof
@@ -24,18 +24,20 @@ __all__ = ["comparison_parts"]
 NOTHING = "-"
 
 
-def comparison_parts(instance: Instance, rows: list[Row], best: Outcome | None) -> tuple[Table, str, str]:
+def comparison_parts(
+    instance: Instance, rows: list[ComparisonRow], best: Outcome | None
+) -> tuple[Table, str, str]:
     """Return a row for each solver, and in words what gaps are measured to and what each solver has to say."""
     return _table(instance.goals[0], rows, best), "", _lines(instance, rows, best)
 
 
-def _keeps_rules(row: Row) -> str:
+def _keeps_rules(row: ComparisonRow) -> str:
     if row.violations:
         return f"breaks {', '.join(row.violations)}"
     return NOTHING if row.outcome is None or row.outcome.plan is None else "yes"
 
 
-def _table(goal: Goal, rows: list[Row], best: Outcome | None) -> Table:
+def _table(goal: Goal, rows: list[ComparisonRow], best: Outcome | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in ("solver", "proof", "keeps the rules"):
         table.add_column(title)
@@ -46,7 +48,7 @@ def _table(goal: Goal, rows: list[Row], best: Outcome | None) -> Table:
     return table
 
 
-def _cells(goal: Goal, row: Row, best: Outcome | None) -> tuple[str, ...]:
+def _cells(goal: Goal, row: ComparisonRow, best: Outcome | None) -> tuple[str, ...]:
     found, refuted = row.outcome, row.failure is ExitCode.FALSE_CLAIM
     if found is None:
         proof = "false claim" if refuted else row.reason.split(":", 1)[0]
@@ -62,7 +64,7 @@ def _cells(goal: Goal, row: Row, best: Outcome | None) -> tuple[str, ...]:
     )
 
 
-def _lines(instance: Instance, rows: list[Row], best: Outcome | None) -> str:
+def _lines(instance: Instance, rows: list[ComparisonRow], best: Outcome | None) -> str:
     """Return what the gap is measured against, and what each solver has to say."""
     goal = instance.goals[0]
     lines = ["gap: no solver proved a bound" if best is None or best.bound is None else _basis(goal, best)]

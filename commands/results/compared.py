@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from commands.parts.comparison import KEEPS_RULES, Row, broken_rules, strongest
+from commands.parts.comparison import KEEPS_RULES, ComparisonRow, broken_rules, strongest
 from commands.results.planned import stoppable
 from commands.terminal.human import WIDTH
 from formulation.outcome import FalseClaimError, Limits, Outcome
@@ -23,7 +23,7 @@ class Compared:
     """
 
     instance: Instance = field(repr=False, compare=False)
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
@@ -61,9 +61,9 @@ def compare_solvers(instance: Instance, solvers: Sequence[str], limits: Limits) 
     return Compared(instance, tuple(rows))
 
 
-def _row(instance: Instance, solver: str, limits: Limits) -> Row:
+def _row(instance: Instance, solver: str, limits: Limits) -> ComparisonRow:
     try:
         outcome = solve_checked(instance, solver, limits)
     except ValueError as error:
-        return Row(solver, reason=f"skipped: {error}")
-    return Row(solver, outcome, broken_rules(instance, outcome))
+        return ComparisonRow(solver, reason=f"skipped: {error}")
+    return ComparisonRow(solver, outcome, broken_rules(instance, outcome))

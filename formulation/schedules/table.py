@@ -40,7 +40,7 @@ class ScheduleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ActionRun:
     """Actions of one kind on one rank: their stages and micro-batches, and the slot of each."""
 
     kind: int
@@ -95,14 +95,16 @@ class PipelineSchedule:
         yield from map(self.action, range(self.offsets[rank], self.offsets[rank + 1]))
 
 
-def run(kind: int, stage: int | Integers, micro_batch: Integers, slot: Integers) -> Run:
+def run(kind: int, stage: int | Integers, micro_batch: Integers, slot: Integers) -> ActionRun:
     """Return actions of one kind; ``stage`` may be the same for all."""
-    return Run(kind, np.broadcast_to(np.asarray(stage, dtype=np.int64), micro_batch.shape), micro_batch, slot)
+    return ActionRun(
+        kind, np.broadcast_to(np.asarray(stage, dtype=np.int64), micro_batch.shape), micro_batch, slot
+    )
 
 
 def in_slots(
     name: str,
-    rows: Sequence[Sequence[Run]],
+    rows: Sequence[Sequence[ActionRun]],
     *,
     micro_batches: int,
     stage_ranks: Sequence[tuple[int, ...]],

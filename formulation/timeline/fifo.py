@@ -16,14 +16,14 @@ import numpy as np
 from formulation.schedules.dependencies import NONE
 from formulation.timeline.durations import Transfers
 from formulation.timeline.program import Program
-from formulation.timeline.times import Times
+from formulation.timeline.times import ActionTimes
 
 __all__ = ["fifo"]
 
 UNKNOWN = -1
 
 
-def fifo(program: Program) -> Times:
+def fifo(program: Program) -> ActionTimes:
     """Return the times of all entries. Raises DeadlockError with the circle of who waits for whom."""
     clock = _Clock.of(program)
     for queue in range(len(clock.ends)):
@@ -95,10 +95,10 @@ class _Clock:
             link_last={},
         )
 
-    def times(self) -> Times:
+    def times(self) -> ActionTimes:
         """Return all times as arrays."""
         columns = (self.start_ns, self.stop_ns, self.depart_ns, self.arrive_ns, self.link_before)
-        return Times(*(np.array(column, dtype=np.int64) for column in columns))
+        return ActionTimes(*(np.array(column, dtype=np.int64) for column in columns))
 
     def advance(self, queue: int) -> None:
         """Let a queue begin its next entry, or wait for what is not done yet."""

@@ -12,14 +12,14 @@ from formulation.schedules.dependencies import NONE
 from formulation.schedules.table import Integers
 from formulation.timeline.durations import Transfers
 from formulation.timeline.program import Program
-from formulation.timeline.times import Times
+from formulation.timeline.times import ActionTimes
 
 __all__ = ["sweep"]
 
 UNKNOWN = -1
 
 
-def sweep(program: Program) -> Times:
+def sweep(program: Program) -> ActionTimes:
     """Return the times of all entries. Raises DeadlockError with the circle of who waits for whom."""
     start, stop = [UNKNOWN] * len(program), [UNKNOWN] * len(program)
     needs, gate, duration = program.needs.tolist(), program.gate.tolist(), program.duration.tolist()
@@ -65,7 +65,7 @@ def _shares(program: Program) -> tuple[Integers, Integers, Integers]:
     return program.message_ns, nothing, program.message_ns if waits else nothing
 
 
-def _with_messages(program: Program, start_ns: Integers, stop_ns: Integers) -> Times:
+def _with_messages(program: Program, start_ns: Integers, stop_ns: Integers) -> ActionTimes:
     """Add when messages travel: from the stop of their sender on, or until their taker, fetching them, starts."""
     depart_ns = stop_ns.copy()
     if program.execution.transfers is Transfers.RECEIVER:
@@ -73,4 +73,4 @@ def _with_messages(program: Program, start_ns: Integers, stop_ns: Integers) -> T
         sources = program.needs[takes]
         depart_ns[sources] = start_ns[takes] - program.message_ns[sources]
     link_before = np.full(len(program), NONE, dtype=np.int64)
-    return Times(start_ns, stop_ns, depart_ns, depart_ns + program.message_ns, link_before)
+    return ActionTimes(start_ns, stop_ns, depart_ns, depart_ns + program.message_ns, link_before)

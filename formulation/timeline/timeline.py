@@ -14,7 +14,7 @@ from formulation.timeline.durations import Contention, Durations, Execution
 from formulation.timeline.fifo import fifo
 from formulation.timeline.program import Program, compile_program
 from formulation.timeline.sweep import sweep
-from formulation.timeline.times import Times
+from formulation.timeline.times import ActionTimes
 from formulation.timeline.updates import JOIN
 
 __all__ = ["Timeline", "run"]
@@ -23,7 +23,7 @@ DEFAULT = Execution()
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """One thing that happened: its label, where (a rank, or a link for transfers; None: between devices), when."""
 
     label: str
@@ -37,7 +37,7 @@ class Timeline:
     """A program and when its entries happened: first the actions, in the order of the schedule."""
 
     program: Program
-    times: Times
+    times: ActionTimes
 
     @property
     def schedule(self) -> PipelineSchedule:
@@ -59,18 +59,18 @@ class Timeline:
             strict=True,
         )
 
-    def updates(self) -> Iterator[Span]:
+    def updates(self) -> Iterator[TimeSpan]:
         """Yield synchronisations (``0S7``: stage 0, up to micro-batch 7) and optimiser steps (``0U7``)."""
         program = self.program
         for index in range(len(self.schedule), len(program)):
             if program.kind[index] != JOIN:
                 rank = program.queue_rank[program.queue_of(index)]
                 place = None if rank == NONE else rank
-                yield Span(
+                yield TimeSpan(
                     program.label(index), place, int(self.times.start_ns[index]), int(self.times.stop_ns[index])
                 )
 
-    def transfers(self) -> Iterator[Span]:
+    def transfers(self) -> Iterator[TimeSpan]:
         """Yield the messages between devices, labelled by the action that sends them, in order of actions."""
         for index in np.flatnonzero(self.program.link != NONE).tolist():
             link, depart, arrive = (
@@ -78,7 +78,7 @@ class Timeline:
                 self.times.depart_ns[index],
                 self.times.arrive_ns[index],
             )
-            yield Span(self.program.label(index), int(link), int(depart), int(arrive))
+            yield TimeSpan(self.program.label(index), int(link), int(depart), int(arrive))
 
 
 def run(schedule: PipelineSchedule, durations: Durations, execution: Execution = DEFAULT) -> Timeline:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from formulation.schedules.table import Integers
 
-__all__ = ["Times"]
+__all__ = ["ActionTimes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times:
+class ActionTimes:
     """Start and stop of every entry and of the message that it sends, in ns (its stop, where it sends none).
 
     ``link_before[i]`` is the entry whose message used the link right before that of entry ``i``; NONE where there

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingest.mistakes import Mistake, Place, ScenarioError, Where, path_text, shown
+from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 from ingest.scenario.yaml_source import DEEPEST, Document, parse_scalar
 
 __all__ = ["apply_overrides"]
@@ -33,7 +33,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
     places = dict(document.places)
     mistakes = list(document.mistakes)
     for text in overrides:
-        place = Place(f"--set {text if len(text) <= 100 and text.isprintable() else shown(text)}")
+        place = FilePlace(f"--set {text if len(text) <= 100 and text.isprintable() else shown(text)}")
         try:
             where, value = _split(text)
             _note(places, _set(data, where, value), place)
@@ -90,7 +90,7 @@ def _index(items: list[object], step: str | int, where: Where) -> int:
     return int(step)
 
 
-def _note(places: dict[Where, Place], path: Where, place: Place) -> None:
+def _note(places: dict[Where, FilePlace], path: Where, place: FilePlace) -> None:
     """Remember the override as the place of its value and of the sections that it added."""
     for old in [old for old in places if old[: len(path)] == path]:
         del places[old]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from ingest.mistakes import Mistake, Place, ScenarioError, Where, path_text, shown
+from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 
 __all__ = ["DEEPEST", "Document", "parse_document", "parse_scalar", "read_document"]
 
@@ -50,15 +50,15 @@ class Document:
 
     source: str
     data: object
-    places: dict[Where, Place]
+    places: dict[Where, FilePlace]
     mistakes: tuple[Mistake, ...] = ()
 
-    def place(self, where: Where) -> Place:
+    def place(self, where: Where) -> FilePlace:
         """Return the place of a value, or of the innermost section around it that was written anywhere."""
         for length in range(len(where), -1, -1):
             if where[:length] in self.places:
                 return self.places[where[:length]]
-        return Place(self.source)
+        return FilePlace(self.source)
 
 
 def read_document(path: Path) -> Document:
@@ -69,14 +69,14 @@ def read_document(path: Path) -> Document:
             raw = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _fatal(Place(source), f"cannot read the file: {reason}") from error
+        raise _fatal(FilePlace(source), f"cannot read the file: {reason}") from error
     if len(raw) > LARGEST_FILE:
-        raise _fatal(Place(source), f"the file is larger than {LARGEST_FILE} bytes, too large for a scenario")
+        raise _fatal(FilePlace(source), f"the file is larger than {LARGEST_FILE} bytes, too large for a scenario")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise _fatal(Place(source, line), "not UTF-8 text; save the file as UTF-8") from error
+        raise _fatal(FilePlace(source, line), "not UTF-8 text; save the file as UTF-8") from error
     return parse_document(text, source)
 
 
@@ -88,20 +88,20 @@ def parse_document(text: str, source: str) -> Document:
         return builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source)
+        place = FilePlace(source, mark.line + 1, mark.column + 1) if mark else FilePlace(source)
         raise _fatal(place, _syntax(error)) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise _fatal(Place(source, line), f"not text: {error.reason}") from error
+        raise _fatal(FilePlace(source, line), f"not text: {error.reason}") from error
     except UnicodeEncodeError as error:
-        raise _fatal(Place(source), "not text: a character that UTF-8 cannot hold") from error
+        raise _fatal(FilePlace(source), "not text: a character that UTF-8 cannot hold") from error
 
 
 def parse_scalar(text: str, source: str) -> object:
     """Return the value of one YAML scalar, such as the right side of an override. Raises ScenarioError."""
     data = parse_document(text, source).data if text.strip() else None
     if isinstance(data, dict | list):
-        raise _fatal(Place(source), f"expected one value, got {shown(data)}")
+        raise _fatal(FilePlace(source), f"expected one value, got {shown(data)}")
     return data
 
 
@@ -111,7 +111,7 @@ class _Builder:
 
     source: str
     events: Iterator[yaml.Event]
-    places: dict[Where, Place] = field(default_factory=dict)
+    places: dict[Where, FilePlace] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
 
     def document(self) -> Document:
@@ -172,9 +172,9 @@ class _Builder:
         if len(where) >= DEEPEST and isinstance(event, yaml.CollectionStartEvent):
             raise _fatal(place, f"nested more than {DEEPEST} levels deep")
 
-    def _place(self, event: yaml.Event) -> Place:
+    def _place(self, event: yaml.Event) -> FilePlace:
         mark = event.start_mark
-        return Place(self.source, mark.line + 1 if mark else 0)
+        return FilePlace(self.source, mark.line + 1 if mark else 0)
 
 
 def _plain(text: str) -> object:
@@ -196,5 +196,5 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     return "; ".join([f"not valid YAML: {problem}", *hints])
 
 
-def _fatal(place: Place, message: str, where: Where = ()) -> ScenarioError:
+def _fatal(place: FilePlace, message: str, where: Where = ()) -> ScenarioError:
     return ScenarioError([Mistake(place, path_text(where), message)])

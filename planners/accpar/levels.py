@@ -22,7 +22,7 @@ from formulation.problem.options import CostModel, Training
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from planners.accpar.code import MatrixLayer
 from planners.accpar.published import ARRAY, BATCH, BYTES_PER_ELEMENT
-from planners.common.halves import Halves, Machine, Share, bisected, moved_bytes, summed_bytes
+from planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
 from planners.common.one_stage import BetweenCosts, InsideCosts, least_forms, prefer, rounded, tables_of
 from planners.one_weird_trick import planner as one_weird_trick
 
@@ -75,14 +75,14 @@ def chain_graph(name: str, layers: Iterable[MatrixLayer]) -> nx.DiGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """Time of one training step in ns, exact, and its part that a device computes."""
 
     total_ns: Fraction
     compute_ns: Fraction
 
 
-def step(instance: Instance, planner: Planner) -> Step:
+def step(instance: Instance, planner: Planner) -> TrainingStep:
     """Return the step of a planner's types on the whole array, by the model of the papers.
 
     Cost: O(devices x (layers + edges)) fractions, far fewer where halves are alike.
@@ -91,9 +91,9 @@ def step(instance: Instance, planner: Planner) -> Step:
     if planner is not Planner.ACCPAR:
         machine = equal_parts(machine)
     walk = _Walk(instance, _chooser(instance, planner))
-    times = walk.layers_ns(machine, [Share()] * len(instance.layers), Fraction(1))
+    times = walk.layers_ns(machine, [LayerShare()] * len(instance.layers), Fraction(1))
     compute = (_computed_ns(instance, machine, layer) for layer in range(len(instance.layers)))
-    return Step(sum(times, Fraction(0)), sum(compute, Fraction(0)))
+    return TrainingStep(sum(times, Fraction(0)), sum(compute, Fraction(0)))
 
 
 def _computed_ns(instance: Instance, machine: Machine, layer: int) -> Fraction:
@@ -134,7 +134,7 @@ class _Walk:
     def __init__(self, instance: Instance, choose: Choose) -> None:
         self._instance, self._choose = instance, choose
 
-    def layers_ns(self, machine: Machine, shares: list[Share], work: Fraction) -> list[Fraction]:
+    def layers_ns(self, machine: Machine, shares: list[LayerShare], work: Fraction) -> list[Fraction]:
         """Return the time of every layer on a machine that holds these shares and does a part of the work."""
         instance = self._instance
         if not isinstance(machine, Halves):
@@ -149,7 +149,7 @@ class _Walk:
         return [one + max(pair) for one, *pair in zip(own, first, second, strict=True)]
 
     def _half(
-        self, machine: Machine, shares: list[Share], forms: tuple[int, ...], work: Fraction, part: Fraction
+        self, machine: Machine, shares: list[LayerShare], forms: tuple[int, ...], work: Fraction, part: Fraction
     ) -> list[Fraction]:
         rows = zip(self._instance.layers, shares, self._layouts(forms), strict=True)
         return self.layers_ns(
@@ -159,7 +159,7 @@ class _Walk:
     def _layouts(self, forms: tuple[int, ...]) -> list[int]:
         return [0 if source is None else forms[source] for source in self._instance.sources]
 
-    def _types(self, machine: Halves, shares: list[Share]) -> tuple[int, ...]:
+    def _types(self, machine: Halves, shares: list[LayerShare]) -> tuple[int, ...]:
         instance = self._instance
         return self._choose(
             *rounded(
@@ -171,7 +171,7 @@ class _Walk:
             )
         )
 
-    def _exchanged_ns(self, machine: Halves, shares: list[Share], forms: tuple[int, ...]) -> list[Fraction]:
+    def _exchanged_ns(self, machine: Halves, shares: list[LayerShare], forms: tuple[int, ...]) -> list[Fraction]:
         """Return what two halves exchange for every layer, in ns; changes of layout count for the consumer."""
         instance = self._instance
         amounts = [summed_bytes(instance, at, form, shares[at]) for at, form in enumerate(self._layouts(forms))]

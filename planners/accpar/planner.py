@@ -28,7 +28,7 @@ from formulation.limits.deadline import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
-from planners.common.halves import Halves, Machine, Share, bisected, moved_bytes, summed_bytes
+from planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
 from planners.common.one_stage import (
     BetweenCosts,
     InsideCosts,
@@ -70,16 +70,16 @@ def costs(instance: Instance, deadline: Deadline = NEVER) -> tuple[InsideCosts, 
     machine = bisected(instance)
 
     def inside(layer: int, form: int) -> Fraction:
-        return _layer_ns(instance, machine, layer, form, Share(), Fraction(1))
+        return _layer_ns(instance, machine, layer, form, LayerShare(), Fraction(1))
 
     def between(edge: FormEdge, source: int, form: int) -> Fraction:
-        return _edge_ns(instance, machine, edge, source, form, Share())
+        return _edge_ns(instance, machine, edge, source, form, LayerShare())
 
     return rounded(instance, inside, between, deadline)
 
 
 def _layer_ns(
-    instance: Instance, machine: Machine, layer: int, form: int, share: Share, work: Fraction
+    instance: Instance, machine: Machine, layer: int, form: int, share: LayerShare, work: Fraction
 ) -> Fraction:
     """Time of a layer on a machine that holds a share of its tensors and does a part of its work."""
     if not isinstance(machine, Halves):
@@ -96,7 +96,7 @@ def _layer_ns(
 
 
 def _edge_ns(
-    instance: Instance, machine: Machine, edge: FormEdge, source: int, form: int, share: Share
+    instance: Instance, machine: Machine, edge: FormEdge, source: int, form: int, share: LayerShare
 ) -> Fraction:
     """Time of a change of layout on a machine that holds a share of the consumer's tensors."""
     if not isinstance(machine, Halves):

@@ -31,24 +31,24 @@ _ONE = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LayerShare:
     """What a half holds of a layer: parts of its input, its weights and its output."""
 
     taken: Fraction = _ONE
     weights: Fraction = _ONE
     made: Fraction = _ONE
 
-    def split(self, split: Split, form: int, part: Fraction) -> Share:
+    def split(self, split: Split, form: int, part: Fraction) -> LayerShare:
         """Return what is left to a half that takes ``part`` of this share."""
         if split is Split.MATRIX:
             factors = ((part, _ONE, part), (part, part, _ONE), (_ONE, part, part))[form]
         else:
             factors = ((part, _ONE, part), (_ONE, _ONE, _ONE), (part, part, part))[form]
         taken, weights, made = factors
-        return Share(self.taken * taken, self.weights * weights, self.made * made)
+        return LayerShare(self.taken * taken, self.weights * weights, self.made * made)
 
 
-def summed_bytes(instance: Instance, layer: int, form: int, share: Share) -> Fraction:
+def summed_bytes(instance: Instance, layer: int, form: int, share: LayerShare) -> Fraction:
     """Bytes of the partial sums that two halves of a share exchange, for one step of training.
 
     Activations count for all micro-batches of the step, weights once.
@@ -61,7 +61,7 @@ def summed_bytes(instance: Instance, layer: int, form: int, share: Share) -> Fra
 
 
 def moved_bytes(
-    instance: Instance, edge: FormEdge, source: int, form: int, share: Share, part: Fraction
+    instance: Instance, edge: FormEdge, source: int, form: int, share: LayerShare, part: Fraction
 ) -> Fraction:
     """Bytes that the half with more to fetch moves at a form edge, forward and backward, for one step.
 

@@ -10,8 +10,8 @@ nodes of the same colour classes. With K accelerators and L host processors::
                      infinite if S is too large for the device or holds a node that it does not support
 
 A node pays once for each device, however many edges it has, and backward nodes pay like forward ones. The answer
-is dp[L, K] of all nodes. :class:`~planners.dnn_partitioning.graph.Method` restricts the ideals to those of a
-path (the paper's linearisation) or of a path of biconnected blocks (its comparison with PipeDream).
+is dp[L, K] of all nodes. :class:`~planners.dnn_partitioning.graph.ContiguousSets` restricts the ideals to those of
+a path (the paper's linearisation) or of a path of biconnected blocks (its comparison with PipeDream).
 
 Cost: ideals^2 pairs, for each the distinct groups of nodes that one output joins.
 """
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from planners.common.downsets import bits, downsets, masks
 from planners.common.errors import NothingFitsError
-from planners.dnn_partitioning.graph import Graph, Method, prepared
+from planners.dnn_partitioning.graph import ContiguousSets, Graph, prepared
 from planners.dnn_partitioning.problem import PlacementProblem
 
 Reals = NDArray[np.float64]
@@ -35,7 +35,7 @@ IDEALS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeviceShare:
     """What one device does: identifiers of nodes, and its load in seconds."""
 
     accelerator: bool
@@ -48,7 +48,7 @@ class PlacementPlan:
     """The least largest load, one plan that has it, and how many ideals and pairs of ideals were searched."""
 
     max_load_s: float
-    shares: tuple[Share, ...]
+    shares: tuple[DeviceShare, ...]
     ideals: int
     pairs: int
 
@@ -62,7 +62,9 @@ class _Pairs:
     cpu: list[Reals]
 
 
-def place(problem: PlacementProblem, method: Method = Method.IDEALS, limit: int = IDEALS) -> PlacementPlan:
+def place(
+    problem: PlacementProblem, method: ContiguousSets = ContiguousSets.IDEALS, limit: int = IDEALS
+) -> PlacementPlan:
     """Place a graph as the program does.
 
     Raises TooManyDownsetsError beyond ``limit`` ideals and NothingFitsError. Which of several
@@ -81,7 +83,7 @@ def place(problem: PlacementProblem, method: Method = Method.IDEALS, limit: int 
         colours = {classes[place] for place in bits(members)}
         inside = sorted(n for node in graph.nodes if node.colour in colours for n in node.members)
         names = tuple(problem.nodes[n].identifier for n in inside)
-        shares.append(Share(accelerator, names, load(problem, inside, accelerator)))
+        shares.append(DeviceShare(accelerator, names, load(problem, inside, accelerator)))
     return PlacementPlan(
         float(best[problem.cpus, problem.accelerators, -1]),
         tuple(shares),

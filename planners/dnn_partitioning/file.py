@@ -2,7 +2,7 @@
 
 Latencies are ms. The edge ``cost``, the time to move the output of its source, is ms in most published files but
 *seconds* in the layer graphs of ``throughput-inputs``, where it stands beside latencies in ms: as shipped,
-transfers weigh a thousandth of what they should. So the caller says how to read it (:class:`Transfers`).
+transfers weigh a thousandth of what they should. So the caller says how to read it (:class:`EdgeCosts`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COST_TOLERANCE = 1e-6
 LARGEST_GRAPH = 200_000
 
 
-class Transfers(enum.Enum):
+class EdgeCosts(enum.Enum):
     """How to read the edge ``cost``.
 
     ``AS_PROGRAM``: ms like the latencies, as the program does; reproduces its published results.
@@ -64,7 +64,7 @@ class _File(Strict):
     edges: Annotated[list[_Edge], Field(max_length=LARGEST_GRAPH)]
 
 
-def read_dnn_partitioning(path: Path, *, transfers: Transfers) -> PlacementProblem:
+def read_dnn_partitioning(path: Path, *, transfers: EdgeCosts) -> PlacementProblem:
     """Read a placement problem; times become seconds.
 
     ``layerId`` is ignored, as in the program's throughput runs. Raises FormatError; OSError if unreadable.
@@ -74,7 +74,7 @@ def read_dnn_partitioning(path: Path, *, transfers: Transfers) -> PlacementProbl
     problems = _problems(file, place)
     if problems:
         raise FormatError(path, problems)
-    per_second = MS_PER_SECOND if transfers is Transfers.AS_PROGRAM else _unit(path, file, place)
+    per_second = MS_PER_SECOND if transfers is EdgeCosts.AS_PROGRAM else _unit(path, file, place)
     cost: dict[int, float] = {}
     for edge in file.edges:
         cost.setdefault(edge.sourceId, edge.cost / per_second)

@@ -38,7 +38,7 @@ SKIPPED_SOURCES: Mapping[int, frozenset[int]] = {
 """By number of nodes (BERT-24, GNMT): classes whose outgoing edges the program leaves out of the blocks."""
 
 
-class Method(enum.Enum):
+class ContiguousSets(enum.Enum):
     """Which contiguous sets the program tries: all ideals, pieces of one path, pieces of a path of blocks."""
 
     IDEALS = "ideals"
@@ -77,16 +77,16 @@ class Graph:
         return [edge for edge in self.edges if forward.issuperset(edge)]
 
 
-def prepared(problem: PlacementProblem, method: Method) -> Graph:
+def prepared(problem: PlacementProblem, method: ContiguousSets) -> Graph:
     """Run all steps that come before the dynamic programme. Raises ValueError for more than 172,933 nodes."""
     graph = contracted(original(problem))
-    if method is Method.PIPEDREAM:
+    if method is ContiguousSets.PIPEDREAM:
         skipped = SKIPPED_SOURCES.get(len(problem.nodes), frozenset())
         graph = contracted(with_blocks_merged(graph, skipped))
     graph = contracted(with_cycles_merged(with_twins(graph)))
     while (smaller := with_idle_merged(graph)) is not None:
         graph = contracted(smaller)
-    return graph if method is Method.IDEALS else lined_up(graph)
+    return graph if method is ContiguousSets.IDEALS else lined_up(graph)
 
 
 def original(problem: PlacementProblem) -> Graph:

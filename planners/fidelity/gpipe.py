@@ -10,7 +10,7 @@ from planners.fidelity.machines import P100, TPU_V2, TPU_V3
 from planners.gpipe.memory import GPipeBatch
 from planners.gpipe.published import IMAGES, SAMPLES, SPEED_TABLES, SpeedTable, transformer
 from planners.gpipe.time import (
-    Network,
+    LayerLine,
     amoebanet_network,
     closed_form_speed,
     samples_per_second,
@@ -34,7 +34,7 @@ def _machine(table: SpeedTable) -> Accelerator:
     return TPU_V3 if _is_transformer(table) else TPU_V2
 
 
-def _network(table: SpeedTable) -> Network:
+def _network(table: SpeedTable) -> LayerLine:
     """Return the network of a table: a Transformer as wide as that of Table 1, or AmoebaNet-D (L, D)."""
     element_bytes = 4 if _machine(table) is P100 else 2
     if _is_transformer(table):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from planners.megatron.published import MODELS, KorthikantiModel
-from planners.megatron.transformer import Recompute, TransformerShape, attention_core_flops, iteration_flops
+from planners.megatron.transformer import LayerRecompute, TransformerShape, attention_core_flops, iteration_flops
 from planners.megatron.transformer_memory import (
     ActivationLayout,
     counted_first_stage_bytes,
@@ -22,13 +22,13 @@ LAYOUTS = (
     ("none", "sbh (34 + 5as/h)", ActivationLayout()),
     ("tensor parallel", "sbh (10 + 24/t + 5as/ht)", ActivationLayout(TP)),
     ("tensor and sequence parallel", "sbh/t (34 + 5as/h)", ActivationLayout(TP, sequence_parallel=True)),
-    ("tensor parallel, selective", "sbh (10 + 24/t)", ActivationLayout(TP, recompute=Recompute.SELECTIVE)),
+    ("tensor parallel, selective", "sbh (10 + 24/t)", ActivationLayout(TP, recompute=LayerRecompute.SELECTIVE)),
     (
         "tensor and sequence parallel, selective",
         "34 sbh/t",
-        ActivationLayout(TP, sequence_parallel=True, recompute=Recompute.SELECTIVE),
+        ActivationLayout(TP, sequence_parallel=True, recompute=LayerRecompute.SELECTIVE),
     ),
-    ("full recomputation", "2 sbh", ActivationLayout(TP, recompute=Recompute.FULL)),
+    ("full recomputation", "2 sbh", ActivationLayout(TP, recompute=LayerRecompute.FULL)),
 )
 """The six configurations of the paper's Table 2; t = 8 but for the first."""
 
@@ -114,7 +114,7 @@ def statements_table() -> StudyTable:
 
 def _again(shape: TransformerShape) -> tuple[str, str]:
     """Return the share of FLOPs that selective recomputation repeats: counted, and by the paper's eq. (8)."""
-    core, model = shape.layers * attention_core_flops(shape, 1), iteration_flops(shape, 1, Recompute.NONE)
+    core, model = shape.layers * attention_core_flops(shape, 1), iteration_flops(shape, 1, LayerRecompute.NONE)
     printed = 12 * shape.layers * shape.sequence**2 * shape.hidden  # 72 B L s h² (s / 3h - s / 6h)
     return share(Fraction(core, model)), share(Fraction(printed, model))
 
@@ -145,8 +145,8 @@ def statistics_bytes(shape: TransformerShape) -> int:
 def traced_table() -> StudyTable:
     """Return the paper's count for one layer step by step, down to what the trace keeps."""
     formula = layer_activation_bytes(TRACED, 1, ActivationLayout())
-    selective = layer_activation_bytes(TRACED, 1, ActivationLayout(recompute=Recompute.SELECTIVE))
-    plain = layer_activation_bytes(TRACED, 1, ActivationLayout(recompute=Recompute.SELECTIVE, dropout=False))
+    selective = layer_activation_bytes(TRACED, 1, ActivationLayout(recompute=LayerRecompute.SELECTIVE))
+    plain = layer_activation_bytes(TRACED, 1, ActivationLayout(recompute=LayerRecompute.SELECTIVE, dropout=False))
     steps = [
         ("sbh (34 + 5as/h), 16-bit", formula),
         ("fused attention keeps no scores: - 5as²b", selective),

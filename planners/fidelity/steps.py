@@ -16,8 +16,8 @@ from planners.megatron.published import (
     TERA,
     PublishedStep,
 )
-from planners.megatron.transformer import Recompute, iteration_flops
-from planners.megatron.transformer_step import Step, predict
+from planners.megatron.transformer import LayerRecompute, iteration_flops
+from planners.megatron.transformer_step import TransformerStep, predict
 from planners.megatron.transformer_time import layer_passes
 from planners.studies.study import StudyTable
 from planners.studies.text import Errors, error_percent, mean_absolute, share, signed
@@ -26,11 +26,11 @@ MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class StepComparison:
     """A published run beside its prediction."""
 
     published: PublishedStep
-    step: Step
+    step: TransformerStep
 
     @property
     def iteration_s(self) -> Fraction:
@@ -55,12 +55,12 @@ class Compared:
 
 def compare(
     rows: tuple[PublishedStep, ...], machine: Accelerator, transfers: Transfers = Transfers.SENDER
-) -> tuple[Compared, ...]:
+) -> tuple[StepComparison, ...]:
     """Predict published runs."""
-    return tuple(Compared(row, predict(row.training, machine, transfers)) for row in rows)
+    return tuple(StepComparison(row, predict(row.training, machine, transfers)) for row in rows)
 
 
-def mean_errors(rows: tuple[Compared, ...]) -> Errors:
+def mean_errors(rows: tuple[StepComparison, ...]) -> Errors:
     """Return the mean absolute errors of a table."""
     return Errors(
         mean_absolute(row.error_percent for row in rows),
@@ -122,7 +122,7 @@ STEP_COLUMNS = (
 )
 
 
-def _step_cells(row: Compared) -> tuple[str, ...]:
+def _step_cells(row: StepComparison) -> tuple[str, ...]:
     training = row.published.training
     plan = (training.setting.tensor_parallel_degree, training.ranks, training.chunks, training.replicas)
     return (
@@ -172,7 +172,7 @@ def megatron_table(machine: Accelerator) -> tuple[StudyTable, Errors]:
     cells = []
     for row in rows:
         training = row.published.training
-        flops = iteration_flops(training.shape, training.global_batch, Recompute.FULL)
+        flops = iteration_flops(training.shape, training.global_batch, LayerRecompute.FULL)
         rate = float(flops / (training.devices * row.iteration_s)) / TERA
         cells.append((*_step_cells(row), str(row.published.tflops), f"{rate:.0f}"))
     return StudyTable(

@@ -22,7 +22,7 @@ from planners.megatron.transformer import TransformerShape, head_flops, layer_fl
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class LayerLine:
     """Layers on a line: forward FLOPs of each for one sample, and the bytes that go on behind each.
 
     What stands in ``boundary_bytes`` behind the last layer is not used. Raises ValueError for another number of
@@ -40,17 +40,17 @@ class Network:
             )
 
 
-def transformer_network(name: str, shape: TransformerShape, element_bytes: int) -> Network:
+def transformer_network(name: str, shape: TransformerShape, element_bytes: int) -> LayerLine:
     """Return a transformer as GPipe cuts it: embedding (no product), layers, head."""
     layers = (layer_flops(shape, 1),) * shape.layers
     boundary = element_bytes * shape.sequence * shape.hidden
-    return Network(name, (0, *layers, head_flops(shape, 1)), (boundary,) * (shape.layers + 2))
+    return LayerLine(name, (0, *layers, head_flops(shape, 1)), (boundary,) * (shape.layers + 2))
 
 
-def amoebanet_network(layers: int, filters: int, element_bytes: int) -> Network:
+def amoebanet_network(layers: int, filters: int, element_bytes: int) -> LayerLine:
     """Return AmoebaNet-D (L, D) with its cells as layers. Raises ValueError for sizes that it cannot have."""
     cells = amoebanet_d(layers, filters)
-    return Network(
+    return LayerLine(
         f"AmoebaNet-D ({layers}, {filters})",
         tuple(cell.flops for cell in cells),
         tuple(element_bytes * cell.boundary_elements for cell in cells),
@@ -86,7 +86,7 @@ def least_variance_cells(costs: Sequence[int], cells: int) -> tuple[tuple[int, i
     return tuple(pairwise(cuts))
 
 
-def gpipe_durations(network: Network, cells: int, batch: GPipeBatch, machine: Accelerator) -> Durations:
+def gpipe_durations(network: LayerLine, cells: int, batch: GPipeBatch, machine: Accelerator) -> Durations:
     """Return the times of the cells for one micro-batch: backward twice forward, and forward again before it."""
     spans = least_variance_cells(network.layer_flops, cells)
     forward = tuple(
@@ -104,7 +104,7 @@ def gpipe_durations(network: Network, cells: int, batch: GPipeBatch, machine: Ac
     )
 
 
-def samples_per_second(network: Network, cells: int, batch: GPipeBatch, machine: Accelerator) -> Fraction:
+def samples_per_second(network: LayerLine, cells: int, batch: GPipeBatch, machine: Accelerator) -> Fraction:
     """Return the throughput of one step: samples over the makespan of GPipe's schedule."""
     durations = gpipe_durations(network, cells, batch, machine)
     makespan_ns = run(gpipe(cells, batch.micro_batches), durations).makespan_ns

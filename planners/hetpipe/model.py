@@ -22,7 +22,7 @@ from formulation.problem.cluster import DeviceClass, cluster_graph, servers_of
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
 from planners.hetpipe.partition import Partition, Prices, best_partition
-from planners.hetpipe.published import BATCH, ONE_V, Run
+from planners.hetpipe.published import BATCH, ONE_V, PublishedRun
 
 TRAINING_FLOPS_PER_MAC = 6
 """Forward pass, and both gradients in the backward pass."""
@@ -151,7 +151,9 @@ def _transfer_ns(size: Fraction, link: Link | None, part: Fraction) -> int:
     return int(size * BITS_PER_BYTE * NS_PER_SECOND / (link.bits_per_second * part))
 
 
-def images_per_second(instance: Instance, run: Run, part: Fraction, clock_distance: int = 0) -> float | None:
+def images_per_second(
+    instance: Instance, run: PublishedRun, part: Fraction, clock_distance: int = 0
+) -> float | None:
     """Return HetPipe's rate: all virtual workers at the pace of the slowest. None if a partition does not fit."""
     distinct = {devices: priced_worker(instance, devices, run.in_flight) for devices in set(run.workers)}
     workers = [distinct[devices] for devices in run.workers]

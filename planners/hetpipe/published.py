@@ -21,7 +21,7 @@ HOROVOD = {
 """Table 4: data parallelism on so many devices. ResNet-152 does not fit into a G."""
 
 
-class Run(NamedTuple):
+class PublishedRun(NamedTuple):
     """A run: virtual workers, minibatches in flight in each (N_m), whether parameters lie locally, images/s."""
 
     label: str
@@ -33,16 +33,16 @@ class Run(NamedTuple):
 
 TABLE_4 = {
     "VGG-19": (
-        Run("4 [V]", ("VVVV",), 5, True, 300),
-        Run("8 [VR]", ("VR",) * 4, 4, True, 530),
-        Run("12 [VRQ]", ("VRQ",) * 4, 5, True, 572),
-        Run("16 [VRQG]", ("VRGQ",) * 4, 5, True, 606),
+        PublishedRun("4 [V]", ("VVVV",), 5, True, 300),
+        PublishedRun("8 [VR]", ("VR",) * 4, 4, True, 530),
+        PublishedRun("12 [VRQ]", ("VRQ",) * 4, 5, True, 572),
+        PublishedRun("16 [VRQG]", ("VRGQ",) * 4, 5, True, 606),
     ),
     "ResNet-152": (
-        Run("4 [V]", ("VVVV",), 5, True, 256),
-        Run("8 [VR]", ("VR",) * 4, 5, True, 516),
-        Run("12 [VRQ]", ("VRQ",) * 4, 6, True, 538),
-        Run("16 [VRQG]", ("VRGQ",) * 4, 7, True, 580),
+        PublishedRun("4 [V]", ("VVVV",), 5, True, 256),
+        PublishedRun("8 [VR]", ("VR",) * 4, 5, True, 516),
+        PublishedRun("12 [VRQ]", ("VRQ",) * 4, 6, True, 538),
+        PublishedRun("16 [VRQG]", ("VRGQ",) * 4, 7, True, 580),
     ),
 }
 """N_m is the published total of concurrent minibatches divided by the number of virtual workers."""
@@ -53,16 +53,16 @@ _HD = ("VVQQ", "VVQQ", "RRGG", "RRGG")
 
 FIGURE_5 = {
     "VGG-19": (
-        Run("NP", _NP, 2, False, 97),
-        Run("ED", _ED, 5, False, 172),
-        Run("ED-local", _ED, 5, True, 606),
-        Run("HD", _HD, 2, False, 85),
+        PublishedRun("NP", _NP, 2, False, 97),
+        PublishedRun("ED", _ED, 5, False, 172),
+        PublishedRun("ED-local", _ED, 5, True, 606),
+        PublishedRun("HD", _HD, 2, False, 85),
     ),
     "ResNet-152": (
-        Run("NP", _NP, 2, False, 224),
-        Run("ED", _ED, 7, False, 456),
-        Run("ED-local", _ED, 7, True, 580),
-        Run("HD", _HD, 4, False, 410),
+        PublishedRun("NP", _NP, 2, False, 224),
+        PublishedRun("ED", _ED, 7, False, 456),
+        PublishedRun("ED-local", _ED, 7, True, 580),
+        PublishedRun("HD", _HD, 4, False, 410),
     ),
 }
 """D = 0; bars measured in the figure, to about 8 images/s (the bars that Table 4 repeats are exact)."""

@@ -33,7 +33,7 @@ from planners.hetpipe.published import (
     ONE_V,
     PIPEDREAM_RESNET152,
     TABLE_4,
-    Run,
+    PublishedRun,
 )
 from planners.hetpipe.text import READING, REMARKS, TITLE
 from planners.pipepar import planner as pipepar
@@ -45,7 +45,7 @@ LINE_RATE = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class HetPipeCase:
     """A model on the paper's cluster, with the parts of peaks (applied) and of bandwidths that are reached."""
 
     model: str
@@ -53,7 +53,7 @@ class Case:
     device: Fraction
     link: Fraction
 
-    def rate(self, run: Run, link: Fraction | None = None, clock_distance: int = 0) -> float:
+    def rate(self, run: PublishedRun, link: Fraction | None = None, clock_distance: int = 0) -> float:
         """Return the images per second that a run is predicted to reach."""
         found = images_per_second(self.instance, run, link or self.link, clock_distance)
         if found is None:
@@ -86,14 +86,14 @@ def run(inputs: StudyInputs) -> Study:
     return Study(TITLE, READING, tables, figures)
 
 
-def case_of(model: str) -> Case:
+def case_of(model: str) -> HetPipeCase:
     """Return a model on the cluster of its scenario, calibrated."""
     try:
         plain = load_scenario(FOLDER / MODELS[model]).load()
     except ModelError as error:
         raise StudyInputError(str(error)) from error
     instance, device = calibrated(plain, model)
-    return Case(model, instance, device, link_efficiency(instance, *HOROVOD[model][0]))
+    return HetPipeCase(model, instance, device, link_efficiency(instance, *HOROVOD[model][0]))
 
 
 def same_order(published: Sequence[float], ours: Sequence[float]) -> tuple[int, int]:
@@ -106,7 +106,7 @@ def same_order(published: Sequence[float], ours: Sequence[float]) -> tuple[int, 
     return sum(one * other > 0 for one, other in pairs), len(pairs)
 
 
-def calibration_table(cases: Sequence[Case]) -> StudyTable:
+def calibration_table(cases: Sequence[HetPipeCase]) -> StudyTable:
     """Return the two efficiencies of every model and what they were read from."""
     rows = tuple(
         (
@@ -123,7 +123,7 @@ def calibration_table(cases: Sequence[Case]) -> StudyTable:
     return StudyTable("What is read from the paper", columns, rows, REMARKS["calibration"])
 
 
-def single_table(cases: Sequence[Case], pairs: Pairs) -> StudyTable:
+def single_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
     """Return Fig. 4: one virtual worker with one minibatch in flight."""
     rows = []
     for case in cases:
@@ -143,7 +143,7 @@ def single_table(cases: Sequence[Case], pairs: Pairs) -> StudyTable:
     )
 
 
-def allocation_table(cases: Sequence[Case], pairs: Pairs) -> StudyTable:
+def allocation_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
     """Return Fig. 5: the allocations of 16 devices to virtual workers, D = 0."""
     rows = []
     for case in cases:
@@ -158,7 +158,7 @@ def allocation_table(cases: Sequence[Case], pairs: Pairs) -> StudyTable:
     return StudyTable("Fig. 5: allocations of 16 devices", columns, tuple(rows), REMARKS["allocation"])
 
 
-def growth_table(cases: Sequence[Case], pairs: Pairs) -> StudyTable:
+def growth_table(cases: Sequence[HetPipeCase], pairs: Pairs) -> StudyTable:
     """Return Table 4: more and more devices, with HetPipe (ED-local) and with Horovod."""
     rows = []
     for case in cases:
@@ -185,7 +185,7 @@ def pairs_table(pairs: Pairs) -> StudyTable:
     return StudyTable("Orders", columns, rows, REMARKS["pairs"])
 
 
-def staleness_table(case: Case) -> StudyTable:
+def staleness_table(case: HetPipeCase) -> StudyTable:
     """Return what the bound D on clock distance buys node partition, which waits most for parameter servers."""
     one = FIGURE_5[case.model][0]
     rows = []
@@ -198,7 +198,7 @@ def staleness_table(case: Case) -> StudyTable:
     )
 
 
-def pipedream_table(case: Case) -> StudyTable:
+def pipedream_table(case: HetPipeCase) -> StudyTable:
     """Return PipeDream's plan on this cluster: its recurrence knows one speed and one link."""
     rows = tuple(
         replace(layer, allowed_forms=(0,)) if layer.split is not Split.FOLLOW else layer

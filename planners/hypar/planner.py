@@ -26,7 +26,7 @@ from formulation.limits.deadline import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import Layer, Split
-from planners.common.halves import Share, moved_bytes, summed_bytes
+from planners.common.halves import LayerShare, moved_bytes, summed_bytes
 from planners.common.one_stage import (
     BetweenCosts,
     InsideCosts,
@@ -83,7 +83,7 @@ def uniform_costs(instance: Instance, deadline: Deadline = NEVER) -> tuple[Insid
     """
     depth, nothing = range(levels_of(instance)), Fraction(0)
 
-    def share(layer: int, form: int, level: int) -> Share:
+    def share(layer: int, form: int, level: int) -> LayerShare:
         return _split(instance, layer, (form,) * level)
 
     def inside(layer: int, form: int) -> Fraction:
@@ -118,7 +118,9 @@ def by_level(
     return tuple(types), total
 
 
-def _level_costs(instance: Instance, shares: list[Share], deadline: Deadline) -> tuple[InsideCosts, BetweenCosts]:
+def _level_costs(
+    instance: Instance, shares: list[LayerShare], deadline: Deadline
+) -> tuple[InsideCosts, BetweenCosts]:
     """Return what one pair of halves exchanges at a level where it holds these shares of the layers."""
 
     def inside(layer: int, form: int) -> Fraction:
@@ -130,9 +132,9 @@ def _level_costs(instance: Instance, shares: list[Share], deadline: Deadline) ->
     return rounded(instance, inside, between, deadline)
 
 
-def _split(instance: Instance, layer: int, types: Sequence[int]) -> Share:
+def _split(instance: Instance, layer: int, types: Sequence[int]) -> LayerShare:
     """Return what a device holds of a layer after levels with these types."""
-    share = Share()
+    share = LayerShare()
     for form in types:
         share = share.split(instance.layers[layer].split, form, HALF)
     return share

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from formulation.problem.units import NS_PER_SECOND
-from planners.megatron.transformer import Recompute, TransformerShape, iteration_flops
+from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
 from planners.megatron.transformer_step import TrainingRun
 from planners.megatron.transformer_time import LayerSetting
 
@@ -44,11 +44,11 @@ class PublishedStep:
         return self.training.name
 
 
-def _korthikanti(*, recompute: Recompute, sequence: bool, micro_batch: int) -> LayerSetting:
+def _korthikanti(*, recompute: LayerRecompute, sequence: bool, micro_batch: int) -> LayerSetting:
     return LayerSetting(micro_batch, 8, sequence, recompute, overlap_input_gradient=True)
 
 
-def _layer(name: str, forward: str, backward: str, recompute: Recompute, *, sequence: bool) -> PublishedLayer:
+def _layer(name: str, forward: str, backward: str, recompute: LayerRecompute, *, sequence: bool) -> PublishedLayer:
     setting = _korthikanti(recompute=recompute, sequence=sequence, micro_batch=4)
     return PublishedLayer(name, setting, Fraction(forward), Fraction(backward))
 
@@ -56,11 +56,11 @@ def _layer(name: str, forward: str, backward: str, recompute: Recompute, *, sequ
 LAYER_SHAPE = TransformerShape(48, 6144, 64, TOKENS, VOCABULARY)
 """The 22B model, whose layer Table 4 measures (micro-batch 4, tensor-parallel degree 8)."""
 LAYER_TIMES = (
-    _layer("baseline", "7.7", "11.9", Recompute.NONE, sequence=False),
-    _layer("sequence parallelism", "7.2", "11.8", Recompute.NONE, sequence=True),
-    _layer("full recomputation", "7.7", "19.5", Recompute.FULL, sequence=False),
-    _layer("selective recomputation", "7.7", "13.2", Recompute.SELECTIVE, sequence=False),
-    _layer("selective, sequence parallelism", "7.2", "13.1", Recompute.SELECTIVE, sequence=True),
+    _layer("baseline", "7.7", "11.9", LayerRecompute.NONE, sequence=False),
+    _layer("sequence parallelism", "7.2", "11.8", LayerRecompute.NONE, sequence=True),
+    _layer("full recomputation", "7.7", "19.5", LayerRecompute.FULL, sequence=False),
+    _layer("selective recomputation", "7.7", "13.2", LayerRecompute.SELECTIVE, sequence=False),
+    _layer("selective, sequence parallelism", "7.2", "13.1", LayerRecompute.SELECTIVE, sequence=True),
 )
 """Korthikanti et al., Table 4. The first row is the one that the efficiency is estimated from."""
 
@@ -92,7 +92,7 @@ MODELS = (
 
 
 def _step(model: KorthikantiModel, seconds: str, *, full: bool, replicas: int = 1) -> PublishedStep:
-    recompute = Recompute.FULL if full else Recompute.SELECTIVE
+    recompute = LayerRecompute.FULL if full else LayerRecompute.SELECTIVE
     name = f"{model.name}, {'full' if full else 'selective, sequence'}" + (
         f", {replicas} replicas" * (replicas > 1)
     )
@@ -128,10 +128,10 @@ def _sc21(
     heads, hidden, layers = sizes
     degree, ranks, chunks, devices = plan
     shape = TransformerShape(layers, hidden, heads, TOKENS, VOCABULARY)
-    setting = LayerSetting(each, degree, recompute=Recompute.FULL)
+    setting = LayerSetting(each, degree, recompute=LayerRecompute.FULL)
     name = f"{shape.parameters / 10**9:.1f}B"
     training = TrainingRun(name, shape, setting, ranks, chunks, devices // (degree * ranks), batch)
-    flops = iteration_flops(shape, batch, Recompute.FULL)
+    flops = iteration_flops(shape, batch, LayerRecompute.FULL)
     return PublishedStep(training, Fraction(flops, devices * tflops * TERA), tflops)
 
 

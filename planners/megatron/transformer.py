@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass, fields
 
 
-class Recompute(enum.StrEnum):
+class LayerRecompute(enum.StrEnum):
     """What a layer computes again before its backward pass (Korthikanti et al., arXiv 2205.05198, §5)."""
 
     NONE = "none"
@@ -66,12 +66,12 @@ def head_flops(shape: TransformerShape, samples: int) -> int:
     return 2 * samples * shape.sequence * shape.hidden * shape.vocabulary
 
 
-def iteration_flops(shape: TransformerShape, samples: int, recompute: Recompute) -> int:
+def iteration_flops(shape: TransformerShape, samples: int, recompute: LayerRecompute) -> int:
     """Return the FLOPs of one optimiser step over a global batch of ``samples``.
 
     With full recomputation 96 B s l h² (1 + s / 6h + V / 16lh), SC'21 eq. (3); without any it is what Korthikanti
     et al. call model FLOPs, 72 B s l h² (1 + s / 6h + V / 12lh).
     """
     layer, core = layer_flops(shape, samples), attention_core_flops(shape, samples)
-    again = {Recompute.NONE: 0, Recompute.SELECTIVE: core, Recompute.FULL: layer}[recompute]
+    again = {LayerRecompute.NONE: 0, LayerRecompute.SELECTIVE: core, LayerRecompute.FULL: layer}[recompute]
     return shape.layers * (3 * layer + again) + 3 * head_flops(shape, samples)

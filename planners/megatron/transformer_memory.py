@@ -16,7 +16,7 @@ from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.timeline.durations import uniform
 from formulation.timeline.footprint import Footprint, memory_over_time
 from formulation.timeline.timeline import run
-from planners.megatron.transformer import Recompute, TransformerShape
+from planners.megatron.transformer import LayerRecompute, TransformerShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ActivationLayout:
 
     tensor_parallel_degree: int = 1
     sequence_parallel: bool = False
-    recompute: Recompute = Recompute.NONE
+    recompute: LayerRecompute = LayerRecompute.NONE
     dropout: bool = True
 
     def __post_init__(self) -> None:
@@ -74,11 +74,11 @@ def layer_activation_bytes(shape: TransformerShape, samples: int, layout: Activa
     With full recomputation it is the layer's input, 2 sbh, on every device of the group (the paper's §5).
     """
     tokens = samples * shape.sequence
-    if layout.recompute is Recompute.FULL:
+    if layout.recompute is LayerRecompute.FULL:
         return Fraction(2 * tokens * shape.hidden)
     total = Fraction(0)
     for kept in KEPT:
-        if (kept.core and layout.recompute is Recompute.SELECTIVE) or (kept.dropout and not layout.dropout):
+        if (kept.core and layout.recompute is LayerRecompute.SELECTIVE) or (kept.dropout and not layout.dropout):
             continue
         amount = tokens * (kept.hidden_bytes * shape.hidden + kept.score_bytes * shape.heads * shape.sequence)
         share = layout.tensor_parallel_degree if kept.divided or layout.sequence_parallel else 1

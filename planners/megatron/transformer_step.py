@@ -78,7 +78,7 @@ class TrainingRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TransformerStep:
     """What was predicted: the step executed, and the closed form beside it.
 
     ``bubble`` is the time in which ranks do not compute, over that in which they do, until the last backward pass
@@ -131,14 +131,16 @@ def durations_of(training: TrainingRun, machine: Accelerator) -> Durations:
     )
 
 
-def predict(training: TrainingRun, machine: Accelerator, transfers: Transfers = Transfers.SENDER) -> Step:
+def predict(
+    training: TrainingRun, machine: Accelerator, transfers: Transfers = Transfers.SENDER
+) -> TransformerStep:
     """Execute one step and put the closed form beside it. Cost: linear in stages x micro-batches."""
     schedule = schedule_of(training)
     timeline = run(schedule, durations_of(training, machine), Execution(transfers=transfers))
     layer = layer_passes(training.shape, training.setting, machine).times(training.shape.layers // training.stages)
     busy = sum(compute_ns(timeline))
     last = int(timeline.times.stop_ns[: len(schedule)].max())
-    return Step(
+    return TransformerStep(
         timeline.makespan_ns,
         closed_form_ns(training, layer),
         Fraction(schedule.ranks * last - busy, busy),

@@ -20,7 +20,7 @@ from fractions import Fraction
 
 from planners.common.accelerator import Accelerator
 from planners.megatron.transformer import (
-    Recompute,
+    LayerRecompute,
     TransformerShape,
     attention_core_flops,
     head_flops,
@@ -67,7 +67,7 @@ class LayerSetting:
     micro_batch: int
     tensor_parallel_degree: int = 1
     sequence_parallel: bool = False
-    recompute: Recompute = Recompute.NONE
+    recompute: LayerRecompute = LayerRecompute.NONE
     overlap_input_gradient: bool = False
 
 
@@ -107,9 +107,9 @@ def layer_passes(shape: TransformerShape, setting: LayerSetting, machine: Accele
     backward = 2 * forward_products + machine.traffic_s(_traffic(shape, setting, 1))
     backward += _backward_communication_s(shape, setting, machine, reduce_s)
     again = Fraction(0)
-    if setting.recompute is Recompute.FULL:
+    if setting.recompute is LayerRecompute.FULL:
         again = forward
-    elif setting.recompute is Recompute.SELECTIVE:
+    elif setting.recompute is LayerRecompute.SELECTIVE:
         again = machine.products_s(Fraction(attention_core_flops(shape, setting.micro_batch), degree))
         again += machine.traffic_s(_traffic(shape, setting, 0, core_only=True))
     return Passes(forward, backward, again)

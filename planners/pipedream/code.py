@@ -41,7 +41,7 @@ Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class MachineLevel:
     """One level of the cluster, lowest first: how many machines of the level below, and bytes/s between them."""
 
     machines: int
@@ -87,7 +87,9 @@ class PipeDreamPlan:
         return "-".join(str(stage.replicas) for stage in self.stages)
 
 
-def optimise(profile: ProfiledModel, levels: Sequence[Level], options: Options = Options()) -> PipeDreamPlan:
+def optimise(
+    profile: ProfiledModel, levels: Sequence[MachineLevel], options: Options = Options()
+) -> PipeDreamPlan:
     """Plan a profile as PipeDream's program does.
 
     Raises NothingFitsError, and TooManyDownsetsError for a profile with too many states.
@@ -96,7 +98,7 @@ def optimise(profile: ProfiledModel, levels: Sequence[Level], options: Options =
 
 
 def optimise_states(
-    states: States, levels: Sequence[Level], options: Options = Options(), deadline: Deadline = NEVER
+    states: States, levels: Sequence[MachineLevel], options: Options = Options(), deadline: Deadline = NEVER
 ) -> PipeDreamPlan:
     """Run the recurrence over given states; with all downsets and true cuts it is exact in its own model.
 
@@ -141,7 +143,7 @@ class _Level:
         self,
         states: States,
         compute: Reals,
-        level: Level,
+        level: MachineLevel,
         below: int,
         options: Options,
         starts: int,
@@ -215,7 +217,7 @@ def _walk(solved: Sequence[_Level], first: int, stop: int) -> tuple[PipeDreamSta
         stop, machines = begin, machines - replicas
 
 
-def _data_parallel(states: States, levels: Sequence[Level]) -> float:
+def _data_parallel(states: States, levels: Sequence[MachineLevel]) -> float:
     """Return the period of one stage on all machines of all levels."""
     period, below, weights = float(states.compute_s[-1]), 1, float(states.weight_bytes[-1])
     for level in levels:

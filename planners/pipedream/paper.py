@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from ingest.graphs.profiled_model import ProfiledModel
 from planners.common.downsets import bits, masks, topological
-from planners.pipedream.code import Level, PipeDreamStage
+from planners.pipedream.code import MachineLevel, PipeDreamStage
 
 Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LayerRow:
     """Layers in a row: seconds forward and backward, bytes of weights, bytes that cross the cut behind each."""
 
     names: tuple[str, ...]
@@ -61,7 +61,7 @@ class _Solved:
     split: NDArray[np.int64]
 
 
-def row(profile: ProfiledModel) -> Row:
+def row(profile: ProfiledModel) -> LayerRow:
     """Return what PipeDream plans of a profile as layers in a row.
 
     Raises ValueError, naming the place, unless the layers have only one possible order: the paper's recurrence
@@ -81,7 +81,7 @@ def row(profile: ProfiledModel) -> Row:
     crossing = [
         sum(layers[one].activation_bytes for one in range(s + 1) if last[one] > s) for s in range(len(layers))
     ]
-    return Row(
+    return LayerRow(
         tuple(layer.name for layer in layers),
         tuple((layer.forward_ns + layer.backward_ns) / 1e9 for layer in layers),
         tuple(layer.parameter_bytes for layer in layers),
@@ -89,7 +89,7 @@ def row(profile: ProfiledModel) -> Row:
     )
 
 
-def optimise(layers: Row, levels: Sequence[Level], deadline: Deadline = NEVER) -> PaperPlan:
+def optimise(layers: LayerRow, levels: Sequence[MachineLevel], deadline: Deadline = NEVER) -> PaperPlan:
     """Return the best pipeline of a row of layers; smallest s, then smallest m', among equals.
 
     Raises StoppedError after the deadline.
@@ -112,7 +112,7 @@ def _spans(values: Sequence[float]) -> Reals:
     return np.where(np.tri(len(values), dtype=bool).T, start[None, 1:] - start[:-1, None], np.inf)
 
 
-def _level(below: Reals, weights: Reals, transfer: Reals, level: Level, deadline: Deadline) -> _Solved:
+def _level(below: Reals, weights: Reals, transfer: Reals, level: MachineLevel, deadline: Deadline) -> _Solved:
     """Solve one level for every span of layers, by number of machines."""
     size = len(below)
     alone = np.full((size, size, level.machines + 1), np.inf)
@@ -147,7 +147,7 @@ def _walk(solved: Sequence[_Solved], first: int, stop: int) -> tuple[PipeDreamSt
         stop, machines = begin, machines - behind
 
 
-def price(layers: Row, levels: Sequence[Level], stages: Sequence[PipeDreamStage]) -> float:
+def price(layers: LayerRow, levels: Sequence[MachineLevel], stages: Sequence[PipeDreamStage]) -> float:
     """Return the period of a plan from the equations alone, without the search. ValueError: layers missing."""
     if not levels:
         return sum(layers.compute_s[stages[0].first : stages[-1].stop])

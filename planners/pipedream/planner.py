@@ -42,8 +42,8 @@ from planners.common.beliefs import believes
 from planners.common.flat import flat_view, slowest_link
 from planners.pipedream import code as pipedream_code
 from planners.pipedream import paper as pipedream_paper
-from planners.pipedream.code import Level, PipeDreamStage
-from planners.pipedream.paper import Row
+from planners.pipedream.code import MachineLevel, PipeDreamStage
+from planners.pipedream.paper import LayerRow
 from planners.pipedream.states import States, antichain_states
 from solvers.blind import unseen
 from solvers.dynamic.tables.best_forms import best_forms
@@ -97,7 +97,7 @@ def _check_steps(steps: int) -> None:
         )
 
 
-def levels_of(instance: Instance) -> tuple[Level, ...]:
+def levels_of(instance: Instance) -> tuple[MachineLevel, ...]:
     """Return the cluster as PipeDream sees it, lowest level first."""
     inside = {server.devices for server in instance.servers}
     if len(inside) > 1 or len(instance.servers) == 1 or inside == {1}:
@@ -108,10 +108,10 @@ def levels_of(instance: Instance) -> tuple[Level, ...]:
     return _level(inside.pop(), slowest(tuple(local))), _level(len(instance.servers), slowest(tuple(between)))
 
 
-def row_of(instance: Instance) -> Row:
+def row_of(instance: Instance) -> LayerRow:
     """Return the layers of an instance in execution order, with what crosses each cut, for one global batch."""
     steps = instance.training.micro_batches
-    return Row(
+    return LayerRow(
         tuple(layer.name for layer in instance.layers),
         tuple(cost * steps / NS_PER_SECOND for cost in _costs(instance)),
         instance.parameter_bytes,
@@ -156,9 +156,9 @@ def _costs(instance: Instance) -> list[int]:
     return [int(cost) for cost in flat_view(instance, 1, None).tables.compute[0]]
 
 
-def _level(machines: int, link: Link | None) -> Level:
+def _level(machines: int, link: Link | None) -> MachineLevel:
     """Return one level; a single machine has no link, and its bandwidth is never used."""
-    return Level(machines, link.bits_per_second / BITS_PER_BYTE if link is not None else 1.0)
+    return MachineLevel(machines, link.bits_per_second / BITS_PER_BYTE if link is not None else 1.0)
 
 
 def _flattened(stages: Sequence[PipeDreamStage], copies: int = 1) -> Iterator[tuple[int, int, int]]:

@@ -9,8 +9,8 @@ from ingest.graphs.errors import FormatError
 from ingest.graphs.pipedream_profile import read_profile
 from ingest.graphs.profiled_model import ProfiledModel
 from planners.pipedream import paper as pipedream_paper
-from planners.pipedream.code import Level, Options, PipeDreamPlan, PipeDreamStage, optimise_states
-from planners.pipedream.paper import Row
+from planners.pipedream.code import MachineLevel, Options, PipeDreamPlan, PipeDreamStage, optimise_states
+from planners.pipedream.paper import LayerRow
 from planners.pipedream.published import PAPER_ROWS, PROGRAM_ROWS, PaperRow, ProgramRow
 from planners.pipedream.states import States, antichain_states, downset_states
 from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
@@ -69,8 +69,8 @@ def _reading() -> tuple[str, ...]:
     )
 
 
-def _levels(machines: int, gbit: int) -> list[Level]:
-    return [Level(machines, gbit * BYTES_PER_GBIT)]
+def _levels(machines: int, gbit: int) -> list[MachineLevel]:
+    return [MachineLevel(machines, gbit * BYTES_PER_GBIT)]
 
 
 def charged_table(walked: dict[str, States]) -> StudyTable:
@@ -152,7 +152,7 @@ def _overcounts(walked: dict[str, States], all_states: dict[str, States]) -> str
     return "; ".join(parts)
 
 
-def paper_table(states: States, layers: Row) -> StudyTable:
+def paper_table(states: States, layers: LayerRow) -> StudyTable:
     """Return Table 1 of the paper beside what the published profile of VGG-16 gives."""
     rows: list[tuple[str, ...]] = []
     for row in PAPER_ROWS:
@@ -197,7 +197,7 @@ def _paper_remarks(rows: Sequence[PaperRow]) -> tuple[str, ...]:
     )
 
 
-def saved(layers: Row, stages: Sequence[PipeDreamStage], machines: int) -> float:
+def saved(layers: LayerRow, stages: Sequence[PipeDreamStage], machines: int) -> float:
     """Return the part of data parallelism's communication that a plan of one level saves, at most 1."""
     whole = 2 * (machines - 1) / machines * sum(layers.weight_bytes)
     weights = sum(

@@ -75,7 +75,7 @@ def suits_two_levels(instance: Instance) -> bool:
     return min(inside) > min(link.bits_per_second for link in _outer_links(instance))
 
 
-class Level:
+class StageLevel:
     """One level of the recurrence: stages of 1 .. M devices of this level, ``F`` and the walk along its choices.
 
     ``compute[n]`` and ``communication[n]`` are the times of a stage of n devices, [i, j], N x (N + 1) (n = 0 is
@@ -188,9 +188,9 @@ def _two_levels(instance: Instance, deadline: Deadline) -> tuple[int, list[Count
     return int(upper.least(total)[0]), stages
 
 
-def _level(instance: Instance, view: FlatView, compute: list[Times]) -> Level:
+def _level(instance: Instance, view: FlatView, compute: list[Times]) -> StageLevel:
     moved = [view.times.communication[kind] for kind in view.kinds]
-    return Level(instance.cost, compute, moved, (view.activation, view.gradient), view.tables.deadline)
+    return StageLevel(instance.cost, compute, moved, (view.activation, view.gradient), view.tables.deadline)
 
 
 def _equal_servers(instance: Instance) -> bool:

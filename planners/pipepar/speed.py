@@ -31,7 +31,7 @@ BASELINE, ACCPAR, PIPEPAR = "data_parallel", "accpar", "pipepar"
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class MethodTimes:
     """Time of one minibatch, in ns; None for a planner that is not there or refuses.
 
     ``optimum`` is the best that is known where it is not ``proved``.
@@ -58,7 +58,7 @@ def instance_of(model: str, batch: int, reading: str) -> Instance:
         raise StudyInputError(str(error)) from error
 
 
-def times_of(instance: Instance, limits: Limits) -> Times:
+def times_of(instance: Instance, limits: Limits) -> MethodTimes:
     """Run all planners and prove the optimum; every price is the evaluator's."""
     best = solve_and_cross_check(instance, MAIN_SOLVER, limits)
     baseline = planned(instance, BASELINE, limits)
@@ -66,7 +66,7 @@ def times_of(instance: Instance, limits: Limits) -> Times:
         raise StudyInputError(f"{instance.name}: no plan within the time limit")
     planners = {name: planned(instance, name, limits) for name in (ACCPAR, PIPEPAR)}
     known = (best.objective, baseline, one_gpu := alone(instance), *planners.values())
-    return Times(
+    return MethodTimes(
         one_gpu=one_gpu,
         baseline=baseline,
         planners=planners,

@@ -18,7 +18,7 @@ from planners.pipepar.speed import (
     PIPEPAR,
     READINGS,
     TIME_LIMIT_S,
-    Times,
+    MethodTimes,
     instance_of,
     times_of,
 )
@@ -97,7 +97,7 @@ def models_table(models: Mapping[str, Sequence[Layer]]) -> tuple[StudyTable, int
 
 
 def plan_table(
-    found: Mapping[tuple[str, int, str], Times],
+    found: Mapping[tuple[str, int, str], MethodTimes],
 ) -> tuple[StudyTable, dict[str, float | int | str | None]]:
     """Return the plan of Table II beside the optimum, for both readings of boundaries."""
     rows: list[tuple[str, ...]] = []
@@ -152,7 +152,7 @@ def stages_table() -> StudyTable:
     )
 
 
-def speed_table(reading: str, rows: Mapping[tuple[int, str], Times]) -> StudyTable:
+def speed_table(reading: str, rows: Mapping[tuple[int, str], MethodTimes]) -> StudyTable:
     """Return Fig. 4: speed-ups over data parallelism, published and ours."""
     cells = tuple(
         (
@@ -170,7 +170,7 @@ def speed_table(reading: str, rows: Mapping[tuple[int, str], Times]) -> StudyTab
     return StudyTable(f"Fig. 4, speed-up over data parallelism, {reading}", columns, cells)
 
 
-def alone_table(reading: str, rows: Mapping[tuple[int, str], Times]) -> StudyTable:
+def alone_table(reading: str, rows: Mapping[tuple[int, str], MethodTimes]) -> StudyTable:
     """Return speed-ups over one GPU, and the times behind them."""
     cells = tuple(
         (
@@ -190,7 +190,7 @@ def alone_table(reading: str, rows: Mapping[tuple[int, str], Times]) -> StudyTab
 
 
 def claims_table(
-    found: Mapping[str, Mapping[tuple[int, str], Times]],
+    found: Mapping[str, Mapping[tuple[int, str], MethodTimes]],
 ) -> tuple[StudyTable, dict[str, float | int | str | None]]:
     """Return what Fig. 4 shows in words, and in how many cases each statement holds, there and here."""
     names = ("AccPar is no slower than data parallelism", "PipePar is no slower than AccPar")
@@ -250,11 +250,11 @@ def title_of(model: str) -> str:
     return NAMES[family] + model.removeprefix(family)
 
 
-def _of(found: Mapping[tuple[str, int, str], Times], reading: str) -> dict[tuple[int, str], Times]:
+def _of(found: Mapping[tuple[str, int, str], MethodTimes], reading: str) -> dict[tuple[int, str], MethodTimes]:
     return {key[1:]: times for key, times in found.items() if key[0] == reading}
 
 
-def _optimum(times: Times) -> str:
+def _optimum(times: MethodTimes) -> str:
     return f"{'' if times.proved else '<= '}{amounts.duration(times.optimum)}"
 
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from planners.common.downsets import downsets, masks, subsets
 from planners.common.errors import NothingFitsError
-from planners.piper.knapsack import Knapsack, Range, Stage
+from planners.piper.knapsack import Knapsack, Range, StageAlternatives
 from planners.piper.price import RECOMPUTE, PiperPlan, PiperStage
 from planners.piper.problem import PiperProblem
 
@@ -112,7 +112,7 @@ class _Degree:
         sets = member.astype(np.float64)
         return sets @ time.min(axis=1), sets @ np.stack(memory, axis=1)
 
-    def stage(self, inside: NDArray[np.bool_], replicas: Reals) -> Stage:
+    def stage(self, inside: NDArray[np.bool_], replicas: Reals) -> StageAlternatives:
         """Return times and memory of the stage of these layers, for each number of replicas."""
         moved = np.zeros(self.numbers.shape[1:])
         source, target = inside[self.ends[:, 0]], inside[self.ends[:, 1]]
@@ -122,7 +122,7 @@ class _Degree:
         d = replicas[:, None, None]
         # In the program's order of operations, so that equal ratios stay equal.
         moved = moved[inside] / d + 4 * (d - 1) * weights / d / self.problem.micro_batches
-        return Stage(moved / self.problem.bytes_per_second + time / d, flying, fixed)
+        return StageAlternatives(moved / self.problem.bytes_per_second + time / d, flying, fixed)
 
 
 class _Search:

@@ -44,7 +44,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageAlternatives:
     """A stage whose layers (middle axis) have two alternatives each (last axis), with several numbers of replicas.
 
     ``seconds`` (first axis: replicas) is what an alternative adds to the stage time; with y micro-batches in

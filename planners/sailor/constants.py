@@ -30,7 +30,7 @@ IMPLAUSIBLE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SailorRun:
     """A plan, what was measured of it, and what is predicted of it without any constant."""
 
     plan: SailorPlan
@@ -38,7 +38,7 @@ class Run:
     plan_bytes: int
 
     @classmethod
-    def of(cls, machine: ProfiledMachine, plan: SailorPlan) -> Run:
+    def of(cls, machine: ProfiledMachine, plan: SailorPlan) -> SailorRun:
         """Predict a plan. Raises NotProfiledError for what was not measured."""
         return cls(plan, predict_time(machine, plan), predict_memory(machine, plan).plan_bytes)
 
@@ -78,12 +78,12 @@ class MachineConstants:
     memory_runs: int
 
 
-def constants_for(plan: SailorPlan, runs: Sequence[Run]) -> MachineConstants:
+def constants_for(plan: SailorPlan, runs: Sequence[SailorRun]) -> MachineConstants:
     """Return the constants with which to predict a plan: from all other runs on the same kinds of card."""
     return constants_of(plan, [run for run in runs if not run.plan.same_work(plan)])
 
 
-def constants_of(plan: SailorPlan, runs: Sequence[Run]) -> MachineConstants:
+def constants_of(plan: SailorPlan, runs: Sequence[SailorRun]) -> MachineConstants:
     """Return the constants of a plan's machine, from all of these runs on the same kinds of card."""
     spreads = [run.spread for run in _on_machine(plan, [run for run in runs if run.spread is not None])]
     own = [run.machine_bytes for run in _on_machine(plan, [run for run in runs if run.machine_bytes is not None])]
@@ -99,7 +99,7 @@ def constants_of(plan: SailorPlan, runs: Sequence[Run]) -> MachineConstants:
     )
 
 
-def _on_machine(plan: SailorPlan, runs: Sequence[Run]) -> list[Run]:
+def _on_machine(plan: SailorPlan, runs: Sequence[SailorRun]) -> list[SailorRun]:
     """Return the runs on the kinds of card of a plan; where there is none, those that share a kind with it."""
     same = [run for run in runs if run.plan.machine == plan.machine]
     return same or [run for run in runs if not set(run.plan.machine).isdisjoint(plan.machine)]

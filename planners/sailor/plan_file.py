@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from formulation.problem.plan import Span
 from ingest.graphs.errors import FormatError
 from ingest.graphs.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
-from planners.sailor.run import Measured, SailorPlan, SailorReplica, SailorStage
+from planners.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
 
 LONGEST = 100_000
 
@@ -73,11 +73,11 @@ def read_sailor_plan(path: Path, global_batch: int | None = None) -> SailorPlan:
     )
 
 
-def _measured(file: _File) -> Measured | None:
+def _measured(file: _File) -> SailorMeasurement | None:
     if file.real is None and file.red_grads is None and file.max_mem is None:
         return None
     iteration, sync = (None if one is None else ns_of_seconds(one) for one in (file.real, file.red_grads))
-    return Measured(iteration, sync, file.max_mem)
+    return SailorMeasurement(iteration, sync, file.max_mem)
 
 
 def _contradictions(pipeline: _Pipeline) -> list[str]:

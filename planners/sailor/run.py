@@ -99,7 +99,7 @@ class SailorStage:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SailorMeasurement:
     """One real run: ns of an iteration and of the gradient synchronisation, and peak bytes of the fullest card.
 
     None: was not measured.
@@ -118,7 +118,7 @@ class SailorPlan:
     micro_batch: int
     global_batch: int
     nodes: int | None
-    measured: Measured | None
+    measured: SailorMeasurement | None
 
     @property
     def replicas(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingest.graphs.errors import FormatError
-from planners.sailor.constants import MachineConstants, Run, constants_for, constants_of
+from planners.sailor.constants import MachineConstants, SailorRun, constants_for, constants_of
 from planners.sailor.folder import read_global_batch, read_machine, read_plans
 from planners.sailor.memory import PredictedMemory, predict_memory
 from planners.sailor.profile import NotProfiledError, ProfiledMachine
@@ -102,7 +102,7 @@ class _Data:
     machine: ProfiledMachine
     plans: Mapping[str, SailorPlan]
     folder: Path
-    runs: Sequence[Run]
+    runs: Sequence[SailorRun]
 
     @classmethod
     def read(cls, folder: Path, chosen: Path | None) -> _Data:
@@ -117,7 +117,7 @@ class _Data:
             raise StudyInputError(str(error)) from error
         every = [(measured / f"{name}.json", plan) for name, plan in known.items()]
         every += [(plans_folder / f"{name}.json", plan) for name, plan in plans.items()]
-        runs: list[Run] = []
+        runs: list[SailorRun] = []
         for path, plan in every:
             if not any(run.plan.same_work(plan) for run in runs):
                 runs.append(_run(machine, path, plan))
@@ -150,13 +150,13 @@ class _Data:
         return found
 
 
-def _run(machine: ProfiledMachine, path: Path, plan: SailorPlan) -> Run:
+def _run(machine: ProfiledMachine, path: Path, plan: SailorPlan) -> SailorRun:
     """Predict a plan without constants. Raises StudyInputError with the file for what was not profiled."""
     passes = plan.micro_batches * max(len(stages) for stages in plan.pipelines)
     if passes > LONGEST:
         raise StudyInputError(f"{path}: {passes} passes of micro-batches, at most {LONGEST}")
     try:
-        return Run.of(machine, plan)
+        return SailorRun.of(machine, plan)
     except NotProfiledError as error:
         raise StudyInputError(f"{path}: {error}") from error
 

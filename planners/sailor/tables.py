@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planners.sailor.constants import MachineConstants, Run
+from planners.sailor.constants import MachineConstants, SailorRun
 from planners.sailor.memory import PredictedMemory
 from planners.sailor.run import SailorPlan
 from planners.sailor.time import PredictedTime
@@ -23,7 +23,7 @@ class Predicted:
     plan: SailorPlan
     time: PredictedTime
     memory: PredictedMemory
-    bare: Run
+    bare: SailorRun
 
     @property
     def time_error(self) -> float | None:

@@ -9,13 +9,13 @@ from typing import Any
 from report.pictures.shapes import (
     WIDTH,
     Circle,
-    Group,
     Label,
     Line,
     Path,
     Picture,
     Rect,
     Shape,
+    ShapeGroup,
     short,
     stage_colour,
     width_of,
@@ -41,7 +41,7 @@ def memory_picture(content: dict[str, Any]) -> Picture:
         left, top = column * (width + BETWEEN), row * ROW
         shift = f"translate({short(left)} {short(top)})"
         drawn = tuple(_panel(content, index, width, largest * 1.04))
-        shapes.append(Group(drawn, {"transform": shift}))
+        shapes.append(ShapeGroup(drawn, {"transform": shift}))
     height = math.ceil(len(ranks) / columns) * ROW - 4
     return Picture("memory", "Memory over time against the limit", height, shapes)
 

@@ -74,7 +74,7 @@ class Circle:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShapeGroup:
     """Shapes that belong together; ``element`` is ``g``, or ``clipPath`` for where others may be seen."""
 
     tag: ClassVar = "group"
@@ -83,7 +83,7 @@ class Group:
     element: str = "g"
 
 
-Shape = Rect | Label | Line | Path | Circle | Group
+Shape = Rect | Label | Line | Path | Circle | ShapeGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from typing import Any
 from report.pictures.shapes import (
     MICRO_BATCH_COLOURS,
     WIDTH,
-    Group,
     Label,
     Line,
     Picture,
     Rect,
     Shape,
+    ShapeGroup,
     legend,
     nice_step,
     stage_colour,
@@ -131,9 +131,9 @@ def timeline_picture(content: dict[str, Any]) -> Picture:
     shapes = (
         *legend(LEFT, 18, [*entries, ("key k", "critical chain")]),
         *_names(content, lanes),
-        Group(tuple(_ticks(scale, lanes)), {"class": "ticks"}),
-        Group((clip,), {"id": "plot"}, "clipPath"),
-        Group((*events, *_gap(scale, lanes)), {"class": "events", "clip-path": "url(#plot)"}),
+        ShapeGroup(tuple(_ticks(scale, lanes)), {"class": "ticks"}),
+        ShapeGroup((clip,), {"id": "plot"}, "clipPath"),
+        ShapeGroup((*events, *_gap(scale, lanes)), {"class": "events", "clip-path": "url(#plot)"}),
     )
     numbers = {"left": LEFT, "right": RIGHT, "head": head, "tail": tail, "gap": scale.gap, "makespan": makespan}
     numbers |= {"foot": lanes.foot, "top": TOP}
@@ -151,7 +151,7 @@ def _names(content: dict[str, Any], lanes: Lanes) -> Iterator[Shape]:
         yield Rect((LEFT, top, WIDTH - LEFT - RIGHT, lanes.height), "lane")
 
 
-def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes, odd: frozenset[int]) -> Group:
+def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes, odd: frozenset[int]) -> ShapeGroup:
     kind, stage, micro_batch, start, stop, critical = row
     sent = kind in (ACTIVATION, GRADIENT)
     left, right = scale.x(start), scale.x(stop)
@@ -162,7 +162,7 @@ def _event(index: int, row: list[Any], scale: Scale, lanes: Lanes, odd: frozense
         foot = box[1] + lanes.height / 2 + 4
         if right - left > DIGIT * len(str(micro_batch)) + 3:
             drawn.append(Label((left + right) / 2, foot, str(micro_batch), "number middle"))
-    return Group(drawn, {"data-i": index, "class": "k"} if critical else {"data-i": index})
+    return ShapeGroup(drawn, {"data-i": index, "class": "k"} if critical else {"data-i": index})
 
 
 def colour_of(kind: str, micro_batch: int) -> str:

@@ -15,7 +15,7 @@ DEVICES, NETWORK = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """Where a slice is drawn: its process, and its thread there."""
 
     process: int
@@ -35,41 +35,41 @@ def quoted(value: object) -> str:
 def process(number: int, name: str) -> list[str]:
     """Return the name of a process and its place among the processes."""
     return [
-        _about("process_name", Row(number, 0), "name", name),
-        _order("process_sort_index", Row(number, 0), number),
+        _about("process_name", TraceRow(number, 0), "name", name),
+        _order("process_sort_index", TraceRow(number, 0), number),
     ]
 
 
-def thread(row: Row, name: str) -> list[str]:
+def thread(row: TraceRow, name: str) -> list[str]:
     """Return the name of a row and its place in its process."""
     return [_about("thread_name", row, "name", name), _order("thread_sort_index", row, row.thread)]
 
 
-def _order(kind: str, row: Row, place: int) -> str:
+def _order(kind: str, row: TraceRow, place: int) -> str:
     return _about(kind, row, "sort_index", place)
 
 
-def _about(kind: str, row: Row, key: str, value: object) -> str:
+def _about(kind: str, row: TraceRow, key: str, value: object) -> str:
     return json.dumps(
         {"ph": "M", "name": kind, "pid": row.process, "tid": row.thread, "args": {key: value}},
         separators=(",", ":"),
     )
 
 
-def slice_of(row: Row, name: str, category: str, start_ns: int, stop_ns: int, args: str) -> str:
+def slice_of(row: TraceRow, name: str, category: str, start_ns: int, stop_ns: int, args: str) -> str:
     """Return something that lasts; ``name`` and ``category`` have no character that JSON escapes."""
     head = f'{{"ph":"X","pid":{row.process},"tid":{row.thread},"name":"{name}","cat":"{category}"'
     return f'{head},"ts":{microseconds(start_ns)},"dur":{microseconds(stop_ns - start_ns)},"args":{args}}}'
 
 
-def arrow(phase: str, number: int, row: Row, time_ns: int) -> str:
+def arrow(phase: str, number: int, row: TraceRow, time_ns: int) -> str:
     """Return the start (``s``), a step (``t``) or the end (``f``) of an arrow, at a slice of this moment."""
     ends = ',"bp":"e"' if phase == "f" else ""
     head = f'{{"ph":"{phase}","id":{number},"pid":{row.process},"tid":{row.thread},"name":"tensor","cat":"tensor"'
     return f'{head},"ts":{microseconds(time_ns)}{ends}}}'
 
 
-def counter(row: Row, name: str, time_ns: int, size_bytes: int) -> str:
+def counter(row: TraceRow, name: str, time_ns: int, size_bytes: int) -> str:
     """Return what is held from a moment on; counters belong to a process and are told apart by their names."""
     head = f'{{"ph":"C","pid":{row.process},"tid":{row.thread},"name":"{name}","ts":{microseconds(time_ns)}'
     return f'{head},"args":{{"bytes":{size_bytes}}}}}'

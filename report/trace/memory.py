@@ -8,7 +8,7 @@ from dataclasses import fields
 from formulation.timeline.footprint import DeviceMemory, Footprint, memory_over_time
 from report.curve import curve_of
 from report.simulation import Simulation
-from report.trace.events import DEVICES, Row, counter
+from report.trace.events import DEVICES, TraceRow, counter
 
 
 def memory_counters(simulation: Simulation) -> Iterator[str]:
@@ -39,5 +39,5 @@ def _curve(name: str, rank: int, memory: DeviceMemory, static_bytes: int) -> Ite
     before = None
     for time_ns, held_bytes in ({0: static_bytes} | curve_of(memory)).items():
         if held_bytes != before:
-            yield counter(Row(DEVICES, rank), name, time_ns, held_bytes)
+            yield counter(TraceRow(DEVICES, rank), name, time_ns, held_bytes)
             before = held_bytes

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from report.trace.events import NETWORK, Row, thread
+from report.trace.events import NETWORK, TraceRow, thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class NetworkRows:
     """The rows of the network: their names in order, and the row of every entry."""
 
     names: tuple[str, ...]
-    row_of: dict[int, Row]
+    row_of: dict[int, TraceRow]
 
     def described(self) -> Iterator[str]:
         """Yield the metadata events of all rows."""
         for at, name in enumerate(self.names):
-            yield from thread(Row(NETWORK, at), name)
+            yield from thread(TraceRow(NETWORK, at), name)
 
 
 def rows_of(lasting: Iterable[Lasting]) -> NetworkRows:
@@ -43,12 +43,12 @@ def rows_of(lasting: Iterable[Lasting]) -> NetworkRows:
     for one in lasting:
         families.setdefault(one.family, []).append(one)
     names: list[str] = []
-    row_of: dict[int, Row] = {}
+    row_of: dict[int, TraceRow] = {}
     for family in sorted(families):
         members = families[family]
         lanes = lanes_of([(one.start_ns, one.stop_ns) for one in members])
         for one, lane in zip(members, lanes, strict=True):
-            row_of[one.entry] = Row(NETWORK, len(names) + lane)
+            row_of[one.entry] = TraceRow(NETWORK, len(names) + lane)
         name = members[0].name
         names += [name if lane == 0 else f"{name} ({lane + 1})" for lane in range(max(lanes) + 1)]
     return NetworkRows(tuple(names), row_of)

@@ -11,7 +11,7 @@ from formulation.timeline.program import LETTERS
 from formulation.timeline.updates import JOIN, SYNC
 from report.simulation import Simulation
 from report.trace.about import About
-from report.trace.events import DEVICES, NETWORK, Row, arrow, process, slice_of, thread
+from report.trace.events import DEVICES, NETWORK, TraceRow, arrow, process, slice_of, thread
 from report.trace.memory import memory_counters
 from report.trace.rows import Lasting, NetworkRows, rows_of
 from report.wording import printable
@@ -72,7 +72,7 @@ class _Writer:
             counts = plan.stages[stages[0]].group.counts
             group = " + ".join(f"{count} x {printable(servers[server].name)}" for server, count in counts)
             held = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
-            yield from thread(Row(DEVICES, rank), f"{held}: {group}")
+            yield from thread(TraceRow(DEVICES, rank), f"{held}: {group}")
         if network.names:
             yield from process(NETWORK, "network")
         yield from network.described()
@@ -98,7 +98,7 @@ class _Writer:
 
     def _entry(self, at: int, kind: int, network: NetworkRows) -> str:
         stage, micro_batch, letter = self.stage[at], self.micro_batch[at], LETTERS[kind]
-        row = network.row_of[at] if kind == SYNC else Row(DEVICES, self.rank_of[stage])
+        row = network.row_of[at] if kind == SYNC else TraceRow(DEVICES, self.rank_of[stage])
         args = self.about.entry(at, stage, kind, micro_batch)
         name = f"{stage}{letter}{micro_batch}"
         return slice_of(row, name, CATEGORIES[letter], self.start_ns[at], self.stop_ns[at], args)
@@ -115,6 +115,8 @@ class _Writer:
             yield slice_of(row, name, "transfer", depart, self.arrive_ns[at], args)
             target = taker[at]
             # An arrow belongs to the slice at its moment; at the stop of a pass that is the next one already.
-            yield arrow("s", at, Row(DEVICES, self.rank_of[stage]), max(self.start_ns[at], self.stop_ns[at] - 1))
+            yield arrow(
+                "s", at, TraceRow(DEVICES, self.rank_of[stage]), max(self.start_ns[at], self.stop_ns[at] - 1)
+            )
             yield arrow("t", at, row, depart)
-            yield arrow("f", at, Row(DEVICES, self.rank_of[self.stage[target]]), self.start_ns[target])
+            yield arrow("f", at, TraceRow(DEVICES, self.rank_of[self.stage[target]]), self.start_ns[target])

@@ -28,21 +28,21 @@ from formulation.schedules.actions import Kind
 from formulation.timeline.footprint import Footprint
 from solvers.order.bounds import in_flight_limits, limits_suffice
 from solvers.order.problem import Key
-from solvers.order.variables import Expression, Variables
+from solvers.order.variables import Expression, OrderVariables
 
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class OrderFamily:
     """A named, numbered group of constraints; ``post`` adds them to the model and yields each with its index."""
 
     number: int
     name: str
-    post: Callable[[Variables], Posted]
+    post: Callable[[OrderVariables], Posted]
 
 
-def post_devices(v: Variables) -> Posted:
+def post_devices(v: OrderVariables) -> Posted:
     """(1) A device does one action at a time: intervals from begin to freed do not overlap."""
     for rank in range(v.problem.ranks):
         own = [key for key, one in v.passes.items() if one.rank == rank]
@@ -55,7 +55,7 @@ def post_devices(v: Variables) -> Posted:
 
 
 def _interval(
-    v: Variables, begin: Expression, end: Expression, name: str, least_ns: int = 0
+    v: OrderVariables, begin: Expression, end: Expression, name: str, least_ns: int = 0
 ) -> cp_model.IntervalVar:
     """Return the interval between two times; only with contention is its length not known beforehand."""
     if not v.depart:
@@ -63,7 +63,7 @@ def _interval(
     return v.model.new_interval_var(begin, v.model.new_int_var(0, v.horizon_ns, ""), end, name)
 
 
-def post_messages(v: Variables) -> Posted:
+def post_messages(v: OrderVariables) -> Posted:
     """(2) An action begins when what it needs has arrived; one that fetches, when that is made."""
     for key, one in v.passes.items():
         if one.needs is None:
@@ -73,7 +73,7 @@ def post_messages(v: Variables) -> Posted:
             yield (one.stage, m), v.model.add(v.begin[key][m] >= ready)
 
 
-def post_links(v: Variables) -> Posted:
+def post_links(v: OrderVariables) -> Posted:
     """(3) With contention a link carries one message at a time, the earlier request first.
 
     ``request <= depart``; for messages i, j of different passes either ``request_i <= request_j`` and
@@ -94,7 +94,7 @@ def post_links(v: Variables) -> Posted:
             yield from _one_first(v, (key, m), (key, n))
 
 
-def _one_first(v: Variables, one: tuple[Key, int], other: tuple[Key, int]) -> Posted:
+def _one_first(v: OrderVariables, one: tuple[Key, int], other: tuple[Key, int]) -> Posted:
     """Post that one of two messages comes first: the one that asks first."""
     first = v.model.new_bool_var("")
     lower = v.passes[one[0]].rank - v.passes[other[0]].rank
@@ -106,7 +106,7 @@ def _one_first(v: Variables, one: tuple[Key, int], other: tuple[Key, int]) -> Po
         yield index, v.model.add(v.arrival(*a) <= v.depart[b[0]][b[1]]).only_enforce_if(literal)
 
 
-def post_memory(v: Variables) -> Posted:
+def post_memory(v: OrderVariables) -> Posted:
     """(4) A rank holds at most its memory: stashes until ``B`` or ``I`` stops, the rest until ``W`` does.
 
     As a cumulative resource. Where an order in turn and a limit k of micro-batches in flight say the same (see
@@ -126,7 +126,7 @@ def post_memory(v: Variables) -> Posted:
         yield (rank,), v.model.add_cumulative(intervals, held, room)
 
 
-def _stored(v: Variables, footprint: Footprint, stage: int) -> Iterator[tuple[cp_model.IntervalVar, int]]:
+def _stored(v: OrderVariables, footprint: Footprint, stage: int) -> Iterator[tuple[cp_model.IntervalVar, int]]:
     """Yield when the micro-batches of a stage hold how many bytes."""
     backward, weights = (stage, v.problem.backward), (stage, Kind.WEIGHT_GRADIENT)
     kept = footprint.weight_stash_bytes[stage] if v.problem.split else 0
@@ -136,11 +136,11 @@ def _stored(v: Variables, footprint: Footprint, stage: int) -> Iterator[tuple[cp
             yield _held(v, v.stop(backward, m), v.stop(weights, m)), kept
 
 
-def _held(v: Variables, begin: Expression, end: Expression) -> cp_model.IntervalVar:
+def _held(v: OrderVariables, begin: Expression, end: Expression) -> cp_model.IntervalVar:
     return v.model.new_interval_var(begin, v.model.new_int_var(0, v.horizon_ns, ""), end, "")
 
 
-def post_in_flight(v: Variables, stages: Iterable[int]) -> Posted:
+def post_in_flight(v: OrderVariables, stages: Iterable[int]) -> Posted:
     """Post that at most so many micro-batches of a stage are in flight; in turn, with k: F[m + k] after B[m]."""
     for stage in stages:
         for kind, most in in_flight_limits(v.problem, stage).items():
@@ -149,7 +149,7 @@ def post_in_flight(v: Variables, stages: Iterable[int]) -> Posted:
                 yield (stage, m), v.model.add(begin >= v.stop((stage, kind), m))
 
 
-def post_ends(v: Variables) -> Posted:
+def post_ends(v: OrderVariables) -> Posted:
     """(6) Everything ends by T: actions, then synchronisation of the gradients and the update of the weights.
 
     After all its actions a rank synchronises and updates its stages one by one. With overlap it synchronises a
@@ -172,7 +172,7 @@ def post_ends(v: Variables) -> Posted:
             yield from _overlapped(v, synced, row_end + updates)
 
 
-def _overlapped(v: Variables, stages: list[int], updating: Expression) -> Posted:
+def _overlapped(v: OrderVariables, stages: list[int], updating: Expression) -> Posted:
     """Post synchronisations and updates of a shared rank, both in the order of the last backward actions."""
     times, model = v.problem.durations, v.model
     last: dict[int, cp_model.IntVar] = {}
@@ -195,10 +195,10 @@ def _overlapped(v: Variables, stages: list[int], updating: Expression) -> Posted
 
 
 FAMILIES = (
-    Family(1, "devices", post_devices),
-    Family(2, "messages", post_messages),
-    Family(3, "links", post_links),
-    Family(4, "memory", post_memory),
-    Family(6, "ends", post_ends),
+    OrderFamily(1, "devices", post_devices),
+    OrderFamily(2, "messages", post_messages),
+    OrderFamily(3, "links", post_links),
+    OrderFamily(4, "memory", post_memory),
+    OrderFamily(6, "ends", post_ends),
 )
 """What makes every assignment an execution that ends within the horizon."""

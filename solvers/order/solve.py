@@ -25,7 +25,7 @@ from solvers.order.fixed import execute, fixed_orders, least_memory
 from solvers.order.outcome import OrderOutcome, checked, memory_excess
 from solvers.order.problem import OrderProblem
 from solvers.order.valid import build
-from solvers.order.variables import Variables
+from solvers.order.variables import OrderVariables
 
 NAME = "best"
 """What the schedule that was found is called."""
@@ -199,7 +199,7 @@ def _scheduler(limits: Limits) -> cp_model.CpSolver:
     return solver
 
 
-def _schedule(v: Variables, solver: cp_model.CpSolver) -> PipelineSchedule:
+def _schedule(v: OrderVariables, solver: cp_model.CpSolver) -> PipelineSchedule:
     """Read the rows from a solution: every rank does its actions in the order in which they begin."""
     rows: list[list[tuple[int, Action]]] = [[] for _ in range(v.problem.ranks)]
     for (stage, kind), begins in v.begin.items():

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from formulation.schedules.actions import Kind
 from solvers.order.bounds import Bounds, in_flight_limits
-from solvers.order.families import FAMILIES, Family, Posted, post_in_flight
+from solvers.order.families import FAMILIES, OrderFamily, Posted, post_in_flight
 from solvers.order.problem import OrderProblem
-from solvers.order.variables import Variables
+from solvers.order.variables import OrderVariables
 
 
-def post_in_turn(v: Variables) -> Posted:
+def post_in_turn(v: OrderVariables) -> Posted:
     """(5) The actions of a pass, and its messages on their link, are in the order of micro-batches."""
     for key, begin in v.begin.items():
         for m in range(len(begin) - 1):
@@ -32,12 +32,12 @@ def post_in_turn(v: Variables) -> Posted:
             yield (key[0], m), v.model.add(departures[m + 1] >= v.arrival(key, m))
 
 
-def post_limits(v: Variables) -> Posted:
+def post_limits(v: OrderVariables) -> Posted:
     """(7) What memory says of the micro-batches in flight of each stage alone."""
     yield from post_in_flight(v, range(v.problem.stages))
 
 
-def post_areas(v: Variables) -> Posted:
+def post_areas(v: OrderVariables) -> Posted:
     """(8) Work before and after each action of a stage: *before* and *after* above."""
     bounds, total = Bounds(v.problem), v.problem.micro_batches
     for stage in range(v.problem.stages):
@@ -54,7 +54,7 @@ def post_areas(v: Variables) -> Posted:
             yield (stage, m), v.model.add(v.begin[back][m] + rest <= v.horizon_ns)
 
 
-def post_weight_areas(v: Variables) -> Posted:
+def post_weight_areas(v: OrderVariables) -> Posted:
     """(9) Work before and after each ``W``: *weights* above."""
     if not v.problem.split:
         return
@@ -70,22 +70,22 @@ def post_weight_areas(v: Variables) -> Posted:
                 yield (stage, m), v.model.add(v.begin[key][m] + left * rest + after <= v.horizon_ns)
 
 
-IN_TURN = (Family(5, "in turn", post_in_turn),)
+IN_TURN = (OrderFamily(5, "in turn", post_in_turn),)
 VALID = (
-    Family(7, "limits", post_limits),
-    Family(8, "areas", post_areas),
-    Family(9, "weight areas", post_weight_areas),
+    OrderFamily(7, "limits", post_limits),
+    OrderFamily(8, "areas", post_areas),
+    OrderFamily(9, "weight areas", post_weight_areas),
 )
 """Redundant; they hold only with ``IN_TURN``."""
 
 
-def build(problem: OrderProblem, horizon_ns: int, *, in_turn: bool = True, valid: bool = True) -> Variables:
+def build(problem: OrderProblem, horizon_ns: int, *, in_turn: bool = True, valid: bool = True) -> OrderVariables:
     """Return the model whose solutions are the executions that end within the horizon.
 
     ``in_turn`` false leaves out the symmetry breaking and, as they rest on it, the valid inequalities.
     Cost: linear in actions; with shared links quadratic in messages.
     """
-    v = Variables.of(problem, horizon_ns, in_turn=in_turn)
+    v = OrderVariables.of(problem, horizon_ns, in_turn=in_turn)
     chosen = FAMILIES + (IN_TURN if in_turn else ()) + (VALID if in_turn and valid else ())
     for family in chosen:
         for _ in family.post(v):

@@ -13,7 +13,7 @@ Expression = cp_model.LinearExprT
 
 
 @dataclass(frozen=True, slots=True)
-class Variables:
+class OrderVariables:
     """A model for one horizon: everything must have ended ``horizon_ns`` after the start.
 
     ``begin[key][m]`` is when action m of a pass takes its device: from then on it fetches, or waits for the link,
@@ -30,7 +30,7 @@ class Variables:
     depart: dict[Key, list[cp_model.IntVar]]
 
     @classmethod
-    def of(cls, problem: OrderProblem, horizon_ns: int, *, in_turn: bool) -> Variables:
+    def of(cls, problem: OrderProblem, horizon_ns: int, *, in_turn: bool) -> OrderVariables:
         """Return a model with variables and no constraints. Cost: linear in actions."""
         model, passes = cp_model.CpModel(), problem.passes()
         sends = [key for key, one in passes.items() if one.link is not None]

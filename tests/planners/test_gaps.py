@@ -15,12 +15,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from commands.gaps import cases as gap_cases
-from commands.gaps.cases import VARIANTS, Case, Family, every_series, number_of_cases, smallest_fit, with_memory
+from commands.gaps.cases import (
+    VARIANTS,
+    GapTableCase,
+    GapTableFamily,
+    every_series,
+    number_of_cases,
+    smallest_fit,
+    with_memory,
+)
 from commands.gaps.document import document, gap_text, planner_cell, summary_table
 from commands.gaps.report import BREAKS, FAILED, GAP, NO_PLAN, REFUSED, entry, summary, to_dict
-from commands.gaps.solve import CaseResult, Provers, Search, run_series
+from commands.gaps.solve import CaseResult, GapTableSearch, Provers, run_series
 from commands.parser.arguments import parse
-from commands.parts.comparison import Row
+from commands.parts.comparison import ComparisonRow
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import UsageError
 from formulation.evaluate import evaluate
@@ -41,19 +49,21 @@ SOLVERS = "line_dp,cpsat_stages,pipepar,pipedream,alpa,data_parallel,picky"
 TESTED = tuple(SOLVERS.split(","))
 
 
-def feasible(solver: str, objective: int) -> Row:
-    return Row(solver, Outcome(solver, Proof.FEASIBLE, PLAN, objective))
+def feasible(solver: str, objective: int) -> ComparisonRow:
+    return ComparisonRow(solver, Outcome(solver, Proof.FEASIBLE, PLAN, objective))
 
 
 def optimal(objective: int) -> Outcome:
     return Outcome("exact", Proof.OPTIMAL, PLAN, objective, objective)
 
 
-def result(number: int, *rows: Row, best: Outcome | None = None, family: Family = Family.PLAIN) -> CaseResult:
+def result(
+    number: int, *rows: ComparisonRow, best: Outcome | None = None, family: GapTableFamily = GapTableFamily.PLAIN
+) -> CaseResult:
     """Case number so-and-so; without another one the optimum is 60."""
     found = best or optimal(60)
-    case = Case(f"case{number}", "v", family, None)
-    return CaseResult(case, Goal.BOTTLENECK, (*rows, Row("exact", found)), found)
+    case = GapTableCase(f"case{number}", "v", family, None)
+    return CaseResult(case, Goal.BOTTLENECK, (*rows, ComparisonRow("exact", found)), found)
 
 
 def planner_of(content: dict[str, Any], solver: str, family: str = "all") -> dict[str, Any]:
@@ -69,9 +79,12 @@ def folder(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_median_worst_and_counts_are_exact() -> None:
-    refused, none = Row("p", reason="skipped: too large"), Row("p", Outcome("p", Proof.UNKNOWN))
-    broken = Row("p", Outcome("p", Proof.UNKNOWN, PLAN, 50), violations=("memory",))
-    crashed = Row("p", reason="broke down: KeyError", failure=ExitCode.DEFECT)
+    refused, none = (
+        ComparisonRow("p", reason="skipped: too large"),
+        ComparisonRow("p", Outcome("p", Proof.UNKNOWN)),
+    )
+    broken = ComparisonRow("p", Outcome("p", Proof.UNKNOWN, PLAN, 50), violations=("memory",))
+    crashed = ComparisonRow("p", reason="broke down: KeyError", failure=ExitCode.DEFECT)
     bounded = Outcome("exact", Proof.UNKNOWN, bound=30)
     results = [
         *(result(number, feasible("p", price)) for number, price in enumerate((60, 90, 120, 180))),
@@ -96,8 +109,8 @@ def test_median_worst_and_counts_are_exact() -> None:
 def test_families_are_summed_apart() -> None:
     results = [
         result(0, feasible("p", 120)),
-        result(1, feasible("p", 240), family=Family.MIXED),
-        result(2, feasible("p", 600), family=Family.MIXED),
+        result(1, feasible("p", 240), family=GapTableFamily.MIXED),
+        result(2, feasible("p", 600), family=GapTableFamily.MIXED),
     ]
     content = to_dict(results, 3)
     assert planner_of(content, "p", "plain")["worst_gap"] == 0.5
@@ -186,7 +199,7 @@ def test_large_models_have_fewer_cases() -> None:
 
 
 def test_every_planner_is_held_against_a_proved_optimum(folder: Path) -> None:
-    search = Search((*TESTED[:-1], "brute_force"), Limits(time_limit_s=20), (), quiet=True)
+    search = GapTableSearch((*TESTED[:-1], "brute_force"), Limits(time_limit_s=20), (), quiet=True)
     results = run_series(every_series([]), search)
     assert len(results) == 12
     for one in results:
@@ -204,7 +217,7 @@ def test_every_planner_is_held_against_a_proved_optimum(folder: Path) -> None:
 def test_those_who_prove_are_asked_last_and_only_until_one_does() -> None:
     provers = Provers()
     for name, seconds, bound in (("slow", 9.0, 1), ("planner", 0.0, None), ("quick", 0.1, 1)):
-        provers.note(Row(name, Outcome(name, Proof.UNKNOWN, bound=bound, seconds=seconds)))
+        provers.note(ComparisonRow(name, Outcome(name, Proof.UNKNOWN, bound=bound, seconds=seconds)))
     assert provers.split(("slow", "planner", "quick")) == (["planner"], ["quick", "slow"])
 
 

@@ -20,7 +20,7 @@ from planners.megatron.published import (
     MEGATRON_TABLE_1,
     MODELS,
 )
-from planners.megatron.transformer import Recompute, iteration_flops
+from planners.megatron.transformer import LayerRecompute, iteration_flops
 from planners.studies.catalogue import find_study
 from planners.studies.markdown import to_markdown
 from planners.studies.study import StudyInputs
@@ -61,7 +61,7 @@ def test_published_utilisation_follows_from_published_times() -> None:
     for row in rows:
         training = row.training
         if training.replicas == 1:
-            flops = iteration_flops(training.shape, training.global_batch, Recompute.NONE)
+            flops = iteration_flops(training.shape, training.global_batch, LayerRecompute.NONE)
             rate = flops / (training.devices * row.iteration_s)
             share = float(rate / A100.peak_flops_per_second * 100)
             assert share == pytest.approx(printed[row.name.split(",")[0]], abs=0.25)

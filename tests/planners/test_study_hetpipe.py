@@ -24,7 +24,7 @@ from planners.hetpipe.model import (
     wave_ns,
 )
 from planners.hetpipe.planner import global_staleness
-from planners.hetpipe.published import HOROVOD, ONE_V, Run
+from planners.hetpipe.published import HOROVOD, ONE_V, PublishedRun
 from planners.hetpipe.study import case_of, run, same_order
 from planners.studies.catalogue import find_study
 from planners.studies.markdown import to_markdown
@@ -117,8 +117,10 @@ def test_node_partition_pushes_most_to_others():
 
 def test_the_slowest_virtual_worker_sets_the_pace():
     instance = small(2, 2)
-    slow, fast = (images_per_second(instance, Run("", (one,), 2, True, 0), Fraction(1)) for one in ("AA", "BB"))
-    both = images_per_second(instance, Run("", ("AA", "BB"), 2, True, 0), Fraction(10**6))
+    slow, fast = (
+        images_per_second(instance, PublishedRun("", (one,), 2, True, 0), Fraction(1)) for one in ("AA", "BB")
+    )
+    both = images_per_second(instance, PublishedRun("", ("AA", "BB"), 2, True, 0), Fraction(10**6))
     assert slow is not None and fast is not None and both is not None
     assert slow < fast
     assert both == pytest.approx(2 * slow, rel=0.01)

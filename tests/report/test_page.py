@@ -22,7 +22,7 @@ from report.numbers import Numbers
 from report.page import templating
 from report.page.page import page_of, pictures
 from report.page.templating import standalone
-from report.pictures.shapes import Group, Rect, Shape
+from report.pictures.shapes import Rect, Shape, ShapeGroup
 from report.simulation import simulate
 from report.wording import FORMATS
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
@@ -221,7 +221,7 @@ def boxes_of(shapes: Sequence[Shape], right: float = 0, down: float = 0) -> Iter
         if isinstance(one, Rect):
             left, top, width, height = one.box
             yield left + right, top + down, width, height
-        if isinstance(one, Group) and one.element == "g":
+        if isinstance(one, ShapeGroup) and one.element == "g":
             moved = re.findall(r"[-\d.]+", str(one.attributes.get("transform", "0 0")))
             yield from boxes_of(one.shapes, right + float(moved[0]), down + float(moved[1]))
 

@@ -19,7 +19,7 @@ import numpy as np
 from formulation.costs.tables import FORBIDDEN, Times
 from formulation.problem.plan import Plan
 from solvers.dynamic.step_time.blocks import BASE, Bits, Blocks, blocks, coarser
-from solvers.dynamic.step_time.latency import INFINITE, Values, least_path, through, values
+from solvers.dynamic.step_time.latency import INFINITE, LatencyValues, least_path, through, values
 from solvers.dynamic.step_time.network import Layout, Network, first_network, kept
 from solvers.dynamic.step_time.plans import Plans
 from solvers.dynamic.step_time.proposals import bottleneck_on, corrected
@@ -152,7 +152,7 @@ class Intervals:
             return piece.high if left >= 0 else piece.low - 1
         return min(piece.high, left // self.weights.of_bottleneck)
 
-    def _cheap(self, found: Values, low: int, high: int) -> Network:
+    def _cheap(self, found: LatencyValues, low: int, high: int) -> Network:
         """Return the network of arcs that may be part of a plan better than the best known."""
         network = found.network
         left = self.plans.upper - 1 - self.weights.value(self._span(), 0)

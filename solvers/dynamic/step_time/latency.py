@@ -16,7 +16,7 @@ INFINITE = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Values:
+class LatencyValues:
     """Least cost of paths, INFINITE or near where there is none.
 
     ``suffix`` and ``gap``: from a vertex to the end; ``total``: of the best path, None if there is none.
@@ -28,7 +28,7 @@ class Values:
     total: int | None
 
 
-def values(network: Network) -> Values:
+def values(network: Network) -> LatencyValues:
     """Find the least cost from every vertex to the end."""
     suffix = np.full(len(network.suffixes), INFINITE)
     gap = np.full(len(network.gaps), INFINITE)
@@ -38,10 +38,10 @@ def values(network: Network) -> Values:
         _relax(network.bridges, level, gap, suffix)
     sources = network.sources()
     best = int(suffix[sources].min()) if len(sources) else INFINITE
-    return Values(network, suffix, gap, best if best < INFINITE // 2 else None)
+    return LatencyValues(network, suffix, gap, best if best < INFINITE // 2 else None)
 
 
-def through(found: Values) -> tuple[Times, Times]:
+def through(found: LatencyValues) -> tuple[Times, Times]:
     """Return for every stage and every bridge the least cost of a whole path through it."""
     network = found.network
     suffix = np.full(len(network.suffixes), INFINITE)
@@ -57,7 +57,7 @@ def through(found: Values) -> tuple[Times, Times]:
     )
 
 
-def least_path(found: Values) -> list[int]:
+def least_path(found: LatencyValues) -> list[int]:
     """Return the stages (arc numbers) of a path of least cost, from the front. Raises LookupError if none is."""
     network = found.network
     if found.total is None:

@@ -18,7 +18,7 @@ from planners.accpar import planner as accpar
 from planners.accpar.code import ACCPAR, optimise
 from planners.accpar.published import ALEXNET
 from planners.baselines import data_parallel
-from planners.common.halves import Halves, Share, bisected, moved_bytes, summed_bytes
+from planners.common.halves import Halves, LayerShare, bisected, moved_bytes, summed_bytes
 from planners.common.one_stage import sum_of_costs
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import BYTE_LINK, GIGA, chain, instance_of, matrix, mesh
@@ -130,15 +130,17 @@ def test_shares_of_unequal_halves():
         chain([matrix("a", 1, 100, taken=100, made=100), matrix("b", 1, 100, taken=100, made=100)], [100]), mesh(2)
     )
     part, (edge,) = Fraction(3, 4), instance.form_edges
-    table = [[moved_bytes(instance, edge, s, t, Share(), part) for t in (0, 1, 2)] for s in (0, 1, 2)]
+    table = [[moved_bytes(instance, edge, s, t, LayerShare(), part) for t in (0, 1, 2)] for s in (0, 1, 2)]
     # Turning rows into columns moves 3/16 each way, gathering 3/4 of the tensor (the half with the smaller part).
     assert table == [[0, Fraction(75, 2), 75], [75, 75, 0], [Fraction(75, 2), 0, 75]]
-    assert table == [[moved_bytes(instance, edge, s, t, Share(), 1 - part) for t in (0, 1, 2)] for s in (0, 1, 2)]
-    shares = [Share().split(Split.MATRIX, form, part) for form in (0, 1, 2)]
+    assert table == [
+        [moved_bytes(instance, edge, s, t, LayerShare(), 1 - part) for t in (0, 1, 2)] for s in (0, 1, 2)
+    ]
+    shares = [LayerShare().split(Split.MATRIX, form, part) for form in (0, 1, 2)]
     assert shares == [
-        Share(part, Fraction(1), part),
-        Share(part, part, Fraction(1)),
-        Share(Fraction(1), part, part),
+        LayerShare(part, Fraction(1), part),
+        LayerShare(part, part, Fraction(1)),
+        LayerShare(Fraction(1), part, part),
     ]
     assert [summed_bytes(instance, 0, form, shares[form]) for form in (0, 1, 2)] == [100, 100, 100]
 

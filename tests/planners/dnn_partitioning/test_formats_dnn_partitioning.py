@@ -7,7 +7,7 @@ import pytest
 
 from ingest.graphs.errors import FormatError
 from ingest.graphs.json_source import LARGEST_FILE
-from planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND, Transfers, read_dnn_partitioning
+from planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND, EdgeCosts, read_dnn_partitioning
 from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -43,7 +43,7 @@ def changed(where, value):
     return edited(GOOD, where, value)
 
 
-def read(tmp_path, data, transfers=Transfers.AS_PROGRAM):
+def read(tmp_path, data, transfers=EdgeCosts.AS_PROGRAM):
     return read_dnn_partitioning(written(tmp_path, data), transfers=transfers)
 
 
@@ -61,24 +61,24 @@ def test_a_small_file(tmp_path):
 def test_seconds_that_the_program_takes_for_milliseconds(tmp_path):
     # 1 MiB over 2 GiB/s is 1/2048 s, and that number stands in the file, beside latencies in ms.
     assert read(tmp_path, GOOD).nodes[0].transfer_s == pytest.approx(1 / 2048 / 1000)
-    assert read(tmp_path, GOOD, Transfers.FROM_SIZES).nodes[0].transfer_s == pytest.approx(1 / 2048)
+    assert read(tmp_path, GOOD, EdgeCosts.FROM_SIZES).nodes[0].transfer_s == pytest.approx(1 / 2048)
     consistent = changed(("edges", 0, "cost"), 1000 / 2048)
-    for reading in Transfers:
+    for reading in EdgeCosts:
         assert read(tmp_path, consistent, reading).nodes[0].transfer_s == pytest.approx(1 / 2048)
 
 
 def test_a_unit_that_cannot_be_told(tmp_path):
     with pytest.raises(FormatError, match=r"edges\[0\]: cost and size do not agree"):
-        read(tmp_path, changed(("edges", 0, "cost"), 0.01), Transfers.FROM_SIZES)
+        read(tmp_path, changed(("edges", 0, "cost"), 0.01), EdgeCosts.FROM_SIZES)
     with pytest.raises(FormatError, match="no forward edge has a size"):
-        read(tmp_path, changed(("edges", 0, "size"), None), Transfers.FROM_SIZES)
+        read(tmp_path, changed(("edges", 0, "size"), None), EdgeCosts.FROM_SIZES)
     both = changed(("nodes",), [dict(GOOD["nodes"][0], id=number) for number in range(3)])
     both["edges"] = [
         {"sourceId": 0, "destId": 1, "cost": 1 / 2048, "size": SIZE},
         {"sourceId": 1, "destId": 2, "cost": 1000 / 2048, "size": SIZE},
     ]
     with pytest.raises(FormatError, match=r"s at edges\[0\], ms at edges\[1\]"):
-        read(tmp_path, both, Transfers.FROM_SIZES)
+        read(tmp_path, both, EdgeCosts.FROM_SIZES)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_public_graphs(name, nodes, edges, unit):
     path = DATA / "dnn-partitioning" / f"{name}.json"
     if not path.exists():
         pytest.skip(f"no public graph {name} in the data folder")
-    read = read_dnn_partitioning(path, transfers=Transfers.AS_PROGRAM)
-    meant = read_dnn_partitioning(path, transfers=Transfers.FROM_SIZES)
+    read = read_dnn_partitioning(path, transfers=EdgeCosts.AS_PROGRAM)
+    meant = read_dnn_partitioning(path, transfers=EdgeCosts.FROM_SIZES)
     assert (len(read.nodes), len(read.edges)) == (nodes, edges)
     # Transfers of the layer graphs weigh a thousandth of what was meant; those of operator graphs are right.
     for one, other in zip(read.nodes, meant.nodes, strict=True):

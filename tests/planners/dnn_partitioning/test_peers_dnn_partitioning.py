@@ -8,8 +8,8 @@ import pytest
 
 from planners.common.errors import NothingFitsError, TooManyDownsetsError
 from planners.dnn_partitioning.dp import load, place
-from planners.dnn_partitioning.file import Transfers, read_dnn_partitioning
-from planners.dnn_partitioning.graph import Method, contracted, original, prepared, with_twins
+from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
+from planners.dnn_partitioning.graph import ContiguousSets, contracted, original, prepared, with_twins
 from planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -19,7 +19,7 @@ def problem(name):
     path = DATA / "dnn-partitioning" / f"{name}.json"
     if not path.exists():
         pytest.skip(f"no public graph {name} in the data folder")
-    return read_dnn_partitioning(path, transfers=Transfers.AS_PROGRAM)
+    return read_dnn_partitioning(path, transfers=EdgeCosts.AS_PROGRAM)
 
 
 def forward_half(whole):
@@ -55,7 +55,7 @@ def test_the_programs_own_results(row):
     assert (plan.ideals, plan.pairs) == (ideals, pairs)
     assert plan.max_load_s * 1000 == pytest.approx(best, abs=1e-9)
     check(graph, plan)
-    for method, value in ((Method.LINEAR, line), (Method.PIPEDREAM, blocks)):
+    for method, value in ((ContiguousSets.LINEAR, line), (ContiguousSets.PIPEDREAM, blocks)):
         plan = place(graph, method)
         assert plan.max_load_s * 1000 == pytest.approx(value, abs=1e-9)
         check(graph, plan)
@@ -165,7 +165,7 @@ def test_against_exhaustive_search(seed, backward):
     # Colour classes that wind around others are merged further by the program, so it can only be worse.
     least = exhaustive(graph, forward)
     assert plan.max_load_s == pytest.approx(least, rel=1e-12)
-    for method in (Method.LINEAR, Method.PIPEDREAM):
+    for method in (ContiguousSets.LINEAR, ContiguousSets.PIPEDREAM):
         assert place(graph, method).max_load_s >= least - 1e-15
 
 
@@ -196,12 +196,12 @@ def parts(graph):
 
 def test_nodes_of_one_colour_and_of_one_cycle_of_colours_become_one():
     graph = placement(4, [(0, 1), (1, 2), (2, 3)], colours=[7, 8, 7, 9])
-    assert parts(prepared(graph, Method.IDEALS)) == [[0, 1, 2], [3]]
+    assert parts(prepared(graph, ContiguousSets.IDEALS)) == [[0, 1, 2], [3]]
 
 
 def test_an_idle_node_with_one_neighbour_joins_it():
     graph = placement(4, [(0, 1), (1, 2), (2, 3)], busy={1, 3})
-    assert parts(prepared(graph, Method.IDEALS)) == [[0, 1], [2], [3]]
+    assert parts(prepared(graph, ContiguousSets.IDEALS)) == [[0, 1], [2], [3]]
 
 
 def test_a_class_that_is_only_backward_gets_a_forward_twin():
@@ -214,13 +214,13 @@ def test_a_class_that_is_only_backward_gets_a_forward_twin():
 
 def test_blocks_merge_the_tails_of_their_edges():
     diamond = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)]
-    assert parts(prepared(placement(5, diamond), Method.PIPEDREAM)) == [[0, 1, 2], [3], [4]]
-    assert parts(prepared(placement(5, diamond), Method.LINEAR)) == [[0], [1], [2], [3], [4]]
+    assert parts(prepared(placement(5, diamond), ContiguousSets.PIPEDREAM)) == [[0, 1, 2], [3], [4]]
+    assert parts(prepared(placement(5, diamond), ContiguousSets.LINEAR)) == [[0], [1], [2], [3], [4]]
 
 
 def test_a_node_without_a_colour_is_a_class_of_its_own():
     graph = placement(3, [(0, 1), (1, 2)], colours=[None, None, 4])
-    assert parts(prepared(graph, Method.IDEALS)) == [[0], [1], [2]]
+    assert parts(prepared(graph, ContiguousSets.IDEALS)) == [[0], [1], [2]]
 
 
 def test_one_output_is_paid_once_by_each_device():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planners.common.accelerator import Accelerator
 from planners.gpipe.memory import GPipeBatch
 from planners.gpipe.time import (
-    Network,
+    LayerLine,
     closed_form_speed,
     gpipe_durations,
     least_variance_cells,
@@ -43,14 +43,14 @@ def test_no_cut_has_less_variance(costs: list[int], data: st.DataObject) -> None
 @relaxed
 @given(cells=st.integers(1, 5), parts=st.sampled_from([1, 2, 4, 8]), layers=st.integers(1, 3))
 def test_equal_cells_reach_the_closed_form(cells: int, parts: int, layers: int) -> None:
-    network = Network("equal", (1000,) * (cells * layers), (0,) * (cells * layers))
+    network = LayerLine("equal", (1000,) * (cells * layers), (0,) * (cells * layers))
     batch = GPipeBatch(8, parts)
     one = samples_per_second(network, 1, batch, MACHINE)
     assert samples_per_second(network, cells, batch, MACHINE) / one == closed_form_speed(cells, parts)
 
 
 def test_durations_by_hand() -> None:
-    network = Network("three", (1, 2, 3), boundary_bytes=(4, 5, 6))
+    network = LayerLine("three", (1, 2, 3), boundary_bytes=(4, 5, 6))
     durations = gpipe_durations(network, 2, GPipeBatch(6, 2), MACHINE)
     assert durations.forward_ns == durations.recompute_ns == (9, 9)
     assert durations.backward_ns == (18, 18)
@@ -67,7 +67,7 @@ def test_a_transformer_has_an_embedding_and_a_head() -> None:
 
 def test_every_layer_has_a_boundary() -> None:
     with pytest.raises(ValueError, match="two: 1 boundaries for 2 layers"):
-        Network("two", (1, 1), (5,))
+        LayerLine("two", (1, 1), (5,))
 
 
 def test_more_cells_than_layers_are_refused() -> None:

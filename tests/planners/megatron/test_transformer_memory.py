@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planners.megatron.transformer import Recompute, TransformerShape, iteration_flops
+from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
 from planners.megatron.transformer_memory import (
     KEPT,
     ActivationLayout,
@@ -34,14 +34,14 @@ def test_the_six_formulas_of_table_2(h: int, a: int, s: int, b: int, t: int) -> 
         return layer_activation_bytes(shape, b, ActivationLayout(**layout))  # pyright: ignore
 
     sbh, score = s * b * h, Fraction(5 * a * s, h)
-    selective = Recompute.SELECTIVE
+    selective = LayerRecompute.SELECTIVE
     assert ours() == sbh * (34 + score)
     assert ours(tensor_parallel_degree=t) == sbh * (10 + Fraction(24, t) + score / t)
     assert ours(tensor_parallel_degree=t, sequence_parallel=True) == Fraction(sbh, t) * (34 + score)
     assert ours(tensor_parallel_degree=t, recompute=selective) == sbh * (10 + Fraction(24, t))
     both = ours(tensor_parallel_degree=t, sequence_parallel=True, recompute=selective)
     assert both == Fraction(34 * sbh, t)
-    assert ours(tensor_parallel_degree=t, recompute=Recompute.FULL) == 2 * sbh
+    assert ours(tensor_parallel_degree=t, recompute=LayerRecompute.FULL) == 2 * sbh
 
 
 def test_the_parts_that_the_paper_adds_up() -> None:
@@ -56,7 +56,7 @@ def test_the_parts_that_the_paper_adds_up() -> None:
 @pytest.mark.parametrize(("shape", "percent"), [(GPT3, 70), (MT_NLG, 65)])
 def test_what_selective_recomputation_saves_according_to_the_paper(shape: TransformerShape, percent: int) -> None:
     layout = ActivationLayout(8, sequence_parallel=True)
-    kept = ActivationLayout(8, sequence_parallel=True, recompute=Recompute.SELECTIVE)
+    kept = ActivationLayout(8, sequence_parallel=True, recompute=LayerRecompute.SELECTIVE)
     left = layer_activation_bytes(shape, 1, kept) / layer_activation_bytes(shape, 1, layout)
     assert round((1 - left) * 100) == percent
 
@@ -107,11 +107,11 @@ def test_flops_and_parameters_are_those_of_megatron(l: int, h: int, s: int, v: i
     shape = TransformerShape(l, h, 1, s, v)
     full = 96 * b * s * l * h**2 * (1 + Fraction(s, 6 * h) + Fraction(v, 16 * l * h))
     model = 72 * b * s * l * h**2 * (1 + Fraction(s, 6 * h) + Fraction(v, 12 * l * h))
-    assert iteration_flops(shape, b, Recompute.FULL) == full
-    assert iteration_flops(shape, b, Recompute.NONE) == model
+    assert iteration_flops(shape, b, LayerRecompute.FULL) == full
+    assert iteration_flops(shape, b, LayerRecompute.NONE) == model
     # The core again is 4 B s² h a layer; the paper's eq. (8) prints s / 3h where this makes 2 s / 9h.
     again = 72 * b * s * l * h**2 * (1 + Fraction(2 * s, 9 * h) + Fraction(v, 12 * l * h))
-    assert iteration_flops(shape, b, Recompute.SELECTIVE) == again
+    assert iteration_flops(shape, b, LayerRecompute.SELECTIVE) == again
     parameters = 12 * l * h**2 * (1 + Fraction(13, 12 * h) + Fraction(v + s, 12 * l * h))
     assert shape.parameters == parameters
 
@@ -123,6 +123,6 @@ def test_a_traced_layer_keeps_what_the_formula_says(hidden: int, heads: int, seq
 
     shape = TransformerShape(2, hidden, heads, sequence, 50)
     # No scores (fused attention keeps none), no dropout, 32-bit numbers instead of 16-bit ones, statistics.
-    layout = ActivationLayout(recompute=Recompute.SELECTIVE, dropout=False)
+    layout = ActivationLayout(recompute=LayerRecompute.SELECTIVE, dropout=False)
     expected = 2 * layer_activation_bytes(shape, 1, layout) + statistics_bytes(shape)
     assert traced_layer_bytes(shape) == expected

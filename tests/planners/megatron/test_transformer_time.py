@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planners.common.accelerator import Accelerator, efficiency_for
-from planners.megatron.transformer import Recompute, TransformerShape, layer_flops
+from planners.megatron.transformer import LayerRecompute, TransformerShape, layer_flops
 from planners.megatron.transformer_step import TrainingRun, durations_of, predict, whole_ns
 from planners.megatron.transformer_time import LayerSetting, Passes, all_reduce_s, layer_passes
 
@@ -28,7 +28,7 @@ def layer_settings(draw: st.DrawFn, degree: int | None = None) -> LayerSetting:
         draw(st.integers(1, 3)),
         degree or draw(st.sampled_from([1, 2, 4, 8])),
         draw(st.booleans()),
-        draw(st.sampled_from(Recompute)),
+        draw(st.sampled_from(LayerRecompute)),
         draw(st.booleans()),
     )
 
@@ -47,7 +47,7 @@ def total(passes: Passes) -> Fraction:
 
 
 def test_without_links_a_layer_takes_its_flops() -> None:
-    passes = layer_passes(SHAPE, LayerSetting(2, 4, recompute=Recompute.FULL), FREE)
+    passes = layer_passes(SHAPE, LayerSetting(2, 4, recompute=LayerRecompute.FULL), FREE)
     forward = Fraction(layer_flops(SHAPE, 2), 4 * 5 * 10**11)
     assert passes == Passes(forward, 2 * forward, forward)
 
@@ -74,7 +74,7 @@ def test_the_traffic_between_products_by_hand() -> None:
 def test_the_traffic_of_a_backward_pass_by_hand() -> None:
     machine = replace(FREE, memory_bytes_per_second=10**9)
     tokens, scores = 128 * 256, 4 * 128 * 128
-    setting = LayerSetting(1, 2, sequence_parallel=True, recompute=Recompute.SELECTIVE)
+    setting = LayerSetting(1, 2, sequence_parallel=True, recompute=LayerRecompute.SELECTIVE)
     found, free = (layer_passes(SHAPE, setting, one) for one in (machine, FREE))
     assert found.backward_s - free.backward_s == Fraction((12 + 10 + 12 + 24) * tokens + 11 * scores, 2 * 10**9)
     assert found.recompute_s - free.recompute_s == Fraction(9 * scores, 2 * 10**9), "the core only"
@@ -140,7 +140,7 @@ def test_laws_of_a_layer(setting: LayerSetting) -> None:
     eager = layer_passes(SHAPE, replace(setting, overlap_input_gradient=True), MACHINE)
     patient = layer_passes(SHAPE, replace(setting, overlap_input_gradient=False), MACHINE)
     assert total(eager) <= total(patient)
-    times = [total(layer_passes(SHAPE, replace(setting, recompute=one), MACHINE)) for one in Recompute]
+    times = [total(layer_passes(SHAPE, replace(setting, recompute=one), MACHINE)) for one in LayerRecompute]
     assert times == sorted(times), "none, selective, full"
     assert total(layer_passes(SHAPE, setting, replace(MACHINE, efficiency=Fraction(3, 4)))) < total(passes)
     assert total(layer_passes(SHAPE, setting, FREE)) < total(passes)
@@ -162,7 +162,7 @@ def test_laws_of_a_step(training: TrainingRun) -> None:
 
 
 def test_one_rank_does_one_thing_after_another() -> None:
-    training = TrainingRun("run", SHAPE, LayerSetting(1, 8, recompute=Recompute.FULL), 1, 1, 2, 6)
+    training = TrainingRun("run", SHAPE, LayerSetting(1, 8, recompute=LayerRecompute.FULL), 1, 1, 2, 6)
     durations = durations_of(training, MACHINE)
     passes = durations.forward_ns[0] + durations.backward_ns[0] + durations.recompute_ns[0]
     expected = 3 * passes + durations.sync_ns[0] + durations.optimizer_ns[0]

@@ -8,7 +8,7 @@ import pytest
 from ingest.graphs.pipedream_profile import read_profile
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 from planners.common.errors import NothingFitsError, TooManyDownsetsError
-from planners.pipedream.code import Level, Options, optimise, optimise_states
+from planners.pipedream.code import MachineLevel, Options, optimise, optimise_states
 from planners.pipedream.states import antichain_states, downset_states
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -54,12 +54,12 @@ def test_the_programs_own_results(row):
     name, states, machines, bandwidth, config, seconds, speedup, over_data_parallel, free, free_seconds = row
     found = antichain_states(profile(name))
     assert len(found) == states
-    plan = optimise_states(found, [Level(machines, bandwidth)])
+    plan = optimise_states(found, [MachineLevel(machines, bandwidth)])
     assert plan.period_s == pytest.approx(seconds, rel=1e-9, abs=1e-11)
     assert plan.configuration == config
     assert plan.one_machine_s / plan.period_s == pytest.approx(speedup, abs=5.1e-5)
     assert plan.data_parallel_s / plan.period_s == pytest.approx(over_data_parallel, abs=5.1e-5)
-    plan = optimise_states(found, [Level(machines, bandwidth)], FREE)
+    plan = optimise_states(found, [MachineLevel(machines, bandwidth)], FREE)
     assert plan.period_s == pytest.approx(free_seconds, rel=1e-9, abs=1e-11)
     assert plan.configuration == free
 
@@ -78,10 +78,10 @@ LOST = [
 def test_the_program_loses_against_the_exact_answer_in_its_own_model(row):
     name, machines, bandwidth, program, exact = row
     model = profile(name)
-    assert optimise(model, [Level(machines, bandwidth)]).period_s == pytest.approx(program, abs=1e-10)
-    best = optimise_states(downset_states(model), [Level(machines, bandwidth)])
+    assert optimise(model, [MachineLevel(machines, bandwidth)]).period_s == pytest.approx(program, abs=1e-10)
+    best = optimise_states(downset_states(model), [MachineLevel(machines, bandwidth)])
     assert best.period_s == pytest.approx(exact, abs=1e-10)
-    assert priced(best, downset_states(model), Level(machines, bandwidth), Options()) == pytest.approx(
+    assert priced(best, downset_states(model), MachineLevel(machines, bandwidth), Options()) == pytest.approx(
         exact, abs=1e-10
     )
 
@@ -91,8 +91,8 @@ def test_the_program_loses_against_the_exact_answer_in_its_own_model(row):
 @pytest.mark.parametrize("bandwidth", [FAST, SLOW])
 def test_the_exact_answer_is_never_above_the_programs(name, machines, bandwidth):
     model = profile(name)
-    exact = optimise_states(downset_states(model), [Level(machines, bandwidth)])
-    assert exact.period_s <= optimise(model, [Level(machines, bandwidth)]).period_s + 1e-15
+    exact = optimise_states(downset_states(model), [MachineLevel(machines, bandwidth)])
+    assert exact.period_s <= optimise(model, [MachineLevel(machines, bandwidth)]).period_s + 1e-15
 
 
 @pytest.mark.parametrize(
@@ -121,25 +121,25 @@ def test_the_program_misses_most_downsets_of_a_graph_with_three_sources():
 
 def test_plans_and_speedups_at_one_gigabyte_per_second():
     states = antichain_states(profile("vgg16"))
-    four = optimise_states(states, [Level(4, 1e9)])
+    four = optimise_states(states, [MachineLevel(4, 1e9)])
     assert [(s.first, s.stop, s.replicas) for s in four.stages] == [(0, 17, 3), (17, 40, 1)]
     assert four.period_s == pytest.approx(0.205521, abs=5e-7)
     assert four.one_machine_s / four.period_s == pytest.approx(3.272, abs=5e-4)
     assert four.one_machine_s / four.data_parallel_s == pytest.approx(1.153, abs=5e-4)
-    eight = optimise_states(states, [Level(8, 1e9)])
+    eight = optimise_states(states, [MachineLevel(8, 1e9)])
     assert [(s.first, s.stop, s.replicas) for s in eight.stages] == [(0, 24, 7), (24, 40, 1)]
     assert eight.period_s == pytest.approx(0.103833, abs=5e-7)
     assert eight.one_machine_s / eight.data_parallel_s == pytest.approx(2.062, abs=5e-4)
     assert eight.one_machine_s == pytest.approx(0.672535, abs=1e-12)
     # Many straight pipelines have this period; which of them the program prints depends on its hash seed.
-    straight = optimise_states(states, [Level(8, 1e9)], Options(straight=True))
+    straight = optimise_states(states, [MachineLevel(8, 1e9)], Options(straight=True))
     assert straight.period_s == pytest.approx(0.411042, abs=5e-7)
     assert straight.configuration == "1-1-1-1-1-1-1-1"
 
 
 def test_two_levels():
     states = antichain_states(profile("vgg16"))
-    plan = optimise_states(states, [Level(8, 100e9), Level(2, 3.125e9)])
+    plan = optimise_states(states, [MachineLevel(8, 100e9), MachineLevel(2, 3.125e9)])
     assert plan.period_s == pytest.approx(0.065010, abs=5e-7)
     assert plan.configuration == "2"
     assert [(s.first, s.stop, s.replicas) for s in plan.stages[0].inner] == [(0, 17, 6), (17, 40, 2)]
@@ -217,7 +217,7 @@ def exhaustive(states, level, options):
 def test_one_level_against_exhaustive_search(seed, find):
     states = find(made_up(seed))
     for machines, options in ((3, Options()), (3, FREE), (2, Options(compression=2.0))):
-        level = Level(machines, 1e9)
+        level = MachineLevel(machines, 1e9)
         plan = optimise_states(states, [level], options)
         assert plan.period_s == pytest.approx(exhaustive(states, level, options), rel=1e-12)
         assert priced(plan, states, level, options) == pytest.approx(plan.period_s, rel=1e-12)
@@ -262,26 +262,28 @@ def two_levels(states, inside, between):
 def test_two_levels_against_exhaustive_search(seed):
     chain = made_up(seed, size=4, density=0.0)
     states = downset_states(ProfiledModel(chain.layers, ((0, 1), (1, 2), (2, 3))))
-    inside, between = Level(2, 2e9), Level(2, 1e9)
+    inside, between = MachineLevel(2, 2e9), MachineLevel(2, 1e9)
     plan = optimise_states(states, [inside, between])
     assert plan.period_s == pytest.approx(two_levels(states, inside, between), rel=1e-12)
     one = optimise_states(states, [inside])
-    assert optimise_states(states, [inside, Level(1, 1e9)]).period_s == pytest.approx(one.period_s, rel=1e-12)
+    assert optimise_states(states, [inside, MachineLevel(1, 1e9)]).period_s == pytest.approx(
+        one.period_s, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_better_bandwidth_or_cheaper_transfer_hurts(seed):
     states = downset_states(made_up(seed))
-    periods = [optimise_states(states, [Level(3, speed)]).period_s for speed in (1e8, 1e9, 1e10)]
+    periods = [optimise_states(states, [MachineLevel(3, speed)]).period_s for speed in (1e8, 1e9, 1e10)]
     assert periods == sorted(periods, reverse=True)
-    assert optimise_states(states, [Level(3, 1e9)], FREE).period_s <= periods[1]
+    assert optimise_states(states, [MachineLevel(3, 1e9)], FREE).period_s <= periods[1]
 
 
 def test_stages_of_a_branch_name_their_layers():
     layers = tuple(ProfiledLayer(name, "Made", 1_000_000, 0, 10**6, 0) for name in "abcd")
     states = downset_states(ProfiledModel(layers, ((0, 1), (0, 2), (1, 3), (2, 3))))
     assert len(states) == 5
-    plan = optimise_states(states, [Level(4, 1e12)])
+    plan = optimise_states(states, [MachineLevel(4, 1e12)])
     assert sorted(name for stage in plan.stages for name in states.names(stage.first, stage.stop)) == list("abcd")
     assert states.names(0, len(states)) == ("a", "b", "c", "d")
 
@@ -292,7 +294,7 @@ def test_inputs_are_not_planned():
         ProfiledLayer("a", "Linear(1, 1)", 1_000_000, 0, 10**6, 0),
         ProfiledLayer("b", "__getitem__(0)", 1_000_000, 0, 10**6, 0),
     )
-    plan = optimise(ProfiledModel(layers, ((0, 1), (1, 2))), [Level(1, 1e9)])
+    plan = optimise(ProfiledModel(layers, ((0, 1), (1, 2))), [MachineLevel(1, 1e9)])
     assert plan.one_machine_s == 0.001
     assert plan.states == 1
 
@@ -300,7 +302,7 @@ def test_inputs_are_not_planned():
 def test_memory_limits_all_but_the_last_stage():
     layers = tuple(ProfiledLayer(name, "Made", 1_000_000, 0, 10**7, 0) for name in "abcd")
     model = ProfiledModel(layers, ((0, 1), (1, 2), (2, 3)))
-    level = Level(4, 1e15)
+    level = MachineLevel(4, 1e15)
     assert optimise(model, [level], FREE).configuration == "4"
     # A first stage of one machine keeps ceil((4 - 1) / 1) = 3 times 10 MB a layer.
     tight = Options(compression=None, straight=True, memory_bytes=30e6)
@@ -315,4 +317,4 @@ def test_nothing_to_plan_is_an_error():
     with pytest.raises(ValueError, match="at least one level"):
         optimise(made_up(0), [])
     with pytest.raises(ValueError, match="bandwidth above 0"):
-        Level(2, 0.0)
+        MachineLevel(2, 0.0)

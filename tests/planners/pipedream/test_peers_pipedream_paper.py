@@ -7,16 +7,16 @@ import pytest
 
 from ingest.graphs.pipedream_profile import read_profile
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
-from planners.pipedream.code import Level, PipeDreamStage
+from planners.pipedream.code import MachineLevel, PipeDreamStage
 from planners.pipedream.code import optimise as as_the_program
-from planners.pipedream.paper import Row, optimise, price, row
+from planners.pipedream.paper import LayerRow, optimise, price, row
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
 
 def made_up(seed, size):
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
-    return Row(
+    return LayerRow(
         tuple(f"layer{n}" for n in range(size)),
         tuple(chance.randrange(1, 60) / 1000 for _ in range(size)),
         tuple(chance.randrange(40) * 10**6 for _ in range(size)),
@@ -48,7 +48,7 @@ def all_plans(first, stop, levels):
 @pytest.mark.parametrize("machines", [(3,), (4,), (2, 2)])
 def test_against_every_plan(seed, machines):
     layers = made_up(seed, 5 if len(machines) == 1 else 4)
-    levels = [Level(m, 1e9 / 10**level) for level, m in enumerate(machines)]
+    levels = [MachineLevel(m, 1e9 / 10**level) for level, m in enumerate(machines)]
     plan = optimise(layers, levels)
     least = min(price(layers, levels, stages) for stages in all_plans(0, len(layers.names), levels))
     assert plan.period_s == pytest.approx(least, rel=1e-12)
@@ -56,16 +56,16 @@ def test_against_every_plan(seed, machines):
 
 
 def test_one_stage_overlaps_compute_and_all_reduce():
-    layers = Row(("a",), (0.008,), (3 * 10**6,), (0,))
+    layers = LayerRow(("a",), (0.008,), (3 * 10**6,), (0,))
     # max(8 ms, 2 * 3 * 3 MB / (1 GB/s) = 18 ms) / 4
-    assert optimise(layers, [Level(4, 1e9)]).period_s == pytest.approx(0.0045)
-    assert optimise(layers, [Level(4, 1e12)]).period_s == pytest.approx(0.002)
+    assert optimise(layers, [MachineLevel(4, 1e9)]).period_s == pytest.approx(0.0045)
+    assert optimise(layers, [MachineLevel(4, 1e12)]).period_s == pytest.approx(0.002)
 
 
 def test_a_transfer_is_not_shared_by_the_replicas():
-    layers = Row(("a", "b"), (0.004, 0.004), (0, 10**12), (2 * 10**6, 0))
+    layers = LayerRow(("a", "b"), (0.004, 0.004), (0, 10**12), (2 * 10**6, 0))
     # Replicating b would cost an all-reduce of 10^12 bytes, so it stays alone behind a transfer of 4 ms.
-    plan = optimise(layers, [Level(3, 1e9)])
+    plan = optimise(layers, [MachineLevel(3, 1e9)])
     assert [(s.first, s.stop, s.replicas) for s in plan.stages] == [(0, 1, 2), (1, 2, 1)]
     assert plan.period_s == pytest.approx(0.004)
 
@@ -76,11 +76,14 @@ def test_vgg16_as_a_row():
         pytest.skip("no public profile of vgg16 in the data folder")
     layers = row(read_profile(path))
     assert len(layers.names) == 40
-    plan = optimise(layers, [Level(4, 1e9)])
+    plan = optimise(layers, [MachineLevel(4, 1e9)])
     assert [(s.first, s.stop, s.replicas) for s in plan.stages] == [(0, 17, 3), (17, 40, 1)]
     # Here one transfer decides, 2 a / (B), in the paper as in the program, where one replica receives it.
-    assert plan.period_s == as_the_program(read_profile(path), [Level(4, 1e9)]).period_s
-    for levels in ([Level(8, 100e9), Level(2, 3.125e9)], [Level(4, 1.25e9), Level(4, 1.25e9)]):
+    assert plan.period_s == as_the_program(read_profile(path), [MachineLevel(4, 1e9)]).period_s
+    for levels in (
+        [MachineLevel(8, 100e9), MachineLevel(2, 3.125e9)],
+        [MachineLevel(4, 1.25e9), MachineLevel(4, 1.25e9)],
+    ):
         plan = optimise(layers, levels)
         assert price(layers, levels, plan.stages) == pytest.approx(plan.period_s, rel=1e-12)
 
@@ -95,6 +98,6 @@ def test_branches_have_no_place_in_the_paper():
 
 def test_nothing_to_plan_is_an_error():
     with pytest.raises(ValueError, match="at least one layer"):
-        optimise(Row((), (), (), ()), [Level(1, 1.0)])
+        optimise(LayerRow((), (), (), ()), [MachineLevel(1, 1.0)])
     with pytest.raises(ValueError, match="ends before layer 1, the next begins with 2"):
-        price(made_up(0, 3), [Level(2, 1.0)], (PipeDreamStage(0, 1, 1), PipeDreamStage(2, 3, 1)))
+        price(made_up(0, 3), [MachineLevel(2, 1.0)], (PipeDreamStage(0, 1, 1), PipeDreamStage(2, 3, 1)))

@@ -14,7 +14,7 @@ from formulation.problem.plan import Span
 from formulation.problem.units import Link
 from planners.common.errors import TooManyDownsetsError
 from planners.pipedream import planner as pipedream
-from planners.pipedream.code import Level, PipeDreamStage
+from planners.pipedream.code import MachineLevel, PipeDreamStage
 from planners.pipedream.paper import price
 from planners.pipedream.states import antichain_states
 from solvers.dynamic.line import solver as line_dp
@@ -88,11 +88,11 @@ def test_the_paper_believes_the_price_of_its_own_plan(instance):
 def test_levels_are_the_clusters():
     layers, slow = work(1), Link(GIGA)
     levels = pipedream.levels_of(instance_of(layers, mesh(2, 2, 2, between=slow)))
-    assert levels == (Level(2, 1e9), Level(3, 1.25e8))
-    assert pipedream.levels_of(instance_of(layers, mesh(1, 1, between=slow))) == (Level(2, 1.25e8),)
-    assert pipedream.levels_of(instance_of(layers, mesh(3))) == (Level(3, 1e9),)
+    assert levels == (MachineLevel(2, 1e9), MachineLevel(3, 1.25e8))
+    assert pipedream.levels_of(instance_of(layers, mesh(1, 1, between=slow))) == (MachineLevel(2, 1.25e8),)
+    assert pipedream.levels_of(instance_of(layers, mesh(3))) == (MachineLevel(3, 1e9),)
     # Servers that are not alike: one level, over the slowest link of all.
-    assert pipedream.levels_of(instance_of(layers, mesh(2, 1, between=slow))) == (Level(3, 1.25e8),)
+    assert pipedream.levels_of(instance_of(layers, mesh(2, 1, between=slow))) == (MachineLevel(3, 1.25e8),)
 
 
 def test_a_minibatch_is_a_global_batch():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planners.pipedream.code import PipeDreamStage
-from planners.pipedream.paper import Row
+from planners.pipedream.paper import LayerRow
 from planners.pipedream.study import run, saved
 from planners.studies.catalogue import find_study
 from planners.studies.markdown import to_markdown
@@ -68,7 +68,7 @@ def test_the_papers_rows_are_not_bent_to_fit(study):
 
 def test_communication_saved_by_hand():
     """Weights of 100 and 300 bytes, 10 across the cut. On 4 devices: 1.5 x 400; by 3 - 1: 4/3 x 100 + 2 x 10."""
-    layers = Row(("a", "b"), (1.0, 1.0), (100, 300), (10, 0))
+    layers = LayerRow(("a", "b"), (1.0, 1.0), (100, 300), (10, 0))
     stages = (PipeDreamStage(0, 1, 3), PipeDreamStage(1, 2, 1))
     assert saved(layers, stages, 4) == pytest.approx(1 - (400 / 3 + 20) / 600)
     assert saved(layers, (PipeDreamStage(0, 2, 4),), 4) == 0

@@ -88,7 +88,7 @@ def test_the_walk_attains_f_of_every_span(instance):
     view = flat_view(instance, instance.devices, slowest_link(instance))
     compute = [view.times.compute(kind) for kind in view.kinds]
     moved = [view.times.communication[kind] for kind in view.kinds]
-    level = pipepar.Level(instance.cost, compute, moved, (view.activation, view.gradient))
+    level = pipepar.StageLevel(instance.cost, compute, moved, (view.activation, view.gradient))
     receivers = instance.cost.boundary_charge is BoundaryCharge.RECEIVER
     combine = max if instance.cost.combine is Combine.MAX else lambda one, other: one + other
     for end in range(1, len(instance.layers) + 1):

@@ -14,7 +14,7 @@ from planners.pipepar.speed import (
     ACCPAR,
     PIPEPAR,
     READINGS,
-    Times,
+    MethodTimes,
     alone,
     instance_of,
     planned,
@@ -42,8 +42,8 @@ MACS_OF_VGG16 = 15_470_264_320
 PEAK = 13_400 * 10**9
 
 
-def times(one_gpu: int, baseline: int, accpar: int | None, pipepar: int | None, optimum: int) -> Times:
-    return Times(one_gpu, baseline, {ACCPAR: accpar, PIPEPAR: pipepar}, optimum, proved=True)
+def times(one_gpu: int, baseline: int, accpar: int | None, pipepar: int | None, optimum: int) -> MethodTimes:
+    return MethodTimes(one_gpu, baseline, {ACCPAR: accpar, PIPEPAR: pipepar}, optimum, proved=True)
 
 
 def seconds(text: str) -> float:
@@ -110,7 +110,7 @@ def test_a_planner_that_is_not_there_is_a_dash(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_bound_is_marked() -> None:
-    unproved = Times(10, 100, {ACCPAR: 50, PIPEPAR: 20}, 10, proved=False)
+    unproved = MethodTimes(10, 100, {ACCPAR: 50, PIPEPAR: 20}, 10, proved=False)
     assert speed_table(FREE, {(64, "vgg13"): unproved}).rows[0][-1] == ">= 10.00"
 
 

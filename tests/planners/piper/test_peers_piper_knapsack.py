@@ -4,7 +4,7 @@ import random
 import numpy as np
 import pytest
 
-from planners.piper.knapsack import Knapsack, Range, Stage
+from planners.piper.knapsack import Knapsack, Range, StageAlternatives
 
 
 def made_up(seed, size=9):
@@ -20,7 +20,7 @@ def made_up(seed, size=9):
             seconds[replicas, layer, 1 - slow] = times[0] / (replicas + 1)
         flying[layer, slow], flying[layer, 1 - slow] = sizes
         fixed[layer] = chance.randrange(5)
-    return Stage(seconds, flying, fixed)
+    return StageAlternatives(seconds, flying, fixed)
 
 
 def settings(stage, row, in_flight):
@@ -77,7 +77,7 @@ def test_every_kind_against_its_definition(seed):
 def test_a_large_last_layer_makes_the_greedy_choice_overshoot():
     # Two units of memory are missing. The cheapest saving per byte is 1 s for 1 byte, then 9 s for 8 bytes, ...
     seconds = np.array([[[0.0, 1.0], [0.0, 9.0], [0.0, 2.0]]])
-    stage = Stage(seconds, np.array([[1.0, 0.0], [8.0, 0.0], [1.0, 0.0]]), np.zeros((3, 2)))
+    stage = StageAlternatives(seconds, np.array([[1.0, 0.0], [8.0, 0.0], [1.0, 0.0]]), np.zeros((3, 2)))
     case = np.array([0]), np.array([1.0]), 8.0
     assert stage.best(Knapsack.GREEDY, *case, Range())[0] == [10.0]
     assert stage.best(Knapsack.EXACT, *case, Range())[0] == [3.0]
@@ -88,7 +88,7 @@ def test_a_large_last_layer_makes_the_greedy_choice_overshoot():
 
 
 def test_the_program_takes_the_first_of_equal_alternatives():
-    stage = Stage(np.array([[[1.0, 1.0]]]), np.array([[5.0, 2.0]]), np.zeros((1, 2)))
+    stage = StageAlternatives(np.array([[[1.0, 1.0]]]), np.array([[5.0, 2.0]]), np.zeros((1, 2)))
     times, second = stage.best(Knapsack.GREEDY, np.array([0, 0]), np.array([1.0, 2.0]), 5.0, Range())
     assert times.tolist() == [1.0, 1.0]
     assert second.tolist() == [[False], [True]]

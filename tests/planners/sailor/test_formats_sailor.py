@@ -10,7 +10,7 @@ from ingest.graphs.errors import FormatError
 from planners.sailor.folder import read_global_batch, read_machine, read_plans
 from planners.sailor.plan_file import read_sailor_plan
 from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
-from planners.sailor.run import LayerSizes, LayerTimes, LinkFit, Measured, SailorReplica
+from planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorMeasurement, SailorReplica
 from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -181,7 +181,7 @@ def test_a_plan(tmp_path):
     assert first.replicas == (SailorReplica((("GH-96", 4, "zone"),), 4),) * 2
     assert second.replicas[0].tensor_parallel_degree == 8
     assert (plan.micro_batch, plan.global_batch, plan.nodes, plan.micro_batches) == (8, 64, 2, 4)
-    assert plan.measured == Measured(657_050_000, 4_140_000, 26942111744)
+    assert plan.measured == SailorMeasurement(657_050_000, 4_140_000, 26942111744)
 
 
 def test_a_plan_that_was_not_run(tmp_path):
@@ -193,9 +193,9 @@ def test_a_plan_that_was_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("gone", "measured"),
     [
-        (["red_grads"], Measured(657_050_000, None, 26942111744)),
-        (["real", "red_grads"], Measured(None, None, 26942111744)),
-        (["max_mem"], Measured(657_050_000, 4_140_000, None)),
+        (["red_grads"], SailorMeasurement(657_050_000, None, 26942111744)),
+        (["real", "red_grads"], SailorMeasurement(None, None, 26942111744)),
+        (["max_mem"], SailorMeasurement(657_050_000, 4_140_000, None)),
     ],
 )
 def test_some_of_a_run_may_be_missing(tmp_path, gone, measured):

@@ -3,15 +3,15 @@
 import pytest
 
 from formulation.problem.plan import Span
-from planners.sailor.constants import GROUP_BYTES, Run, constants_for, constants_of
+from planners.sailor.constants import GROUP_BYTES, SailorRun, constants_for, constants_of
 from planners.sailor.memory import MIB, predict_memory
 from planners.sailor.profile import ProfiledMachine
 from planners.sailor.run import (
     LayerSizes,
     LayerTimes,
     LinkFit,
-    Measured,
     SailorLinks,
+    SailorMeasurement,
     SailorPlan,
     SailorReplica,
     SailorStage,
@@ -73,8 +73,8 @@ def test_the_step_counts_where_activations_are_small():
 
 
 def run(replicas=2, sync_ns=None, peak_bytes=None, iteration_ns=10**9, batch=8, card="A"):
-    measured = Measured(iteration_ns, sync_ns, peak_bytes)
-    return Run.of(MACHINE, plan(4, batch=batch, replicas=replicas, card=card, measured=measured))
+    measured = SailorMeasurement(iteration_ns, sync_ns, peak_bytes)
+    return SailorRun.of(MACHINE, plan(4, batch=batch, replicas=replicas, card=card, measured=measured))
 
 
 def test_the_machine_s_share_is_what_the_plan_does_not_explain():

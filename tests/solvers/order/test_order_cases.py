@@ -27,7 +27,7 @@ from solvers.order.outcome import OrderOutcome, checked
 from solvers.order.problem import OrderError, OrderProblem
 from solvers.order.solve import best_order, solve
 from solvers.order.valid import IN_TURN, VALID
-from solvers.order.variables import Variables
+from solvers.order.variables import OrderVariables
 from tests.solvers.order.ordered import best_of_all
 
 LIMITS = Limits()
@@ -101,7 +101,7 @@ def test_the_families_of_cases() -> None:
 
 
 def status_without(problem: OrderProblem, horizon_ns: int, number: int) -> cp_model.CpSolverStatus:
-    v = Variables.of(problem, horizon_ns, in_turn=True)
+    v = OrderVariables.of(problem, horizon_ns, in_turn=True)
     for one in (*FAMILIES, *IN_TURN, *VALID):
         if one.number != number and not (number in (1, 2, 4, 6) and one in VALID):
             list(one.post(v))
