@@ -23,6 +23,7 @@ from benchmarks.table import print_rows
 from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from ingest.scenario.load import load_scenario
+from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import solve_and_cross_check
 from solvers.explain.explain import explain
 
@@ -94,7 +95,7 @@ def measured(row: DeadlineRow, solver: str, limit_s: float) -> dict[str, Any]:
         if solver == "explain":
             said = "complete" if explain(instance, limits).complete else "stopped early"
         else:
-            said = _words(solve_and_cross_check(instance, solver, limits))
+            said = _words(solve_and_cross_check(instance, find_any(solver), limits))
     except ValueError as error:
         said = f"refused: {str(error)[:60]}"
     wall = time.monotonic() - began

@@ -19,6 +19,7 @@ from formulation.problem.demands import with_constraints, with_servers
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, FormLimit, Goal, GoalLimit, Pin, Placement, Recompute
 from ingest.scenario.load import load_scenario
+from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import solve_checked
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "pipepar" / "resnet50.yaml"
@@ -122,7 +123,7 @@ def _with_memory(instance: Instance, size_bytes: int) -> Instance:
 
 def _proved(instance: Instance, constraints: Constraints, arguments: argparse.Namespace) -> dict[str, Any]:
     limited = with_constraints(instance, constraints)
-    found = solve_checked(limited, arguments.solver, Limits(time_limit_s=arguments.limit))
+    found = solve_checked(limited, find_any(arguments.solver), Limits(time_limit_s=arguments.limit))
     return {"proof": str(found.proof), "objective": found.objective, "s": round(found.seconds, 2)}
 
 

@@ -20,9 +20,9 @@ from formulation.outcome import Outcome, Proof
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
 from ingest.plans.plan_file import read_plan
+from planners.catalogue import all_names
 from report.content import content_of
 from report.simulation import simulate
-from solvers.catalogue import solver_names
 from solvers.crosscheck.checked_solve import MAIN_SOLVER, contradiction
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _comparison(
         comparison.ComparisonRow(name, outcome, comparison.broken_rules(task.instance, outcome))
         if outcome is not None and outcome.solver == name
         else comparison.compared_row(task, name)
-        for name in solver_names()
+        for name in all_names()
     ]
     rows = comparison.held_to_the_best(task, rows)
     best = comparison.strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])

@@ -26,12 +26,22 @@ from formulation.problem.layers import FORMS, Split
 from formulation.problem.modes import every_mode
 from formulation.problem.options import Placement
 from formulation.problem.plan import Plan, Span, Stage
+from solvers.search.support import Support
 
 Used = tuple[int, ...]
 """Devices used of each server."""
 
 NAME = "brute_force"
 MAX_PLANS = 200_000
+
+
+def accepts(instance: Instance) -> Support:
+    """Say what the enumeration makes of an instance. Cost: that of :func:`count_plans`."""
+    try:
+        _counted(instance, MAX_PLANS)
+    except ValueError as error:
+        return Support(reason=str(error))
+    return Support(proves=True)
 
 
 def solve(
@@ -47,14 +57,7 @@ def solve(
     there are more than ``max_plans`` plans. Cost: one evaluation for each of :func:`count_plans` plans.
     """
     limits, start = begin(limits), time.perf_counter()
-    total = len(instance.layers)
-    # Cut points alone, before anything is counted exactly: counting the plans of a long model takes minutes.
-    least = sum(math.comb(total - 1, cuts) for cuts in range(min(total, instance.devices)))
-    if least > max_plans:
-        raise ValueError(f"{instance.name}: over {least} plans to price one by one, expected at most {max_plans}")
-    number = count_plans(instance)
-    if number > max_plans:
-        raise ValueError(f"{instance.name}: {number} plans to price one by one, expected at most {max_plans}")
+    number = _counted(instance, max_plans)
     best: tuple[int, Plan] | None = None
     complete = True
     for plan in plans(instance):
@@ -67,6 +70,18 @@ def solve(
             limits.progress(Progress(price, None))
     outcome = _outcome(best, complete, number, time.perf_counter() - start)
     return outcome if complete else replace(outcome, bound=lower_bound(instance))
+
+
+def _counted(instance: Instance, most: int) -> int:
+    """Return how many plans there are. Raises ValueError if they are more than ``most``."""
+    total = len(instance.layers)
+    # Cut points alone, before anything is counted exactly: counting the plans of a long model takes minutes.
+    least = sum(math.comb(total - 1, cuts) for cuts in range(min(total, instance.devices)))
+    number = least if least > most else count_plans(instance)
+    if number > most:
+        said = f"over {least}" if number == least else number
+        raise ValueError(f"{instance.name}: {said} plans to price one by one, expected at most {most}")
+    return number
 
 
 def count_plans(instance: Instance) -> int:

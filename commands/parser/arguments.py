@@ -12,8 +12,8 @@ from commands.parser.compare_arguments import add_all
 from commands.parser.run_arguments import add_order, add_outputs, whole
 from commands.terminal import exit_codes
 from commands.terminal.failures import UsageError
+from planners.catalogue import all_names, all_solvers
 from planners.studies.catalogue import STUDIES, study_names
-from solvers.catalogue import SOLVERS, solver_names
 
 DESCRIPTION = """\
 Cut a neural network into pipeline stages for the cluster you have, and prove that no better cut exists.
@@ -62,8 +62,8 @@ def _whole(least: int, most: int) -> Any:  # noqa: ANN401 (argparse takes any ca
 
 
 def _solver(text: str) -> str:
-    if text not in solver_names():
-        raise argparse.ArgumentTypeError(f"no solver {text!r}; expected one of {', '.join(solver_names())}")
+    if text not in all_names():
+        raise argparse.ArgumentTypeError(f"no solver {text!r}; expected one of {', '.join(all_names())}")
     return text
 
 
@@ -172,7 +172,7 @@ def _add_search(command: argparse.ArgumentParser) -> None:
 
 
 def _solver_list() -> str:
-    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in SOLVERS)
+    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in all_solvers())
     return f"solvers:\n{rows}\n\n"
 
 
@@ -203,7 +203,7 @@ def _add_compare(commands: Any) -> None:  # noqa: ANN401
     _add_scenario(command, optional=True)
     add_all(command)
     command.add_argument(
-        "--solvers", metavar="A,B,...", type=_solvers, default=solver_names(), help="default: all of them"
+        "--solvers", metavar="A,B,...", type=_solvers, default=all_names(), help="default: all of them"
     )
     _add_search(command)
 

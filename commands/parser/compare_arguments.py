@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from solvers.catalogue import solver_names
+from planners.catalogue import all_names
 
 
 def add_all(command: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_all(command: argparse.ArgumentParser) -> None:
         help="instead of one scenario all that ship, in variants: how far is every planner from the optimum?",
     )
     command.add_argument("--out", metavar="FILE", help="with --all: also write a document (Markdown)")
-    command.set_defaults(check=partial(_check, command), every_solver=solver_names())
+    command.set_defaults(check=partial(_check, command), every_solver=all_names())
 
 
 def _check(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.terminal.failures import InputError, reading
-from solvers.catalogue import find_solver
+from planners.catalogue import find_any
 
 if TYPE_CHECKING:
     from ingest.scenario.load import Scenario
@@ -20,7 +20,7 @@ def open_scenario(path: str, overrides: Sequence[str]) -> Scenario:
 
         scenario = load_scenario(Path(path), overrides)
     try:
-        find_solver(scenario.solver.name)
+        find_any(scenario.solver.name)
     except ValueError as error:
         raise InputError(f"{path}: solver.name: {error}") from error
     return scenario

@@ -19,6 +19,7 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.amounts import goal_text
 from formulation.problem.instance import Instance
 from ingest.scenario.load import Scenario
+from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import solve_and_cross_check, solve_checked, solve_or_ask_another
 from solvers.search.background import in_background
 
@@ -53,11 +54,12 @@ class Task:
             limits = replace(self.limits, stopped=self.stop.is_set, progress=line.report)
 
             def work() -> Outcome:
+                method = find_any(solver)
                 if another:
-                    return solve_or_ask_another(self.instance, solver, limits, cross_check=cross_check)
+                    return solve_or_ask_another(self.instance, method, limits, cross_check=cross_check)
                 if cross_check:
-                    return solve_and_cross_check(self.instance, solver, limits)
-                return solve_checked(self.instance, solver, limits)
+                    return solve_and_cross_check(self.instance, method, limits)
+                return solve_checked(self.instance, method, limits)
 
             try:
                 return run_stoppable(work, self.stop, _announce(line))

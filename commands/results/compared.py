@@ -10,6 +10,7 @@ from commands.results.planned import stoppable
 from commands.terminal.human import WIDTH
 from formulation.outcome import FalseClaimError, Limits, Outcome
 from formulation.problem.instance import Instance
+from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import contradiction, solve_checked
 
 __all__ = ["Compared", "compare_solvers"]
@@ -63,7 +64,7 @@ def compare_solvers(instance: Instance, solvers: Sequence[str], limits: Limits) 
 
 def _row(instance: Instance, solver: str, limits: Limits) -> ComparisonRow:
     try:
-        outcome = solve_checked(instance, solver, limits)
+        outcome = solve_checked(instance, find_any(solver), limits)
     except ValueError as error:
         return ComparisonRow(solver, reason=f"skipped: {error}")
     return ComparisonRow(solver, outcome, broken_rules(instance, outcome))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.layers import layer_graph, layers_of
+from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import MAIN_SOLVER, solve_and_cross_check
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def trial_run(
     if unknown:
         raise ValueError(f"op_configs: no layer {', '.join(unknown)} in the model")
     instance = op_costs.inputs.instance(_restricted(model, op_configs))
-    return Strategy(instance, solve_and_cross_check(instance, solver, limits or Limits()))
+    return Strategy(instance, solve_and_cross_check(instance, find_any(solver), limits or Limits()))
 
 
 def simulate(inputs: Scenario, model: nx.DiGraph, strategy: Strategy) -> Simulated:

@@ -14,6 +14,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
+from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import solve_or_ask_another
 
 __all__ = ["Planned", "plan_instance", "planned", "stoppable"]
@@ -49,10 +50,12 @@ def planned(instance: Instance, outcome: Outcome) -> Planned:
 
 def plan_instance(instance: Instance, solver: str, limits: Limits, *, cross_check: bool) -> Planned:
     """Solve, check and cross-check; ``pipecut.plan`` says what is raised."""
-    return stoppable(
-        lambda within: planned(instance, solve_or_ask_another(instance, solver, within, cross_check=cross_check)),
-        limits,
-    )
+    method = find_any(solver)
+
+    def work(within: Limits) -> Planned:
+        return planned(instance, solve_or_ask_another(instance, method, within, cross_check=cross_check))
+
+    return stoppable(work, limits)
 
 
 def stoppable(work: Callable[[Limits], Found], limits: Limits) -> Found:

@@ -23,7 +23,7 @@ from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import AllReduce, Boundary, Synchronisation
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
 
-__all__ = ["FORBIDDEN", "Tables", "Times", "all_tables", "build_tables", "line_groups"]
+__all__ = ["FORBIDDEN", "Tables", "Times", "all_tables", "build_tables", "line_groups", "possible_kinds"]
 
 Times = NDArray[np.int64]
 
@@ -131,6 +131,11 @@ def all_tables(instance: Instance, deadline: Deadline = NEVER) -> Tables:
     over.
     """
     return build_tables(instance, possible_groups(instance, deadline), deadline)
+
+
+def possible_kinds(instance: Instance) -> tuple[GroupKind, ...]:
+    """Return the kinds of all groups that a stage may run on. Raises ValueError as :func:`all_tables`."""
+    return tuple(dict.fromkeys(_kinds_of(instance, possible_groups(instance), NEVER)))
 
 
 def _kinds_of(instance: Instance, groups: tuple[Group, ...], deadline: Deadline) -> list[GroupKind]:

@@ -42,12 +42,15 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Span
 from formulation.problem.units import slowest
 from planners.common.beliefs import believes
+from planners.common.blind import blind_to
 from planners.common.flat import FlatView, flat_view, lay_on_line, slowest_link
-from solvers.blind import unseen
 from solvers.search.distinct import distinct
 from solvers.search.stoppable import stoppable
 
 NAME = "alpa"
+
+accepts = blind_to("memory", "devices")
+"""What the planner makes of an instance (``solvers.search.support``)."""
 EPSILON_NS = 1_000
 """The paper's epsilon, 10**-6 s."""
 
@@ -71,7 +74,7 @@ def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EP
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
     notes = (believes("the recurrence believes a step of", believed, instance, found),)
-    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
+    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 
 
 def submeshes(instance: Instance, deadline: Deadline = NEVER) -> dict[int, FlatView]:

@@ -12,10 +12,13 @@ from formulation.problem.demands import with_layers
 from formulation.problem.groups import line_group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.blind import unseen
+from planners.common.blind import blind_to
 from solvers.dynamic.tables.best_forms import best_forms
 
 NAME = "data_parallel"
+
+accepts = blind_to("memory", "devices")
+"""What the planner makes of an instance (``solvers.search.support``)."""
 
 
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
@@ -34,5 +37,5 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     plan = Plan((Stage(span, group, best_forms(tables, 0, span)),))
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
-    blind = unseen(instance, "memory", "devices")
+    blind = accepts(instance).unseen
     return Outcome(NAME, Proof.FEASIBLE, plan, objective=found, seconds=seconds, blind_to=blind)

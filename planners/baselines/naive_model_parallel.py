@@ -16,9 +16,12 @@ from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.groups import line_group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.blind import unseen
+from planners.common.blind import blind_to
 
 NAME = "naive_model_parallel"
+
+accepts = blind_to("memory", "devices")
+"""What the planner makes of an instance (``solvers.search.support``)."""
 
 
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
@@ -36,9 +39,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     plan = Plan(tuple(stages))
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
-    return Outcome(
-        NAME, Proof.FEASIBLE, plan, found, seconds=seconds, blind_to=unseen(instance, "memory", "devices")
-    )
+    return Outcome(NAME, Proof.FEASIBLE, plan, found, seconds=seconds, blind_to=accepts(instance).unseen)
 
 
 def equal_parts(total: int, parts: int) -> tuple[int, ...]:

@@ -19,8 +19,11 @@ from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import FORMS, Layer
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import ceil_fraction
-from solvers.blind import unseen
+from planners.common.blind import blind_to
 from solvers.dynamic.tables.best_forms import best_forms
+
+accepts = blind_to("memory", "devices")
+"""What a planner of one stage makes of an instance (``solvers.search.support``)."""
 
 InsideCosts = Sequence[Sequence[int]]
 """By layer and form: what the layer costs by itself, as the planner sees it."""
@@ -86,7 +89,7 @@ def priced(name: str, instance: Instance, forms: tuple[int, ...], notes: tuple[s
     plan = Plan((Stage(span, group, forms),))
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
-    blind = unseen(instance, "memory", "devices")
+    blind = accepts(instance).unseen
     return Outcome(name, Proof.FEASIBLE, plan, objective=found, seconds=seconds, notes=notes, blind_to=blind)
 
 

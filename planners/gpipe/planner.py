@@ -28,11 +28,14 @@ from formulation.problem.groups import line_group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
 from planners.common.beliefs import believes
+from planners.common.blind import blind_to
 from planners.common.flat import flat_view
-from solvers.blind import unseen
 from solvers.search.stoppable import stoppable
 
 NAME = "gpipe"
+
+accepts = blind_to("memory", "devices")
+"""What the planner makes of an instance (``solvers.search.support``)."""
 
 
 @stoppable(NAME)
@@ -53,7 +56,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     largest = max(sum(costs[first:stop]) for first, stop in itertools.pairwise(cuts))
     notes = (believes("the largest estimated cell is", largest, instance, found),)
     seconds = time.perf_counter() - start
-    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
+    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 
 
 def least_variance(costs: Sequence[int], cells: int, deadline: Deadline = NEVER) -> tuple[int, ...]:

@@ -35,15 +35,18 @@ from formulation.problem.demands import with_layers
 from formulation.problem.groups import line, line_group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Stage
+from planners.common.blind import blind_to
 from planners.common.one_stage import prefer
 from planners.hetpipe.partition import Partition, best_partition, partition
-from solvers.blind import unseen
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.search.stoppable import stoppable
 
 __all__ = ["NAME", "Allocation", "global_staleness", "partition", "solve", "virtual_workers"]
 
 NAME = "hetpipe"
+
+accepts = blind_to("line", "memory", "devices")
+"""What the planner makes of an instance (``solvers.search.support``)."""
 
 
 class Allocation(enum.StrEnum):
@@ -121,7 +124,7 @@ def solve(instance: Instance, limits: Limits | None = None, allocation: Allocati
         f"HetPipe believes {found.bottleneck_ns} ns a micro-batch for the slowest device",
     )
     seconds = time.perf_counter() - start
-    blind = unseen(instance, "line", "memory", "devices")
+    blind = accepts(instance).unseen
     return Outcome(NAME, Proof.FEASIBLE, plan, price, None, seconds, notes, blind)
 
 

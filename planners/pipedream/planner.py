@@ -39,21 +39,41 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 from planners.common.beliefs import believes
+from planners.common.blind import blind_to
 from planners.common.flat import flat_view, slowest_link
 from planners.pipedream import code as pipedream_code
 from planners.pipedream import paper as pipedream_paper
 from planners.pipedream.code import MachineLevel, PipeDreamStage
 from planners.pipedream.paper import LayerRow
 from planners.pipedream.states import States, antichain_states
-from solvers.blind import unseen
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.search.stoppable import stoppable
+from solvers.search.support import Support
 
 NAME, NAME_OF_CODE = "pipedream", "pipedream_code"
 MOST_STATES = 4_000
 """Antichains of the layer graph that the program's version walks; it keeps all pairs of them."""
 MOST_STEPS = 10**11
 """Steps of a recurrence that are still begun: some minutes."""
+
+
+def accepts(instance: Instance) -> Support:
+    """Say what the paper's recurrence makes of an instance (``solvers.search.support``)."""
+    return _within(instance, sum(level.machines**2 for level in levels_of(instance)) * len(instance.layers) ** 3)
+
+
+def accepts_code(instance: Instance) -> Support:
+    """Say what the program makes of an instance (``solvers.search.support``); its antichains are not counted."""
+    *below, top = (level.machines**2 * len(instance.layers) ** 2 for level in levels_of(instance))
+    return _within(instance, sum(below) * len(instance.layers) + top)
+
+
+def _within(instance: Instance, steps: int) -> Support:
+    support = blind_to("memory", "devices")(instance)
+    if steps <= MOST_STEPS:
+        return support
+    reason = f"PipeDream's recurrence would take {steps:.2g} steps, more than {MOST_STEPS:.2g}; merge layers"
+    return replace(support, reason=reason)
 
 
 @stoppable(NAME)
@@ -64,8 +84,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Cost: that of :func:`planners.pipedream.paper.optimise`.
     """
     start, levels = time.perf_counter(), levels_of(instance)
+    accepts(instance).refuse()
     deadline = begin(limits).deadline
-    _check_steps(sum(level.machines**2 for level in levels) * len(instance.layers) ** 3)
     plan = pipedream_paper.optimise(row_of(instance), levels, deadline)
     spans = ((Span(first, stop), devices) for first, stop, devices in _flattened(plan.stages))
     return _outcome(NAME, instance, list(spans), plan.period_s, start)
@@ -80,21 +100,13 @@ def solve_code(instance: Instance, limits: Limits | None = None) -> Outcome:
     Cost: that of :func:`planners.pipedream.code.optimise_states`.
     """
     start, levels = time.perf_counter(), levels_of(instance)
-    *below, top = (level.machines**2 * len(instance.layers) ** 2 for level in levels)
-    _check_steps(sum(below) * len(instance.layers) + top)
+    accepts_code(instance).refuse()
     deadline = begin(limits).deadline
     states = prefixes(antichain_states(profile_of(instance), MOST_STATES))
     plan = pipedream_code.optimise_states(states, levels, deadline=deadline)
     ends = [0, *(mask.bit_count() for mask in states.layers)]
     spans = ((Span(ends[first], ends[stop]), devices) for first, stop, devices in _flattened(plan.stages))
     return _outcome(NAME_OF_CODE, instance, list(spans), plan.period_s, start)
-
-
-def _check_steps(steps: int) -> None:
-    if steps > MOST_STEPS:
-        raise ValueError(
-            f"PipeDream's recurrence would take {steps:.2g} steps, more than {MOST_STEPS:.2g}; merge layers"
-        )
 
 
 def levels_of(instance: Instance) -> tuple[MachineLevel, ...]:
@@ -182,7 +194,7 @@ def _outcome(
         believes("the recurrence believes", believed, instance, found),
     )
     seconds = time.perf_counter() - start
-    return Outcome(name, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
+    return Outcome(name, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 
 
 def replicated_on_line(instance: Instance, stages: Sequence[tuple[Span, int]]) -> Plan:

@@ -47,11 +47,14 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Combine
 from formulation.problem.plan import Span
 from planners.common.beliefs import believes
+from planners.common.blind import blind_to
 from planners.common.flat import FlatView, flat_view, lay_on_line, slowest_link
-from solvers.blind import unseen
 from solvers.search.stoppable import stoppable
 
 NAME = "pipepar_listed"
+
+accepts = blind_to("memory", "devices")
+"""What the planner makes of an instance (``solvers.search.support``)."""
 
 
 @stoppable(NAME)
@@ -70,7 +73,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     believed = int(split[-1][0][0])
     notes = (believes("Split(0, end, M) believes", believed, instance, found),)
     seconds = time.perf_counter() - start
-    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
+    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 
 
 Split = tuple[Times, Times, Times]

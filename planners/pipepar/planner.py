@@ -37,11 +37,14 @@ from formulation.problem.options import BoundaryCharge, Combine, CostModel, Stag
 from formulation.problem.plan import Span
 from formulation.problem.units import Link, slowest
 from planners.common.beliefs import believes
+from planners.common.blind import blind_to
 from planners.common.flat import CountedStage, FlatView, flat_view, lay_on_line, slowest_link
-from solvers.blind import unseen
 from solvers.search.stoppable import stoppable
 
 NAME = "pipepar"
+
+accepts = blind_to("memory", "devices")
+"""What the planner makes of an instance (``solvers.search.support``)."""
 
 
 @stoppable(NAME)
@@ -64,7 +67,7 @@ def solve(instance: Instance, limits: Limits | None = None, levels: int | None =
     found = evaluate(instance, plan).objective
     notes = (f"levels: {levels}", believes("the recurrence believes", believed, instance, found))
     seconds = time.perf_counter() - start
-    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, unseen(instance, "memory", "devices"))
+    return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 
 
 def suits_two_levels(instance: Instance) -> bool:

@@ -13,8 +13,9 @@ from formulation.problem.plan import Plan, Span, Stage
 from ingest.errors import ModelError
 from ingest.scenario.load import load_scenario
 from ingest.scenario.shipped import SHIPPED
+from planners.catalogue import all_names, find_any
 from planners.studies.study import StudyInputError
-from solvers.catalogue import solver_names
+from solvers.catalogue import find_solver
 from solvers.crosscheck.checked_solve import MAIN_SOLVER, solve_and_cross_check, solve_checked
 
 FOLDER = SHIPPED / "pipepar"
@@ -60,7 +61,7 @@ def instance_of(model: str, batch: int, reading: str) -> Instance:
 
 def times_of(instance: Instance, limits: Limits) -> MethodTimes:
     """Run all planners and prove the optimum; every price is the evaluator's."""
-    best = solve_and_cross_check(instance, MAIN_SOLVER, limits)
+    best = solve_and_cross_check(instance, find_solver(MAIN_SOLVER), limits)
     baseline = planned(instance, BASELINE, limits)
     if best.objective is None or baseline is None:
         raise StudyInputError(f"{instance.name}: no plan within the time limit")
@@ -77,10 +78,10 @@ def times_of(instance: Instance, limits: Limits) -> MethodTimes:
 
 def planned(instance: Instance, solver: str, limits: Limits) -> int | None:
     """Return the price of a solver's plan; None if there is no such solver, or it refuses the instance."""
-    if solver not in solver_names():
+    if solver not in all_names():
         return None
     try:
-        return solve_checked(instance, solver, limits).objective
+        return solve_checked(instance, find_any(solver), limits).objective
     except ValueError:
         return None
 

@@ -9,8 +9,7 @@ import time
 from collections.abc import Sequence
 
 from formulation.costs.ceiling import ceiling
-from formulation.costs.tables import Tables, all_tables
-from formulation.limits.size import refuse_above
+from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
@@ -19,13 +18,12 @@ from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.bounds import lower_bound
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.search import Question, Search
+from solvers.cpsat.support import accepts
 from solvers.cpsat.valid import floors, redundant_families
 from solvers.search.first_plan import first_plan
 from solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat"
-BYTES_A_CLAUSE = 200
-"""For each stage, layer and kind: a clause in the model, and its copy in the solver."""
 
 
 @stoppable(NAME, best=True)
@@ -42,8 +40,8 @@ def solve(
     """
     began_s, limits = time.monotonic(), begin(limits)
     tell_first(instance, limits)
+    accepts(instance).refuse()
     tables = all_tables(instance, limits.deadline)
-    _check_size(tables)
     posted = (*families, *redundant_families(tables))
     return Search(
         instance=instance,
@@ -54,13 +52,3 @@ def solve(
         lower=lower_bound(tables, floors(tables)),
         upper=ceiling(tables, instance.goals[0]) + 1,
     ).outcome(NAME)
-
-
-def _check_size(tables: Tables) -> None:
-    instance, kinds = tables.instance, len(tables.kinds)
-    slots = min(len(instance.layers), instance.devices)
-    refuse_above(
-        f"the model of {len(instance.layers)} layers, {slots} stages and {kinds} kinds of device groups",
-        BYTES_A_CLAUSE * slots * len(instance.layers) * kinds,
-        "merge layers, narrow constraints.devices_per_stage, or let state_dp plan",
-    )

@@ -14,22 +14,17 @@ from typing import TYPE_CHECKING
 from formulation.limits.size import TooLargeError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.options import Goal, Placement
-from solvers.catalogue import find_solver
+from solvers.catalogue import SOLVERS, find_solver
 from solvers.fallback import methods_after
 from solvers.ingredients import independent
 from solvers.search.goals import Solve, solve_in_order
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
+    from solvers.catalogue import SolverEntry
 
 MAIN_SOLVER = "cpsat"
 SECOND_SOLVER = "line_dp"
-METHODS = {
-    "line_dp": "the exact dynamic programme over the line",
-    "state_dp": "the exact dynamic programme over device states",
-    "paced_dp": "the exact branch and bound over bottlenecks",
-}
-"""Exact methods that a proof of CP-SAT is compared with, in words."""
 NOT_INDEPENDENT = "not cross-checked: no exact method that sees this instance is independent of {}"
 SAME_OPTIMUM = "{} finds the same optimum"
 SAME_INFEASIBLE = "{} finds no plan either"
@@ -43,12 +38,12 @@ class RefutedError(FalseClaimError):
         self.outcome = outcome
 
 
-def solve_checked(instance: Instance, solver: str, limits: Limits) -> Outcome:
+def solve_checked(instance: Instance, solver: SolverEntry, limits: Limits) -> Outcome:
     """Solve with one solver and check its claim.
 
     Raises RefutedError if the claim does not hold, and ValueError if the solver cannot take the instance.
     """
-    return _checked(instance, find_solver(solver).load(), limits)
+    return _checked(instance, solver.load(), limits)
 
 
 def _checked(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
@@ -59,7 +54,9 @@ def _checked(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
         raise RefutedError(str(error), outcome) from error
 
 
-def solve_or_ask_another(instance: Instance, solver: str, limits: Limits, *, cross_check: bool = True) -> Outcome:
+def solve_or_ask_another(
+    instance: Instance, solver: SolverEntry, limits: Limits, *, cross_check: bool = True
+) -> Outcome:
     """Solve and cross-check; where an instance is too large for a solver, ask others, whose plan it then is.
 
     The notes say what stopped whom. Raises FalseClaimError as :func:`solve_and_cross_check` does, and ValueError
@@ -69,8 +66,8 @@ def solve_or_ask_another(instance: Instance, solver: str, limits: Limits, *, cro
     try:
         return solve_and_cross_check(instance, solver, limits, cross_check=cross_check)
     except TooLargeError as error:
-        refused = [f"{solver}: {error}"]
-    for name, solve in methods_after(solver):
+        refused = [f"{solver.name}: {error}"]
+    for name, solve in methods_after(solver.name):
         try:
             outcome = _checked(instance, solve, limits)
         except ValueError as error:
@@ -80,7 +77,9 @@ def solve_or_ask_another(instance: Instance, solver: str, limits: Limits, *, cro
     raise TooLargeError("; ".join(refused))
 
 
-def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cross_check: bool = True) -> Outcome:
+def solve_and_cross_check(
+    instance: Instance, solver: SolverEntry, limits: Limits, *, cross_check: bool = True
+) -> Outcome:
     """Solve, check, and compare a proof of CP-SAT with a second exact method, within the same time limit.
 
     The outcome is the first solver's, its notes say how the comparison went.
@@ -90,14 +89,14 @@ def solve_and_cross_check(instance: Instance, solver: str, limits: Limits, *, cr
     outcome = solve_checked(instance, solver, limits)
     first = outcome.of_first_goal()
     proved = first.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
-    if not (cross_check and proved and solver == MAIN_SOLVER):
+    if not (cross_check and proved and solver.name == MAIN_SOLVER):
         return outcome
-    if not independent(solver, SECOND_SOLVER):
-        return _noted(outcome, NOT_INDEPENDENT.format(solver))
+    if not independent(solver.name, SECOND_SOLVER):
+        return _noted(outcome, NOT_INDEPENDENT.format(solver.name))
     if limits.deadline.over():
         return _noted(outcome, "not cross-checked: the time limit was used up")
     try:
-        second = _second(instance, solver, replace(limits, progress=lambda _: None))
+        second = _second(instance, solver.name, replace(limits, progress=lambda _: None))
     except ValueError as error:
         return _noted(outcome, f"not cross-checked: {SECOND_SOLVER} cannot take this instance ({error})")
     problem = contradiction(first, second)
@@ -117,15 +116,15 @@ def _second(instance: Instance, solver: str, limits: Limits) -> Outcome:
         name = "paced_dp" if instance.goals[0] is Goal.ITERATION_TIME else "state_dp"
         if independent(solver, name):
             with contextlib.suppress(ValueError):
-                return solve_checked(first, name, limits)
-    return solve_checked(first, SECOND_SOLVER, limits)
+                return solve_checked(first, find_solver(name), limits)
+    return solve_checked(first, find_solver(SECOND_SOLVER), limits)
 
 
 def _agreement(outcome: Outcome, second: Outcome) -> str:
     """Say what a second outcome that does not contradict a proof is worth."""
     if second.proof is outcome.proof:
         same = SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
-        return same.format(METHODS.get(second.solver, second.solver))
+        return same.format(_words(second.solver))
     if second.bound is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
         blind = ", ".join(second.blind_to)
         return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.amount(second.bound)}"
@@ -150,6 +149,11 @@ def contradiction(one: Outcome, other: Outcome) -> str | None:
         if bounded.bound is not None and bounded.bound > priced.objective:
             return f"{bounded.solver} claims that no plan is below {bounded.amount(bounded.bound)}, but {found}"
     return None
+
+
+def _words(solver: str) -> str:
+    """Say in words which method a name stands for."""
+    return next((one.summary for one in SOLVERS if one.name == solver), solver)
 
 
 def _noted(outcome: Outcome, note: str) -> Outcome:

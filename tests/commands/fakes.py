@@ -136,9 +136,7 @@ def entries() -> tuple[SolverEntry, ...]:
 
 def instead_of(name: str, fake: catalogue.Solve) -> tuple[SolverEntry, ...]:
     """Return the catalogue with one solver replaced by a fake."""
-    return tuple(
-        SolverEntry(name, "a fake", lambda: fake) if entry.name == name else entry for entry in catalogue.SOLVERS
-    )
+    return tuple(replace(entry, load=lambda: fake) if entry.name == name else entry for entry in catalogue.SOLVERS)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.parser.arguments import parse
-from solvers.catalogue import solver_names
+from planners.catalogue import all_names
 from tests.command_line import Command
 
 REAL = "cpsat,cpsat_stages,line_dp,pipepar,pipepar_listed,data_parallel,brute_force"
@@ -24,7 +24,7 @@ def test_all_real_solvers_side_by_side(pipecut: Command, scenario: Path) -> None
 
 
 def test_the_default_is_every_solver() -> None:
-    assert parse(["compare", "x"]).solvers == solver_names()
+    assert parse(["compare", "x"]).solvers == all_names()
 
 
 def test_the_table_has_a_row_each_and_says_what_the_gap_is(pipecut: Command, scenario: Path) -> None:

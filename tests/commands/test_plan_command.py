@@ -9,13 +9,14 @@ from commands.parts.double_checking import NOTHING_PROVED
 from formulation.evaluate import evaluate
 from ingest.plans.plan_file import read_plan
 from ingest.scenario.load import load_scenario
+from planners.catalogue import find_any
 from solvers import catalogue
-from solvers.crosscheck.checked_solve import METHODS, SAME_OPTIMUM
+from solvers.crosscheck.checked_solve import SAME_OPTIMUM
 from solvers.crosscheck.routes import ROUTES
 from tests.command_line import Command
 from tests.commands.fakes import broken, instead_of, wrong_excluded, wrong_price, wrong_proof
 
-SAME = SAME_OPTIMUM.format(METHODS["state_dp"])
+SAME = SAME_OPTIMUM.format(find_any("state_dp").summary)
 OPTIMUM_NS = 866_400
 
 

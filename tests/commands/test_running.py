@@ -10,9 +10,10 @@ from formulation.problem.amounts import goal_amount
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from ingest.scenario.load import load_scenario
+from planners.catalogue import find_any
 from solvers import catalogue
+from solvers.catalogue import find_solver
 from solvers.crosscheck.checked_solve import (
-    METHODS,
     SAME_INFEASIBLE,
     SAME_OPTIMUM,
     contradiction,
@@ -52,25 +53,27 @@ def test_contradictions(instance: Instance) -> None:
 
 
 def test_only_proofs_of_the_main_solver_are_cross_checked(instance: Instance) -> None:
-    assert solve_and_cross_check(instance, "line_dp", Limits()).notes == ()
-    assert solve_and_cross_check(instance, "data_parallel", Limits()).proof is Proof.FEASIBLE
+    assert solve_and_cross_check(instance, find_any("line_dp"), Limits()).notes == ()
+    assert solve_and_cross_check(instance, find_any("data_parallel"), Limits()).proof is Proof.FEASIBLE
 
 
 def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [one for name in ("cpsat", "line_dp") for one in instead_of(name, wrong_excluded) if one.name == name]
     monkeypatch.setattr(catalogue, "SOLVERS", tuple(both))
-    assert solve_and_cross_check(instance, "cpsat", Limits()).notes == (SAME_INFEASIBLE.format("wrong_excluded"),)
+    assert solve_and_cross_check(instance, find_any("cpsat"), Limits()).notes == (
+        SAME_INFEASIBLE.format("wrong_excluded"),
+    )
 
 
 def test_a_method_that_shares_its_search_is_not_asked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solvers.crosscheck.checked_solve.MAIN_SOLVER", "cpsat_stages")
     note = "not cross-checked: no exact method that sees this instance is independent of cpsat_stages"
-    assert solve_and_cross_check(instance, "cpsat_stages", Limits()).notes[-1] == note
+    assert solve_and_cross_check(instance, find_any("cpsat_stages"), Limits()).notes[-1] == note
 
 
 def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     def note() -> str:
-        return solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=60)).notes[-1]
+        return solve_and_cross_check(instance, find_any("cpsat"), Limits(time_limit_s=60)).notes[-1]
 
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("line_dp", picky))
     assert note() == "not cross-checked: line_dp cannot take this instance (more layers than this solver takes)"
@@ -93,9 +96,9 @@ def test_the_second_method_is_one_that_sees_the_instance(
     scenario: Path, overrides: list[str], goals: tuple[Goal, ...], method: str
 ) -> None:
     instance = replace(load_scenario(scenario, overrides).load(), goals=goals)
-    outcome = solve_and_cross_check(instance, "cpsat", Limits())
+    outcome = solve_and_cross_check(instance, find_any("cpsat"), Limits())
     assert outcome.proof is Proof.OPTIMAL
-    assert outcome.notes[-1] == SAME_OPTIMUM.format(METHODS[method])
+    assert outcome.notes[-1] == SAME_OPTIMUM.format(find_solver(method).summary)
 
 
 RECEIVER = "cost.boundary_charge=receiver"
@@ -104,14 +107,14 @@ RECEIVER = "cost.boundary_charge=receiver"
 
 def test_a_second_method_that_is_blind_to_a_rule_agrees_only_in_part(scenario: Path) -> None:
     overrides = ["cluster.devices.card.memory=6 MB", *SLOW_NETWORK, RECEIVER]
-    outcome = solve_and_cross_check(load_scenario(scenario, overrides).load(), "cpsat", Limits())
+    outcome = solve_and_cross_check(load_scenario(scenario, overrides).load(), find_any("cpsat"), Limits())
     assert outcome.proof is Proof.OPTIMAL
     assert outcome.notes[-1].startswith("not cross-checked in full: line_dp, blind to memory, finds ")
 
 
 def test_free_placement_is_at_least_as_good_as_the_line(scenario: Path) -> None:
     instance = load_scenario(scenario, ["constraints.placement=free", RECEIVER]).load()
-    outcome = solve_and_cross_check(instance, "cpsat", Limits())
+    outcome = solve_and_cross_check(instance, find_any("cpsat"), Limits())
     assert outcome.notes[-1].startswith("not cross-checked in full: the best plan of line_dp has ")
 
 
@@ -132,14 +135,14 @@ def test_the_second_method_gets_what_is_left_of_the_time(
         return Outcome("line_dp", Proof.UNKNOWN)
 
     entries = [
-        entry._replace(load=lambda fake={"cpsat": first, "line_dp": second}[entry.name]: fake)
+        replace(entry, load=lambda fake={"cpsat": first, "line_dp": second}[entry.name]: fake)
         for entry in catalogue.SOLVERS
         if entry.name in ("cpsat", "line_dp")
     ]
     monkeypatch.setattr(catalogue, "SOLVERS", tuple(entries))
-    solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=10))
+    solve_and_cross_check(instance, find_any("cpsat"), Limits(time_limit_s=10))
     assert left == [1.0]
-    assert "used up" in solve_and_cross_check(instance, "cpsat", Limits(time_limit_s=10)).notes[-1]
+    assert "used up" in solve_and_cross_check(instance, find_any("cpsat"), Limits(time_limit_s=10)).notes[-1]
 
 
 def test_a_better_plan_from_the_second_method_is_a_false_claim(
@@ -149,4 +152,4 @@ def test_a_better_plan_from_the_second_method_is_a_false_claim(
     wrong = replace(found, proof=Proof.OPTIMAL, bound=found.objective)
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", lambda *_: wrong))
     with pytest.raises(FalseClaimError, match=r"cpsat claims that no plan is below 5.436 ms .*, but line_dp"):
-        solve_and_cross_check(instance, "cpsat", Limits())
+        solve_and_cross_check(instance, find_any("cpsat"), Limits())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import planners.catalogue
 from commands.main import main
 from solvers import catalogue
 from tests.command_line import Command
@@ -20,7 +21,9 @@ DOCUMENT = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
 def few_solvers(pipecut: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fakes that never end would make every comparison long."""
     chosen = ("cpsat", "line_dp", "data_parallel", "picky")
-    monkeypatch.setattr(catalogue, "SOLVERS", tuple(entry for entry in catalogue.SOLVERS if entry.name in chosen))
+    for table in ((catalogue, "SOLVERS"), (planners.catalogue, "PLANNERS")):
+        kept = tuple(entry for entry in getattr(*table) if entry.name in chosen)
+        monkeypatch.setattr(*table, kept)
 
 
 def test_the_tables_show_timeline_and_formula(pipecut: Command, scenario: Path) -> None:
@@ -40,7 +43,7 @@ def test_json_page_trace_and_pictures_agree(pipecut: Command, scenario: Path) ->
     assert page.json == ran.json
     assert ran.json["claim"]["proof"] == "optimal" and ran.json["micro_batches_run"] == 4
     solvers = [row["solver"] for row in ran.json["comparison"]["solvers"]]
-    assert solvers == ["cpsat", "line_dp", "data_parallel", "picky"]
+    assert solvers == ["cpsat", "line_dp", "picky", "data_parallel"]
     assert ran.json["comparison"]["solvers"][0]["gap"] == 0
     trace = json.loads(Path("trace.json").read_text(encoding="utf-8"))
     assert {row["ph"] for row in trace["traceEvents"]} >= {"M", "X"}

@@ -7,27 +7,27 @@ import pytest
 
 from formulation.outcome import Limits
 from ingest.scenario.load import load_scenario
-from solvers.catalogue import SOLVERS, find_solver, solver_names
+from planners.catalogue import all_names, all_solvers, find_any
 from tests.commands.fakes import ROOT
 
 
-@pytest.mark.parametrize("entry", SOLVERS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
 def test_an_entry_loads_the_solver_that_signs_with_its_name(entry: object, scenario: Path) -> None:
     goal = "iteration_time" if entry.name == "paced_dp" else "bottleneck"  # pyright: ignore
     instance = load_scenario(scenario, [f"objective={goal}", "cost.combine=max"]).load()
-    found = find_solver(entry.name).load()(instance, Limits())  # pyright: ignore
+    found = find_any(entry.name).load()(instance, Limits())  # pyright: ignore
     assert found.solver == entry.name  # pyright: ignore
 
 
 def test_names_are_unique_and_known() -> None:
-    assert len(set(solver_names())) == len(SOLVERS)
+    assert len(set(all_names())) == len(all_solvers())
     with pytest.raises(ValueError, match="no solver 'magic'; expected one of cpsat, "):
-        find_solver("magic")
+        find_any("magic")
 
 
 def test_every_solver_module_is_in_the_catalogue() -> None:
     """A module that defines ``solve`` from an instance and limits to an outcome is that of an entry."""
-    said = {(entry.load().__module__) for entry in SOLVERS}
+    said = {(entry.load().__module__) for entry in all_solvers()}
     defining = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for room in ("solvers", "planners")

@@ -30,7 +30,14 @@ from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 
 ONE = Limits(workers=1)
 PLUMBING = (
-    *("solvers.catalogue", "solvers.crosscheck.", "solvers.search.goals", "solvers.ingredients"),
+    *(
+        "solvers.catalogue",
+        "solvers.crosscheck.",
+        "solvers.search.goals",
+        "solvers.ingredients",
+        "solvers.search.support",
+    ),
+    "solvers.cpsat.support",
     *(
         "solvers.search.background",
         "solvers.search.stoppable",

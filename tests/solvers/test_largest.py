@@ -33,9 +33,9 @@ from formulation.problem.options import (
     Schedule,
     Training,
 )
+from planners.catalogue import all_solvers
 from report.simulation import simulate
 from solvers import exhaustive as brute_force
-from solvers.catalogue import SOLVERS
 from solvers.certify import certify
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
 from tests.generators import cluster_graphs, instances, layer_graphs
@@ -118,7 +118,7 @@ def _limited(draw: st.DrawFn, instance: Instance) -> Instance:
 def test_every_solver_counts_the_largest_instances_exactly(instance: Instance) -> None:
     best = brute_force.solve(instance)
     with np.errstate(all="raise"):
-        for entry in SOLVERS:
+        for entry in all_solvers():
             try:
                 found = checked(instance, entry.load()(instance, ONE_WORKER))
             except ValueError as error:
@@ -159,7 +159,7 @@ def hours_long(count: int = 48) -> Instance:
 )
 def test_times_of_hours_on_many_devices_are_planned(solver: str) -> None:
     """Each layer on 16 of 48 devices: 6 * 2**45 / 16 FLOP at 1 GFLOP/s, each of its two passes rounded up."""
-    (entry,) = (one for one in SOLVERS if one.name == solver)
+    (entry,) = (one for one in all_solvers() if one.name == solver)
     instance = hours_long()
     found = checked(instance, entry.load()(instance, ONE_WORKER))
     assert found.proof is Proof.OPTIMAL and found.objective == found.bound
@@ -177,7 +177,7 @@ def test_areas_that_leave_64_bits_are_counted_in_larger_units() -> None:
     for placement in Placement:
         placed = replace(instance, constraints=Constraints(placement=placement))
         best = brute_force.solve(placed)
-        for entry in SOLVERS[:4]:
+        for entry in all_solvers()[:4]:
             found = checked(placed, entry.load()(placed, ONE_WORKER))
             assert found.proof is not Proof.OPTIMAL or found.objective == best.objective, entry.name
 
@@ -196,7 +196,7 @@ def test_cp_sat_refuses_sums_over_many_groups_that_it_cannot_count() -> None:
     modes = Constraints(tensor_parallel_degrees=tuple(range(1, 41)), recompute=Recompute.ALLOWED)
     instance = largest(replace(instance_of(layers, mesh(40)), constraints=modes))
     with pytest.raises(TooLargeError, match=r"cannot count in 64 bits.*ask another solver"):
-        SOLVERS[0].load()(instance, Limits(workers=1, time_limit_s=60))
+        all_solvers()[0].load()(instance, Limits(workers=1, time_limit_s=60))
     for name in ("line_dp", "state_dp"):
-        (entry,) = (one for one in SOLVERS if one.name == name)
+        (entry,) = (one for one in all_solvers() if one.name == name)
         assert checked(instance, entry.load()(instance, ONE_WORKER)).proof is Proof.OPTIMAL, name

@@ -10,7 +10,8 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement, Training
-from solvers.catalogue import SOLVERS, SolverEntry, find_solver
+from planners.catalogue import all_solvers, find_any
+from solvers.catalogue import SolverEntry
 from solvers.certify import certify
 from solvers.explain.explain import explain
 from tests.examples import chain, instance_of, matrix, mesh
@@ -42,7 +43,7 @@ def instance_for(entry: SolverEntry) -> Instance:
     return example(Goal.ITERATION_TIME) if entry.name == "paced_dp" else example()
 
 
-@pytest.mark.parametrize("entry", SOLVERS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
 @pytest.mark.parametrize("polls", [0, 1, 2, 3, 5, 8, 20, 50, 200, 1000])
 def test_a_solver_stopped_anywhere_makes_an_honest_claim(entry: SolverEntry, polls: int) -> None:
     instance, wish = instance_for(entry), Wish(polls)
@@ -52,7 +53,7 @@ def test_a_solver_stopped_anywhere_makes_an_honest_claim(entry: SolverEntry, pol
     assert (found.plan is None) == (found.proof is Proof.UNKNOWN)
 
 
-@pytest.mark.parametrize("entry", SOLVERS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
 def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
     wish = Wish(0)
     entry.load()(instance_for(entry), Limits(workers=1, stopped=wish))
@@ -62,15 +63,15 @@ def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
 @pytest.mark.parametrize("name", BEST)
 def test_without_time_the_plan_is_a_simple_one_with_a_bound_of_work(name: str) -> None:
     instance = example(Goal.ITERATION_TIME) if name == "paced_dp" else example()
-    found = checked(instance, find_solver(name).load()(instance, Limits(time_limit_s=0)))
-    best = find_solver(name).load()(instance, Limits(workers=1)).objective
+    found = checked(instance, find_any(name).load()(instance, Limits(time_limit_s=0)))
+    best = find_any(name).load()(instance, Limits(workers=1)).objective
     assert found.proof is Proof.FEASIBLE and found.objective is not None and found.bound is not None
     assert best is not None and 0 < found.bound <= best <= found.objective
 
 
 def test_a_certificate_is_not_made_after_the_deadline() -> None:
     instance = example()
-    best = find_solver("state_dp").load()(instance, Limits())
+    best = find_any("state_dp").load()(instance, Limits())
     assert best.plan is not None and best.objective is not None
     over = Limits(stopped=lambda: True).deadline
     with pytest.raises(StoppedError):

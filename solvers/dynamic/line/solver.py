@@ -33,13 +33,14 @@ from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.amounts import goal_amount
-from formulation.problem.groups import Group, line_group, line_places, modes_by_size
+from formulation.problem.groups import Group, group_kind, line_group, line_places, modes_by_size
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.blind import unseen
-from solvers.dynamic.tables.stage_times import StageTimes, best_forms, stage_times
+from solvers.dynamic.tables.stage_times import StageTimes, best_forms, check_size, stage_times
 from solvers.search.stoppable import stoppable
+from solvers.search.support import Support, sized
 
 NAME = "line_dp"
 
@@ -47,6 +48,20 @@ Place = tuple[int, int]
 """A group of the line: (first device, number of devices)."""
 Label = int
 """A link by its index in the tables, where the time of a stage depends on it; else 0 for every link."""
+
+
+@sized
+def accepts(instance: Instance) -> Support:
+    """Say what the programme makes of an instance (``solvers.search.support``). Cost: O(devices**2)."""
+    groups = itertools.chain(*places_of(instance).values())
+    kinds = len({group_kind(instance, group) for group in groups})
+    blind = unseen(instance, "memory")
+    on_line = instance.constraints.placement is Placement.LINE
+    return Support(
+        proves=on_line and instance.goals[0] is Goal.BOTTLENECK and not blind,
+        unseen=blind,
+        bytes_needed=check_size(kinds, len(instance.layers)),
+    )
 
 
 @stoppable(NAME)
@@ -71,14 +86,14 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     if found is None:
         return _without_a_plan(instance, time.perf_counter() - start)
     value, plan = found
+    blind = unseen(instance, "memory")
     if instance.goals[0] is not Goal.BOTTLENECK:
         return _priced(instance, plan, value, time.perf_counter() - start)
     seconds = time.perf_counter() - start
     if instance.constraints.placement is not Placement.LINE:
         notes = ("best on the line; free placement may do better",)
-        blind = unseen(instance, "memory")
         return Outcome(NAME, Proof.FEASIBLE, plan, value, None, seconds, notes, blind)
-    return Outcome(NAME, Proof.OPTIMAL, plan, value, value, seconds, blind_to=unseen(instance, "memory"))
+    return Outcome(NAME, Proof.OPTIMAL, plan, value, value, seconds, blind_to=blind)
 
 
 def places_of(instance: Instance, deadline: Deadline = NEVER) -> dict[Place, list[Group]]:

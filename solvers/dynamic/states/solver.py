@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from formulation.certificates.states import suffixes
 from formulation.constraints.violation import told
-from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables
+from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables, possible_kinds
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
+from formulation.problem.demands import possible_cuts
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal
 from formulation.problem.plan import Plan
@@ -30,9 +32,10 @@ from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.tables.coarse import coarsen
 from solvers.dynamic.tables.coarse_table import CoarseTable
 from solvers.dynamic.tables.stage_table import StageTable
-from solvers.dynamic.tables.stage_times import stage_times
+from solvers.dynamic.tables.stage_times import check_size, stage_times
 from solvers.search.first_plan import first_plan
 from solvers.search.stoppable import STOPPED, stoppable, tell_first
+from solvers.search.support import Support, sized
 
 NAME = "state_dp"
 
@@ -59,6 +62,17 @@ def reason_against(instance: Instance) -> str | None:
 def sizes_are_narrowed(instance: Instance) -> bool:
     """Tell whether numbers of devices are limited so that only groups that keep to it are possible."""
     return any(size <= instance.devices for size in instance.demands.devices_per_stage)
+
+
+@sized
+def accepts(instance: Instance) -> Support:
+    """Say what the programme makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
+    reason = reason_against(instance)
+    if reason is not None:
+        return Support(reason=reason)
+    suffixes(instance)
+    runs = len(possible_cuts(instance)) - 1
+    return Support(proves=True, bytes_needed=check_size(len(possible_kinds(instance)), runs))
 
 
 @stoppable(NAME, best=True)

@@ -33,6 +33,7 @@ from solvers.dynamic.tables.stage_table import StageTable
 from solvers.dynamic.tables.stage_times import StageTimes, stage_times
 from solvers.search.first_plan import first_plan
 from solvers.search.stoppable import stoppable, tell_first
+from solvers.search.support import Support, sized
 
 NAME = "paced_dp"
 
@@ -45,6 +46,13 @@ def reason_against(instance: Instance) -> str | None:
     if closed:
         return f"{NAME} may cut anywhere and does not see the constraints {', '.join(closed)}"
     return states.reason_against(_for_bottleneck(instance))
+
+
+@sized
+def accepts(instance: Instance) -> Support:
+    """Say what the search makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
+    reason = reason_against(instance)
+    return states.accepts(_for_bottleneck(instance)) if reason is None else Support(reason=reason)
 
 
 def _for_bottleneck(instance: Instance) -> Instance:

@@ -35,7 +35,7 @@ from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses, synchronises
 
-__all__ = ["MAX_LIVE", "StageTimes", "best_forms", "stage_times"]
+__all__ = ["MAX_LIVE", "StageTimes", "best_forms", "check_size", "stage_times"]
 
 BYTES_A_SPAN = 24
 """For each kind and span: its time, and twice its communication while that is made."""
@@ -72,7 +72,7 @@ def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = 
     """
     places = list(cuts) or list(range(len(tables.instance.layers) + 1))
     kinds, total = len(tables.kinds), len(places) - 1
-    _check_size(kinds, total)
+    check_size(kinds, total)
     sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)
     np.cumsum(tables.compute, axis=1, out=sums[:, 1:])
     compute_sum = sums[:, places]
@@ -94,12 +94,15 @@ def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = 
     return StageTimes(tables, compute_sum, communication, time)
 
 
-def _check_size(kinds: int, total: int) -> None:
+def check_size(kinds: int, total: int) -> int:
+    """Return the bytes that the times of all stages take. Raises TooLargeError if they are too many."""
+    needed = BYTES_A_SPAN * kinds * total * (total + 1)
     refuse_above(
         f"times of all stages ({kinds} kinds of device groups, {total} layers)",
-        BYTES_A_SPAN * kinds * total * (total + 1),
+        needed,
         "merge layers, close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
     )
+    return needed
 
 
 def _least_communication(tables: Tables, kinds: list[int], max_live: int, places: list[int]) -> Times:

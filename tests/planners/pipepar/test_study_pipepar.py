@@ -8,6 +8,7 @@ import pytest
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits
+from planners import catalogue
 from planners.pipepar import speed as pipepar_speed
 from planners.pipepar.published import BATCHES, FIGURE_4, TABLE_I
 from planners.pipepar.speed import (
@@ -33,7 +34,6 @@ from planners.pipepar.study import (
 from planners.studies.catalogue import find_study
 from planners.studies.markdown import to_markdown
 from planners.studies.study import StudyInputs
-from solvers import catalogue
 from tests.commands.fakes import ROOT
 
 pytest.importorskip("torch")
@@ -102,8 +102,8 @@ def sum_of_all() -> int:
 
 
 def test_a_planner_that_is_not_there_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = tuple(entry for entry in catalogue.SOLVERS if entry.name != ACCPAR)
-    monkeypatch.setattr(catalogue, "SOLVERS", left)
+    left = tuple(entry for entry in catalogue.PLANNERS if entry.name != ACCPAR)
+    monkeypatch.setattr(catalogue, "PLANNERS", left)
     assert planned(instance_of("vgg16", 64, FREE), ACCPAR, Limits()) is None
     row = speed_table(FREE, {(64, "vgg13"): times(10, 100, None, 20, 10)}).rows[0]
     assert row == ("64", "VGG13", "5.71", "-", "9.95", "5.00", "10.00")

@@ -1,0 +1,89 @@
+"""Every published planner by name, joined to the solvers of the house: what the command line and studies ask.
+
+Importing this module imports no planner and no solver (``solvers.catalogue``).
+"""
+
+from __future__ import annotations
+
+from solvers import catalogue
+from solvers.catalogue import SolverEntry, entry
+
+__all__ = ["PLANNERS", "all_names", "all_solvers", "find_any"]
+
+ONE_STAGE = "planners.common.one_stage"
+
+PLANNERS: tuple[SolverEntry, ...] = (
+    entry("pipepar", "PipePar's planner as a true dynamic programme; proves nothing", "planners.pipepar.planner"),
+    entry(
+        "pipepar_listed",
+        "PipePar's planner as its Algorithm 2 is printed; proves nothing",
+        "planners.pipepar.listed",
+    ),
+    entry(
+        "pipedream",
+        "PipeDream's optimiser as the SOSP paper states it; proves nothing",
+        "planners.pipedream.planner",
+    ),
+    entry(
+        "pipedream_code",
+        "PipeDream's optimiser as its program computes it; proves nothing",
+        "planners.pipedream.planner",
+        solve="solve_code",
+        support="planners.pipedream.planner:accepts_code",
+    ),
+    entry("alpa", "Alpa's dynamic programme for the time of a step; proves nothing", "planners.alpa.planner"),
+    entry("gpipe", "GPipe's partitioner, cells of least variance; proves nothing", "planners.gpipe.planner"),
+    entry(
+        "naive_model_parallel",
+        "equally many layers on every device; a baseline",
+        "planners.baselines.naive_model_parallel",
+    ),
+    entry(
+        "megatron",
+        "Megatron-LM's uniform (t, p, d), all of them tried; proves nothing",
+        "planners.megatron.planner",
+        support="solvers.search.support:takes_all",
+    ),
+    entry(
+        "data_parallel", "the whole model on every device; the usual baseline", "planners.baselines.data_parallel"
+    ),
+    entry(
+        "one_weird_trick",
+        "convolutions in form 0, fully connected layers split; one stage",
+        "planners.one_weird_trick.planner",
+        support=ONE_STAGE,
+    ),
+    entry(
+        "hypar",
+        "HyPar: data or model parallelism a layer, least communication; one stage",
+        "planners.hypar.planner",
+        support=ONE_STAGE,
+    ),
+    entry(
+        "accpar",
+        "AccPar: a form for each layer by its own cost model; one stage",
+        "planners.accpar.planner",
+        support=ONE_STAGE,
+    ),
+    entry(
+        "hetpipe", "HetPipe: one device a stage, in the best order of unlike devices", "planners.hetpipe.planner"
+    ),
+)
+
+
+def all_solvers() -> tuple[SolverEntry, ...]:
+    """Return the entries of all solvers and planners, solvers first."""
+    return (*catalogue.SOLVERS, *PLANNERS)
+
+
+def all_names() -> tuple[str, ...]:
+    """Return the names of all solvers and planners, in that order."""
+    return tuple(one.name for one in all_solvers())
+
+
+def find_any(name: str) -> SolverEntry:
+    """Return the entry of a solver or planner. Raises ValueError with the known names for any other."""
+    for one in all_solvers():
+        if one.name == name:
+            return one
+    raise ValueError(f"no solver {name!r}; expected one of {', '.join(all_names())}")
