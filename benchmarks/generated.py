@@ -188,6 +188,7 @@ def asked(instance: Instance) -> Iterator[str]:
         "max_servers": constraints.max_servers is not None,
         "tensor_parallel_degrees": bool(constraints.tensor_parallel_degrees),
         "measured times": any(layer.measured for layer in instance.layers),
+        "places to cut": instance.model.cuts is not None,
         "several device classes": len(instance.device_classes) > 1,
     }
     yield from (name for name, there in also.items() if there)

@@ -71,7 +71,7 @@ def outcome_to_dict(
         "seconds": outcome.seconds,
         "goals": goals_to_list(outcome),
         "scope": None if instance is None else scope_to_dict(instance),
-        "notes": list(outcome.notes),
+        "notes": [*(() if instance is None else instance.model.notes), *outcome.notes],
     }
 
 

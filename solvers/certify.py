@@ -30,10 +30,10 @@ from solvers.dynamic.tables.stage_times import stage_times
 def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
     """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.
 
-    That is the least time of any plan, whatever demands and limits on goals the instance has: the objective itself
-    where it has none and the plan is optimal. Raises ValueError, with the reason, where labels prove nothing about
-    the instance, and as ``solvers.dynamic.states.states.state_space`` does. Raises StoppedError
-    after the deadline.
+    That is the least time of any plan, wherever it is cut and whatever demands and limits on goals there are: the
+    objective itself where there is none of these and the plan is optimal. Raises ValueError, with the reason,
+    where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space`` does. Raises
+    StoppedError after the deadline.
     Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal.
     """
     search = search_of(instance, deadline)
@@ -52,7 +52,8 @@ def search_of(instance: Instance, deadline: Deadline = NEVER) -> Search:
     sizes = instance.constraints.devices_per_stage if sizes_are_narrowed(instance) else ()
     rest = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
     rest = replace(rest, pins=(), together=(), apart=(), no_cut=(), devices_per_stage=sizes)
-    tables = all_tables(replace(instance, constraints=rest), deadline)
+    anywhere = replace(instance.model, cuts=None)
+    tables = all_tables(replace(instance, model=anywhere, constraints=rest), deadline)
     limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
     return Search(state_space(tables), StageTable(stage_times(tables)), limits)
 

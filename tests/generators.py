@@ -68,8 +68,13 @@ def trainings(draw: st.DrawFn) -> Training:
 
 
 @st.composite
-def layer_graphs(draw: st.DrawFn, max_layers: int = 5, splits: tuple[Split, ...] = tuple(Split)) -> nx.DiGraph:
-    """Chains and skips: FOLLOW with and without weights, JOIN, restricted forms, layers without a producer."""
+def layer_graphs(
+    draw: st.DrawFn, max_layers: int = 5, splits: tuple[Split, ...] = tuple(Split), places: bool = False
+) -> nx.DiGraph:
+    """Chains and skips: FOLLOW with and without weights, JOIN, restricted forms, layers without a producer.
+
+    With ``places`` every other model can be cut at some layers only.
+    """
     layers: list[Layer] = []
     edges: list[tuple[str, str, int]] = []
     for index in range(draw(st.integers(1, max_layers))):
@@ -77,7 +82,10 @@ def layer_graphs(draw: st.DrawFn, max_layers: int = 5, splits: tuple[Split, ...]
         layers.append(_layer(draw, f"layer{index}", split))
         for producer in _producers(draw, index, split):
             edges.append((f"layer{producer}", f"layer{index}", draw(tensor_bytes)))
-    return layer_graph("random", layers, edges)
+    cuts = None
+    if places and draw(st.booleans()):
+        cuts = sorted(draw(st.sets(st.sampled_from([layer.name for layer in layers[1:]])))) if layers[1:] else []
+    return layer_graph("random", layers, edges, cuts=cuts)
 
 
 def _layer(draw: st.DrawFn, name: str, split: Split) -> Layer:

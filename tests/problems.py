@@ -38,7 +38,7 @@ def problems(draw: st.DrawFn, most_plans: int = MOST_PLANS) -> Instance:
     some readings of the costs are for CP-SAT alone.
     """
     seen = draw(st.sampled_from([None, None, Goal.BOTTLENECK, Goal.ITERATION_TIME]))
-    layers = draw(layer_graphs(max_layers=4))
+    layers = draw(layer_graphs(max_layers=4, places=seen is not Goal.ITERATION_TIME))
     cluster = _priced(draw, draw(st.one_of(cluster_graphs(max_devices=4), alike_clusters(max_devices=4))))
     small = len(layers) == 1 or sum(server.devices for server in servers_of(cluster)) == 1
     assume(not small or draw(st.integers(0, 9)) == 0)

@@ -121,11 +121,9 @@ def every_series(overrides: Sequence[str], folder: Path | None = None) -> list[S
 
 
 def _series_of(path: Path, overrides: Sequence[str]) -> Iterator[Series]:
-    from ingest.torch.source import load_model_graph
-
     scenario = open_scenario(str(path), overrides)
     with reading(path):
-        graph = load_model_graph(scenario.model, path.parent)
+        graph = scenario.layers()
         for variant in variants_for(len(graph)):
             changed = varied(scenario, variant)
             if changed is not None:

@@ -84,7 +84,8 @@ def claim_lines(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
     rows += scope_rows(instance)
     rows.append(("solver", f"{outcome.solver}, {outcome.seconds:.2f} s"))
     said = {message for _, message in told(evaluation.violations)} if evaluation else set()
-    rows += [("note", human.printable(note)) for note in outcome.notes if note not in said]
+    notes = (*instance.model.notes, *outcome.notes)
+    rows += [("note", human.printable(note)) for note in notes if note not in said]
     return key_lines(rows + broken)
 
 

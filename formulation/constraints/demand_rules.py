@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from formulation.constraints.violation import Rule, Violation
+from formulation.problem.demands import possible_cuts
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
@@ -80,12 +81,26 @@ def check_apart(instance: Instance, plan: Plan) -> Iterator[Violation]:
 
 
 def check_no_cut(instance: Instance, plan: Plan) -> Iterator[Violation]:
-    """(12) No stage but the first starts at a layer where nothing may be cut."""
+    """(12) No stage but the first starts at a layer where the user or the model lets nothing be cut."""
+    of_model = set(instance.model.closed())
     for index, stage in enumerate(plan.stages):
-        if index > 0 and stage.span.first in instance.demands.no_cut:
-            name = instance.layers[stage.span.first].name
-            message = f"constraints.no_cut: stage {index} starts at layer {name}, before which no cut is allowed"
+        first = stage.span.first
+        if index > 0 and first in instance.demands.no_cut:
+            starts = f"stage {index} starts at layer {instance.layers[first].name}"
+            message = (
+                f"model.cuts: {starts}, which is no place to cut; {_places_around(instance, first)}"
+                if first in of_model
+                else f"constraints.no_cut: {starts}, before which no cut is allowed"
+            )
             yield Violation("no_cut", f"stage {index}", 1, 0, "cuts", message)
+
+
+def _places_around(instance: Instance, layer: int) -> str:
+    """Name the places to cut before and behind a layer."""
+    *_, before = (cut for cut in possible_cuts(instance) if cut < layer)
+    behind = next(cut for cut in possible_cuts(instance) if cut > layer)
+    names = [instance.layers[cut].name for cut in (before, behind) if 0 < cut < len(instance.layers)]
+    return f"the nearest are {' and '.join(names)}" if names else "the model has none"
 
 
 def check_devices_per_stage(instance: Instance, plan: Plan) -> Iterator[Violation]:

@@ -50,7 +50,8 @@ class Demands:
     """The demands of a user by index: layers in pipeline order, servers in line order; each tuple is sorted.
 
     ``pins``, ``together`` and ``apart`` have one entry for each that was written, in that order. ``apart`` holds
-    sets of layers of which no two may meet in a stage. ``no_cut`` are the layers at which no stage starts.
+    sets of layers of which no two may meet in a stage. ``no_cut`` are the layers at which no stage starts, whether
+    the user closed them or the model has no place to cut there.
     ``forms`` are pairs (layers, allowed forms), ``reserve`` pairs (server, bytes).
     """
 
@@ -76,6 +77,10 @@ class Demands:
         }
         return tuple(name for name, limited in limits.items() if limited)
 
+    def closing(self, layers: Sequence[int]) -> Demands:
+        """Return these demands with more layers at which no stage starts."""
+        return replace(self, no_cut=tuple(sorted({*self.no_cut, *layers})))
+
     def tell_apart(self, one: int, other: int) -> bool:
         """Tell whether a pin takes one of two servers and not the other, so that they cannot be exchanged."""
         pinned = (pin.servers for pin in self.pins if pin.servers is not None)
@@ -83,7 +88,7 @@ class Demands:
 
 
 def possible_cuts(instance: Instance) -> tuple[int, ...]:
-    """Return 0, every layer at which a stage may start, and N: what ``no_cut`` and ``together`` leave."""
+    """Return 0, every layer at which a stage may start, and N: what model, ``no_cut`` and ``together`` leave."""
     closed = set(instance.demands.no_cut)
     for layers in instance.demands.together:
         closed.update(range(layers[0] + 1, layers[-1] + 1))

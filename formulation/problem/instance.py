@@ -140,7 +140,7 @@ def build_instance(
 def _derived(written: Instance) -> dict[str, object]:
     """Return every derived field of an instance from those that a user writes."""
     model, training, cost = written.model, written.training, written.cost
-    demands = resolve(written.constraints, model.layers, written.cluster.servers)
+    demands = resolve(written.constraints, model.layers, written.cluster.servers).closing(model.closed())
     rows = narrowed(model.layers, demands)
     batch = (scale := Fraction(training.bytes_per_element, model.element_bytes)) * training.micro_batch
     edges = tuple(

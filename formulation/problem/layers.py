@@ -2,14 +2,16 @@
 
 A *layer graph* is a ``networkx.DiGraph``. Its nodes are fully qualified layer names in execution order, each
 with the attribute ``layer`` (a :class:`Layer`); its edges carry ``bytes``, the tensor that flows from producer
-to consumer for one sample. Everything in a layer graph is *per sample*: the batch enters with the instance.
+to consumer for one sample. Its attribute ``cuts``, where it has one, names the layers at which a stage may start,
+``notes`` what is to be said of how the model was read. Everything in a layer graph is *per sample*: the batch
+enters with the instance.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import networkx as nx
 
@@ -74,7 +76,7 @@ class Layer:
     measured: tuple[Measured, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in (
+        for key in (
             "parameter_bytes",
             "input_bytes",
             "output_bytes",
@@ -82,9 +84,9 @@ class Layer:
             "macs",
             "torchstat_flops",
         ):
-            value = getattr(self, field)
+            value = getattr(self, key)
             if type(value) is not int or value < 0:
-                raise ValueError(f"layer {self.name}: {field} is {value!r}, expected a whole number, 0 or more")
+                raise ValueError(f"layer {self.name}: {key} is {value!r}, expected a whole number, 0 or more")
         if not self.allowed_forms or not set(self.allowed_forms) <= set(FORMS):
             raise ValueError(f"layer {self.name}: allowed_forms {self.allowed_forms}, expected some of {FORMS}")
         if len({row.device_class for row in self.measured}) < len(self.measured):
@@ -96,13 +98,18 @@ class Layer:
 
 
 def layer_graph(
-    name: str, layers: Iterable[Layer], edges: Iterable[tuple[str, str, int]], element_bytes: int = 4
+    name: str,
+    layers: Iterable[Layer],
+    edges: Iterable[tuple[str, str, int]],
+    element_bytes: int = 4,
+    cuts: Iterable[str] | None = None,
 ) -> nx.DiGraph:
     """Build a checked layer graph from layers in execution order and edges (producer, consumer, bytes).
 
-    ``element_bytes`` is the size of the number format that the byte counts were taken in.
+    ``element_bytes`` is the size of the number format that the byte counts were taken in; ``cuts`` names the
+    layers at which a stage may start beside the first one (None: any).
     Raises ValueError naming every repeated layer, unknown end of an edge, repeated edge, edge against
-    the execution order, negative size, and FOLLOW layer with more than one producer.
+    the execution order, negative size, FOLLOW layer with more than one producer, and unknown layer of ``cuts``.
     """
     graph = nx.DiGraph(name=name, element_bytes=element_bytes)
     problems: list[str] = []
@@ -125,9 +132,9 @@ def layer_graph(
             problems.append(f"edge {producer} -> {consumer}: {size} bytes, expected 0 or more")
         else:
             graph.add_edge(producer, consumer, bytes=int(size))
-    problems += _follow_problems(graph)
-    if not position:
-        problems.append("the graph has no layer")
+    if cuts is not None:
+        graph.graph["cuts"] = tuple(cuts)
+    problems += _problems(graph)
     if problems:
         raise ValueError(f"layer graph {name}: " + "; ".join(problems))
     return graph
@@ -138,13 +145,16 @@ class LayerGraph:
     """A layer graph that cannot change, as an instance keeps it: :meth:`of` copies a networkx graph.
 
     ``edges`` are (producer, consumer, bytes of one sample) by the positions of the layers, in order of consumer,
-    then of producer. Raises ValueError as :func:`layer_graph` does.
+    then of producer. ``cuts`` are the layers at which a stage may start beside the first one, sorted; None: any.
+    ``notes`` say how the model was read. Raises ValueError as :func:`layer_graph` does.
     """
 
     name: str
     layers: tuple[Layer, ...]
     edges: tuple[tuple[int, int, int], ...]
     element_bytes: int
+    cuts: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if type(self.element_bytes) is not int or self.element_bytes < 1:
@@ -152,6 +162,10 @@ class LayerGraph:
         if any(not 0 <= end < len(self.layers) for one, other, _ in self.edges for end in (one, other)):
             raise ValueError(f"layer graph {self.name}: an edge joins layers that it does not have")
         object.__setattr__(self, "edges", tuple(sorted(self.edges, key=lambda row: (row[1], row[0]))))
+        if self.cuts is not None:
+            object.__setattr__(self, "cuts", tuple(sorted({cut for cut in self.cuts if cut})))
+            if any(not 0 < cut < len(self.layers) for cut in self.cuts):
+                raise ValueError(f"layer graph {self.name}: a cut at a layer that it does not have")
         self.graph()
 
     @classmethod
@@ -163,7 +177,15 @@ class LayerGraph:
         if named:
             raise ValueError(f"layer graph: nodes and their layers have different names ({named})")
         edges = tuple((position[one], position[other], size) for one, other, size in graph.edges(data="bytes"))
-        return cls(str(graph.graph.get("name", "")), layers, edges, graph.graph["element_bytes"])
+        named_cuts = graph.graph.get("cuts")
+        return cls(
+            str(graph.graph.get("name", "")),
+            layers,
+            edges,
+            graph.graph["element_bytes"],
+            None if named_cuts is None else tuple(position[cut] for cut in named_cuts),
+            tuple(graph.graph.get("notes", ())),
+        )
 
     @classmethod
     def chain(cls, name: str, layers: Iterable[Layer], element_bytes: int = 4) -> LayerGraph:
@@ -176,15 +198,27 @@ class LayerGraph:
         """Return a new networkx graph of these layers."""
         names = [layer.name for layer in self.layers]
         edges = ((names[one], names[other], size) for one, other, size in self.edges)
-        return layer_graph(self.name, self.layers, edges, self.element_bytes)
+        cuts = None if self.cuts is None else [names[cut] for cut in self.cuts]
+        graph = layer_graph(self.name, self.layers, edges, self.element_bytes, cuts)
+        if self.notes:
+            graph.graph["notes"] = self.notes
+        return graph
+
+    def closed(self) -> tuple[int, ...]:
+        """Return the layers at which the model lets no stage start; the first layer is none of them."""
+        open_at = range(len(self.layers)) if self.cuts is None else (0, *self.cuts)
+        return tuple(sorted(set(range(len(self.layers))).difference(open_at)))
 
 
-def _follow_problems(graph: nx.DiGraph) -> list[str]:
-    return [
+def _problems(graph: nx.DiGraph) -> list[str]:
+    """Say what is wrong with a graph as a whole."""
+    problems = [
         f"layer {name} has split 'follow' and {graph.in_degree(name)} producers; expected at most one (or 'join')"
         for name, row in graph.nodes(data=True)
         if row["layer"].split is Split.FOLLOW and graph.in_degree(name) > 1
     ]
+    problems += [f"no layer {cut} to cut at" for cut in graph.graph.get("cuts", ()) if cut not in graph]
+    return problems if len(graph) else [*problems, "the graph has no layer"]
 
 
 def layers_of(graph: nx.DiGraph) -> Sequence[Layer]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from formulation.problem.layers import Layer, Measured, Split, layer_graph, layers_of
 from ingest.errors import GraphFileError
 from ingest.files import atomic_write
+from ingest.graphs.module_calls import ModuleCall, check_calls
 from ingest.mistakes import path_text
 from ingest.strict_json import parse_json
 
@@ -67,6 +68,13 @@ class _SharedEntry(_Strict):
     bytes: _Count
 
 
+class _ModuleEntry(_Strict):
+    name: _Name
+    operator: _Name
+    first: _Name
+    last: _Name
+
+
 class _Document(_Strict):
     format: Literal["pipecut layer graph"]
     version: Literal[1]
@@ -75,6 +83,8 @@ class _Document(_Strict):
     layers: list[_LayerEntry]
     edges: list[_EdgeEntry]
     shared_parameters: list[_SharedEntry] = []
+    cuts: list[_Name] | None = None
+    modules: list[_ModuleEntry] = []
 
 
 def read_graph(path: Path) -> nx.DiGraph:
@@ -108,7 +118,7 @@ def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
     position = {name: index for index, name in enumerate(graph)}
     edges = sorted(graph.edges(data="bytes"), key=lambda edge: (position[edge[0]], position[edge[1]]))
     shared = graph.graph.get("shared_parameters", ())
-    return {
+    document = {
         "format": FORMAT,
         "version": VERSION,
         "name": graph.graph["name"],
@@ -117,6 +127,11 @@ def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
         "edges": [{"producer": start, "consumer": end, "bytes": size} for start, end, size in edges],
         "shared_parameters": [{"first": first, "other": other, "bytes": size} for first, other, size in shared],
     }
+    if "cuts" in graph.graph:
+        document["cuts"] = list(graph.graph["cuts"])
+    if modules := graph.graph.get("modules"):
+        document["modules"] = [asdict(call) for call in modules]
+    return document
 
 
 def graph_from_document(document: object, source: str) -> nx.DiGraph:
@@ -136,7 +151,7 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
             for entry in checked.layers
         ]
         edges = [(entry.producer, entry.consumer, entry.bytes) for entry in checked.edges]
-        graph = layer_graph(checked.name, layers, edges, checked.element_bytes)
+        graph = layer_graph(checked.name, layers, edges, checked.element_bytes, checked.cuts)
     except ValueError as error:
         raise GraphFileError(f"{source}: {error}") from error
     for entry in checked.shared_parameters:
@@ -145,7 +160,19 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
     if checked.shared_parameters:
         shared = tuple((entry.first, entry.other, entry.bytes) for entry in checked.shared_parameters)
         graph.graph["shared_parameters"] = shared
+    if checked.modules:
+        graph.graph["modules"] = _modules(checked.modules, graph, source)
     return graph
+
+
+def _modules(entries: list[_ModuleEntry], graph: nx.DiGraph, source: str) -> tuple[ModuleCall, ...]:
+    """Return the calls of modules. Raises GraphFileError where they are no calls of these layers."""
+    calls = tuple(ModuleCall(**entry.model_dump()) for entry in entries)
+    try:
+        check_calls(calls, list(graph))
+    except ValueError as error:
+        raise GraphFileError(f"{source}: modules: {error}") from error
+    return calls
 
 
 def parse_graph(content: bytes, source: str) -> object:

@@ -53,12 +53,14 @@ class Tensor:
 class Call:
     """One call of one module: ``key`` is unique to the call, ``module`` the fully qualified name ("" is the root).
 
-    ``outer`` holds the keys of the calls that this one happened inside, the root first.
+    ``outer`` holds the keys of the calls that this one happened inside, the root first, ``around`` the names of
+    their modules.
     """
 
     key: str
     module: str
     outer: tuple[str, ...]
+    around: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 from pydantic import WithJsonSchema as Shown
 
 from formulation.problem.options import Goal
+from ingest.graphs.module_calls import GRAINS
+from ingest.mistakes import did_you_mean
 from ingest.scenario import quantities
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Goals",
     "Memory",
     "Name",
+    "Places",
     "Price",
     "Ratio",
     "Speed",
@@ -92,6 +95,21 @@ def _goals(value: object) -> object:
     return goals
 
 
+def _cuts(value: object) -> object:
+    """Take a word, or globs. Raises ValueError for anything else."""
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return tuple(_glob(one) for one in value)
+    if isinstance(value, str) and value in GRAINS:
+        return value
+    hint = did_you_mean(value, GRAINS) if isinstance(value, str) else ""
+    raise ValueError(f"expected {', '.join(GRAINS)} or a list of globs like [layers.*]{hint}")
+
+
+Places = Annotated[
+    str | tuple[str, ...],
+    PlainValidator(_cuts),
+    Shown({"anyOf": [{"enum": list(GRAINS)}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
 Goals = Annotated[
     Annotated[tuple[Annotated[Goal, Byname], ...], Field(strict=False)],
     BeforeValidator(_goals),

@@ -57,12 +57,14 @@ class Scenario:
     """A scenario that kept every check.
 
     ``model`` is ``module:function`` or the path of a traced graph, as the file says it (relative to the file);
+    ``cuts`` says where it may be cut (``ingest.graphs.cut_places``);
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
     """
 
     name: str
     path: Path
     model: str
+    cuts: str | tuple[str, ...] | None
     cluster: nx.Graph = field(repr=False, compare=False)
     training: Training
     cost: CostModel
@@ -77,14 +79,19 @@ class Scenario:
 
         return build_instance(layers, self.cluster, self.training, self.cost, self.constraints, self.goals)
 
-    def load(self) -> Instance:
-        """Build or read the model (this runs the code that the scenario names) and return the problem.
+    def layers(self) -> nx.DiGraph:
+        """Build or read the model (this runs the code that the scenario names) and return its layer graph.
 
         Raises ``ingest.errors.ModelError`` if the model cannot be had.
         """
+        from ingest.graphs.cut_places import cut_at
         from ingest.torch.source import load_model_graph
 
-        return self.instance(load_model_graph(self.model, self.path.parent))
+        return cut_at(load_model_graph(self.model, self.path.parent), self.cuts)
+
+    def load(self) -> Instance:
+        """Return the problem of the scenario's own model. Raises as :meth:`layers` and :meth:`instance` do."""
+        return self.instance(self.layers())
 
 
 def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -107,6 +114,7 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
         name=found.name,
         path=path,
         model=found.model.build or found.model.graph or "",
+        cuts=found.model.cuts,
         cluster=_cluster(found.name, found.cluster),
         training=Training(**dict(found.training)),
         cost=CostModel(**dict(found.cost)),

@@ -38,6 +38,7 @@ from ingest.scenario.fields import (
     Goals,
     Memory,
     Name,
+    Places,
     Price,
     Ratio,
     Speed,
@@ -75,6 +76,11 @@ class ModelSection(Section):
     )
     graph: Annotated[str, AfterValidator(graph_file)] | None = Field(
         default=None, description="a traced layer graph, a JSON file; the path is relative to the scenario file"
+    )
+    cuts: Places | None = Field(
+        default=None,
+        description="where stages may start: blocks (what the model repeats), modules, operators (any layer), or"
+        " globs on layers and modules; without it the places that the graph names, else blocks",
     )
 
 

@@ -14,6 +14,7 @@ import networkx as nx
 
 from formulation.problem.layers import FORMS, Layer, Split, layer_graph
 from ingest.errors import TraceError
+from ingest.graphs.module_calls import ModuleCall
 from ingest.operators.costs import OPERATORS
 from ingest.operators.operations import ModuleKind, Recording, Tensor
 from ingest.torch import torchstat
@@ -75,9 +76,24 @@ class _Costing:
         )
         edges = [(self._names[source][0], self._names[index][0], size) for source, index, size in flows]
         graph = layer_graph(self._model, layers, edges, self._recording.element_bytes)
+        graph.graph["modules"] = self._calls()
         if self._shared:
             graph.graph["shared_parameters"] = tuple((*ends, size) for ends, size in self._shared.items())
         return graph
+
+    def _calls(self) -> tuple[ModuleCall, ...]:
+        """Return the calls of modules with the layers that they hold, outer calls first."""
+        ends: dict[str, list[str]] = {}
+        for run, (name, _) in zip(self._runs, self._names, strict=True):
+            inside = (*zip(run.call.outer, run.call.around, strict=True), (run.call.key, run.call.module))
+            for key, module in inside:
+                if module:
+                    ends.setdefault(key, [module, name])[2:] = [name]
+        kinds = self._recording.modules
+        return tuple(
+            ModuleCall(module, kinds.get(module, _NO_MODULE).name or module, first, last)
+            for module, first, last in ends.values()
+        )
 
     def _arrivals(self, index: int) -> dict[int | None, list[Tensor]]:
         """Return the tensors that a run reads, by the run they come from (None: the example inputs)."""

@@ -241,4 +241,5 @@ def _call_of(node: fx.Node) -> Call:
     """Return the module call that a node happened in, from the stack of modules that torch.export recorded."""
     stack = list((node.meta.get("nn_module_stack") or {}).items())
     key, (module, _) = stack[-1] if stack else ("", ("", ""))
-    return Call(key if module else "", module, tuple(outer for outer, _ in stack[:-1]))
+    outer = stack[:-1]
+    return Call(key if module else "", module, tuple(one for one, _ in outer), tuple(row[0] for _, row in outer))

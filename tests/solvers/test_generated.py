@@ -31,7 +31,16 @@ def test_everything_is_asked_for() -> None:
     found = Counter(name for number in range(400) for name in asked(instance_of(SEED + number)))
     for goal in Goal:
         assert found[f"goal {goal}"]
-    for name in ("goals in order", "at_most", "forms", "reserve", "measured times", "max_servers", "memory"):
+    for name in (
+        "goals in order",
+        "at_most",
+        "forms",
+        "reserve",
+        "measured times",
+        "max_servers",
+        "memory",
+        "places to cut",
+    ):
         assert found[name]
     for name in ("stages", "pin", "together", "apart", "no_cut", "devices_per_stage", "tensor_parallel_degrees"):
         assert found[name]

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.demands import Demands, Pinned, with_constraints
+from formulation.problem.demands import Demands, Pinned, possible_cuts, with_constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import LayerGraph, layer_graph
 from formulation.problem.options import Constraints, FormLimit, Own, Pin, Reserve
 from formulation.problem.plan import Plan, Span, Stage
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
@@ -179,6 +180,33 @@ KEPT: tuple[tuple[dict[str, Any], Plan], ...] = (
 @pytest.mark.parametrize(("demands", "plan"), KEPT)
 def test_a_plan_that_keeps_a_demand_breaks_nothing(demands: dict[str, Any], plan: Plan) -> None:
     assert evaluate(asked(**demands), plan).violations == ()
+
+
+def test_a_model_is_cut_at_its_places_only() -> None:
+    graph = INSTANCE.layer_graph
+    graph.graph["cuts"] = ("fc[3]",)
+    closed = with_constraints(instance_of(graph, mesh(1, 1, 2)), Constraints(no_cut=("mid.1",)))
+    assert possible_cuts(closed) == (0, 3, 4) and closed.model.closed() == (1, 2)
+    assert evaluate(closed, stages(3)).violations == () == evaluate(closed, stages()).violations
+    one, other = evaluate(closed, stages(1, 2)).violations
+    assert (one.rule, one.where, one.found, one.limit) == ("no_cut", "stage 1", 1, 0)
+    assert one.message == (
+        "model.cuts: stage 1 starts at layer mid.0, which is no place to cut; the nearest are fc[3]"
+    )
+    assert other.where == "stage 2" and "layer mid.1" in other.message
+    nowhere = replace(closed, model=replace(closed.model, cuts=()))
+    assert possible_cuts(nowhere) == (0, 4)
+    assert "the model has none" in evaluate(nowhere, stages(3)).violations[0].message
+
+
+def test_places_to_cut_survive_a_copy_and_name_layers() -> None:
+    model = replace(INSTANCE.model, cuts=(3, 0, 1, 3), notes=("read",))
+    assert model.cuts == (1, 3) and LayerGraph.of(model.graph()) == model
+    assert LayerGraph.of(model.graph()).notes == ("read",)
+    with pytest.raises(ValueError, match="a cut at a layer that it does not have"):
+        replace(model, cuts=(4,))
+    with pytest.raises(ValueError, match="no layer nowhere to cut at"):
+        layer_graph("x", [matrix("a")], [], cuts=["nowhere"])
 
 
 @given(st.permutations(range(3)))

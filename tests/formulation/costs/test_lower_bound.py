@@ -38,7 +38,7 @@ MOST_PLANS = 3000
 def limited_instances(draw: st.DrawFn) -> Instance:
     """Small instances with every freedom and any schedule, judged by any goal, often within limits on others."""
     goal = draw(st.sampled_from(Goal))
-    instance = draw(instances(layer_graphs(4), cluster_graphs(3)))
+    instance = draw(instances(layer_graphs(4, places=True), cluster_graphs(3)))
     cost = instance.cost if goal is not Goal.ITERATION_TIME else replace(instance.cost, combine=Combine.MAX)
     names = [layer.name for layer in instance.layers]
     constraints = Constraints(

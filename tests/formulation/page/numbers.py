@@ -28,6 +28,7 @@ class Numbers:
     made: list[int]
     stash: list[int]
     edges: list[tuple[int, int, int]]
+    cuts: set[int] | None
     servers: list[Server]
     memory: list[int]
     links: dict[tuple[int, int], Link]
@@ -110,6 +111,7 @@ def numbers_of(instance: Instance) -> Numbers:
         made=[ceil(batch * layer.output_bytes) for layer in layers],
         stash=[ceil(batch * layer.stash_bytes) for layer in layers],
         edges=[(place[u], place[v], ceil(batch * size)) for u, v, size in graph.edges(data="bytes")],
+        cuts={place[name] for name in graph.graph["cuts"]} if "cuts" in graph.graph else None,
         servers=servers,
         memory=[server.device_class.memory_bytes - kept[server.name] for server in servers],
         links=_links(instance.cluster_graph, servers),

@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn) -> Case:
 @st.composite
 def free_instances(draw: st.DrawFn) -> Instance:
     """An instance without constraints."""
-    layers, cluster = draw(layer_graphs()), draw(st.one_of(cluster_graphs(max_devices=6), rings()))
+    layers, cluster = draw(layer_graphs(places=True)), draw(st.one_of(cluster_graphs(max_devices=6), rings()))
     layers.graph["element_bytes"] = draw(st.sampled_from([4, 4, 3]))
     cluster = draw(renewed(cluster))
     if draw(st.integers(0, 4)) == 0:

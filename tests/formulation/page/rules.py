@@ -138,7 +138,8 @@ def _apart(numbers: Numbers, plan: Plan) -> bool:
 
 def _no_cut(numbers: Numbers, plan: Plan) -> bool:
     whole = numbers.matching(*numbers.constraints.no_cut)
-    return not any(stage.span.first in whole for stage in plan.stages[1:])
+    starts = {stage.span.first for stage in plan.stages[1:]}
+    return not starts & whole and (numbers.cuts is None or starts <= numbers.cuts)
 
 
 def _devices_per_stage(numbers: Numbers, plan: Plan) -> bool:

@@ -16,6 +16,7 @@ from formulation.problem.layers import Layer, Split, layer_graph
 from ingest.errors import GraphFileError, ModelError
 from ingest.graphs import graph_file
 from ingest.graphs.graph_file import graph_document, graph_from_document, read_graph, write_graph
+from ingest.graphs.module_calls import ModuleCall
 
 COUNTS = st.integers(0, 2**63 - 1)
 TEXT = st.text(string.printable + "äß层:.", min_size=1, max_size=20)
@@ -37,6 +38,12 @@ def graphs(draw: st.DrawFn) -> nx.DiGraph:
     graph = layer_graph(draw(TEXT), [draw(layers(name)) for name in names], edges, draw(st.integers(1, 16)))
     if pairs and draw(st.booleans()):
         graph.graph["shared_parameters"] = ((*draw(st.sampled_from(pairs)), draw(COUNTS)),)
+    if draw(st.booleans()):
+        graph.graph["cuts"] = tuple(draw(st.lists(st.sampled_from(names), unique=True)))
+    ends = draw(st.lists(st.integers(0, len(names) - 1), max_size=3))
+    if ends:
+        calls = [ModuleCall(draw(TEXT), draw(TEXT), names[0], names[end]) for end in sorted(ends, reverse=True)]
+        graph.graph["modules"] = tuple(calls)
     return graph
 
 

@@ -33,7 +33,9 @@ ONE_WORKER = Limits(workers=1)
 @st.composite
 def demanding(draw: st.DrawFn) -> Instance:
     """Small instances with demands that they may not be able to keep."""
-    instance = draw(instances(layers=layer_graphs(max_layers=4), clusters=cluster_graphs(max_devices=4)))
+    instance = draw(
+        instances(layers=layer_graphs(max_layers=4, places=True), clusters=cluster_graphs(max_devices=4))
+    )
     return with_constraints(instance, draw(constraints(instance)))
 
 
