@@ -32,8 +32,8 @@ def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline =
 
     That is the least time of any plan, wherever it is cut and whatever demands and limits on goals there are: the
     objective itself where there is none of these and the plan is optimal. Raises ValueError, with the reason,
-    where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space`` does. Raises
-    StoppedError after the deadline.
+    where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space`` does.
+    Raises StoppedError after the deadline.
     Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal.
     """
     search = search_of(instance, deadline)
