@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ingest.errors import TraceError, first_line, place
+from ingest.torch.plain_calls import as_in_training
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,7 @@ def exported(module: nn.Module, inputs: Inputs, name: str) -> ExportedProgram:
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("meta"))
     arguments, keywords = _on_device(inputs, device)
-    with _training(module), _quiet(), torch.device(device):
+    with as_in_training(module), _quiet(), torch.device(device):
         try:
             return torch.export.export(module, arguments, keywords, strict=False)
         except Exception as error:
@@ -55,17 +56,6 @@ def _on_device(inputs: Inputs, device: torch.device) -> tuple[tuple[Any, ...], d
 
     placed = pytree.tree_map(place, dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))
     return ((), placed) if isinstance(placed, dict) else (placed, {})
-
-
-@contextlib.contextmanager
-def _training(module: nn.Module) -> Iterator[None]:
-    flags = {part: part.training for part in module.modules()}
-    module.train()
-    try:
-        yield
-    finally:
-        for part, flag in flags.items():
-            part.training = flag
 
 
 @contextlib.contextmanager
