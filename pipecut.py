@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from commands.results.planned import Planned
     from commands.results.simulated import Simulated, simulate
     from commands.results.traced import trace
+    from execution.splitting.stages import ModelStages, stages
     from formulation.certificates.check import Certificate, CertificateError, verify
     from formulation.constraints.violation import Violation
     from formulation.evaluate import Evaluation, evaluate
@@ -93,6 +94,7 @@ __all__ = [
     "Link",
     "Measured",
     "Mode",
+    "ModelStages",
     "Outcome",
     "Own",
     "Pin",
@@ -132,6 +134,7 @@ __all__ = [
     "read_scenario",
     "read_schedule",
     "simulate",
+    "stages",
     "trace",
     "verify",
     "write_certificate",
@@ -147,6 +150,7 @@ _HOMES = {
     "commands.results.traced": "trace",
     "commands.results.certified": "certify",
     "commands.results.files": "read_layers read_schedule write_layers write_plan",
+    "execution.splitting.stages": "ModelStages stages",
     "formulation.certificates.check": "Certificate CertificateError verify",
     "formulation.evaluate": "Evaluation evaluate",
     "formulation.outcome": "FalseClaimError GoalClaim Limits Outcome Progress Proof Status",

@@ -55,8 +55,10 @@ SAY_THEIR_NAMES = (
     "pipecut.py",
 )
 """Rooms that users may import from: each module lists in ``__all__`` what is meant for other rooms."""
-MODEL_ZOO = "ingest/models/"
-"""Models written in torch: a user's module in all but name, imported only to be traced. Torch may be on top."""
+TORCH_ON_TOP = ("ingest/models/", "execution/")
+"""Models written in torch, a user's modules in all but name, and what runs them: imported only to be run."""
+HEAVY = ("torch", "execution")
+"""What is imported inside functions only, elsewhere: planning from a file never needs it."""
 MAY_PRINT = ("commands", "pipecut.py")
 SILENT = ("print", "input", "breakpoint")
 MOST_LINES = 250
@@ -108,8 +110,8 @@ def _imports(tree: ast.Module, room: str, path: str) -> Iterator[Finding]:
             known = package in MAY_IMPORT[room] or package in sys.stdlib_module_names
             if not known:
                 yield Finding("import", getattr(node, "lineno", 0), f"{room} may not import {name}")
-            elif package == "torch" and id(node) not in lazy and not path.startswith(MODEL_ZOO):
-                yield Finding("lazy", getattr(node, "lineno", 0), "torch is imported inside functions only")
+            elif package in HEAVY and id(node) not in lazy and not path.startswith(TORCH_ON_TOP):
+                yield Finding("lazy", getattr(node, "lineno", 0), f"{package} is imported inside functions only")
 
 
 def _only_for_types(node: ast.AST) -> bool:
@@ -294,6 +296,8 @@ def test_there_is_no_package_of_tests() -> None:
         ("ingest/x.py", "class A:\n    from torch import nn", "lazy"),
         ("ingest/x.py", "try:\n    import torch\nexcept ImportError:\n    pass", "lazy"),
         ("commands/x.py", "if True:\n    import torch", "lazy"),
+        ("commands/x.py", "from execution.splitting.stages import stages", "lazy"),
+        ("execution/x.py", "import solvers", "import"),
         ("pipecut.py", "assert True", "assert"),
         ("solvers/x.py", "print('x')", "print"),
         ("ingest/x.py", "import sys\nsys.stderr.write('x')", "print"),
@@ -311,6 +315,8 @@ def test_a_violation_is_caught(path: str, source: str, rule: str) -> None:
         ("ingest/x.py", "def f():\n    import torch"),
         ("ingest/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("ingest/models/x.py", "from torch import nn"),
+        ("execution/x.py", "import torch\nfrom execution import y"),
+        ("pipecut.py", "def f():\n    from execution.splitting.stages import stages"),
         ("solvers/x.py", "import os\nfrom ortools.sat.python import cp_model\nimport formulation.problem.plan"),
         ("commands/x.py", "print('x')"),
         ("solvers/x.py", "x = 1\n\n" * 250),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingest.errors import TraceError
@@ -12,25 +13,40 @@ from ingest.torch.walk import Walk
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import fx, nn
+    from torch.export import ExportedProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A module as torch exported it, its recording, and the node of every operation by position."""
+
+    program: ExportedProgram
+    recording: Recording
+    nodes: Sequence[fx.Node]
 
 
 def record(module: nn.Module, inputs: Inputs, name: str) -> Recording:
-    """Trace a module and return its live operations in execution order.
+    """Trace a module and return its live operations in execution order: :func:`follow` without the program."""
+    return follow(module, inputs, name).recording
+
+
+def follow(module: nn.Module, inputs: Inputs, name: str) -> Followed:
+    """Trace a module and return its program with its live operations in execution order.
 
     ``inputs`` are example inputs whose dimension 0 is the batch. Raises TraceError when torch cannot follow the
     module, when the inputs disagree on the batch, and when the outputs do not depend on the inputs.
     """
     batch = _batch(inputs, name)
     program = exported(module, inputs, name)
-    walk = Walk(name, _canonical_names(module))
+    walk = Walk(name, canonical_names(module))
     outputs = walk.program(program)
     returned = tuple(walk.current(tensor) for tensor in tensors_in(outputs))
     operations = _live(walk.operations, returned)
     if not operations:
         raise TraceError(f"model {name}: its outputs do not depend on its inputs, so there is nothing to cut")
     parameters = dict(module.named_parameters())
-    return Recording(
+    recording = Recording(
         operations=operations,
         outputs=returned,
         parameter_bytes={key: value.numel() * value.element_size() for key, value in parameters.items()},
@@ -38,6 +54,7 @@ def record(module: nn.Module, inputs: Inputs, name: str) -> Recording:
         batch=batch,
         element_bytes=_element_bytes([*parameters.values(), *_leaves(inputs)]),
     )
+    return Followed(program, recording, tuple(walk.nodes))
 
 
 def _leaves(inputs: Inputs) -> list[torch.Tensor]:
@@ -63,7 +80,7 @@ def _batch(inputs: Inputs, name: str) -> int:
     return batch
 
 
-def _canonical_names(module: nn.Module) -> dict[str, str]:
+def canonical_names(module: nn.Module) -> dict[str, str]:
     """Map every registered name of a parameter to the first one, so that tied weights are known as one."""
     first: dict[int, str] = {}
     return {

@@ -29,7 +29,7 @@ _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 @dataclass(slots=True)
 class Walk:
-    """One pass over an exported graph: ``operations`` fills up in execution order.
+    """One pass over an exported graph: ``operations`` fills up in execution order, with the ``nodes`` they were.
 
     ``model`` is the name for messages, ``canonical`` maps each parameter name to the first name of the same
     parameter.
@@ -38,6 +38,7 @@ class Walk:
     model: str
     canonical: Mapping[str, str]
     operations: list[Operation] = field(default_factory=list)
+    nodes: list[fx.Node] = field(default_factory=list)
     _values: dict[fx.Node, Any] = field(default_factory=dict)
     _writes: dict[int, Tensor] = field(default_factory=dict)
     _attended: dict[int, Tensor] = field(default_factory=dict)
@@ -165,6 +166,7 @@ class Walk:
                 self._writes[tensor.storage] = outputs[0]
         operation = Operation(position, name, str(target), arguments, outputs, call, in_place=bool(written))
         self.operations.append(operation)
+        self.nodes.append(node)
         return outputs if several else outputs[0]
 
     def _number(self, node: fx.Node, value: object) -> object:

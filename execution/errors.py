@@ -1,0 +1,9 @@
+"""What can go wrong when a plan is run."""
+
+from __future__ import annotations
+
+__all__ = ["StagesError"]
+
+
+class StagesError(ValueError):
+    """A model cannot be split as a plan wants it; ``str()`` names the stage or the layer, and what to do."""

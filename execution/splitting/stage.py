@@ -1,0 +1,105 @@
+"""One stage of a plan as a torch module, with the model's own parameters under their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from execution.errors import StagesError
+from execution.splitting.programs import HandedTensor, StageProgram
+
+__all__ = ["StageModule"]
+
+
+class StageModule(nn.Module):
+    """A run of layers of a model.
+
+    Its parameters and buffers are the model's own tensors under their own names, so its ``state_dict`` is a subset
+    of the model's, and a checkpoint of the model loads with ``strict=False``. Called with the tensors of ``takes``
+    and then those of ``inputs``, it returns a tuple of those of ``gives``. It computes what the model computes in
+    training, whatever ``eval()`` is told.
+
+    A program is made for one size of batch; :meth:`learn` adds another one.
+    """
+
+    def __init__(self, index: int, layers: Sequence[str]) -> None:
+        """Make an empty stage: its place in the pipeline, and the names of its layers."""
+        super().__init__()
+        self.index = index
+        self.layers = tuple(layers)
+        self._programs: dict[tuple[tuple[int, ...], ...], StageProgram] = {}
+        self._homes: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {}
+        self._latest: StageProgram | None = None
+
+    @property
+    def takes(self) -> tuple[HandedTensor, ...]:
+        """The tensors that come from the stage before, in order."""
+        return self._any.takes
+
+    @property
+    def inputs(self) -> tuple[HandedTensor, ...]:
+        """The inputs of the model that this stage reads."""
+        return self._any.inputs
+
+    @property
+    def gives(self) -> tuple[HandedTensor, ...]:
+        """The tensors that go to the next stage; those of the last one are the model's outputs."""
+        return self._any.gives
+
+    @property
+    def _any(self) -> StageProgram:
+        if self._latest is None:
+            raise StagesError(f"stage {self.index} has no program yet")
+        return self._latest
+
+    def learn(
+        self, program: StageProgram, tensors: Mapping[str, torch.Tensor], unsaved: Iterable[str] = ()
+    ) -> None:
+        """Add the program of another size of batch.
+
+        ``tensors`` are the model's parameters, buffers and constants by name; of those named in ``unsaved`` the
+        state dict says nothing.
+        """
+        self._programs[_shapes(program)] = program
+        self._latest = self._latest or program
+        for name in program.attributes:
+            if name not in self._homes:
+                self._homes[name] = self._adopt(name, tensors[name], persistent=name not in set(unsaved))
+
+    def program_for(self, tensors: Sequence[torch.Tensor]) -> StageProgram:
+        """Return the program for arriving tensors of these shapes. Raises StagesError if there is none."""
+        found = self._programs.get(tuple(tuple(one.shape) for one in tensors))
+        if found is None:
+            known = " or ".join(str([list(shape) for shape in shapes]) for shapes in self._programs)
+            got = [list(one.shape) for one in tensors]
+            raise StagesError(f"stage {self.index}: it takes tensors of shapes {known}, got {got}")
+        return found
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return what the stage gives. Raises StagesError for tensors of other shapes than it was made for."""
+        program = self.program_for(tensors)
+        held = [self._homes[name] for name in program.attributes]
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            return program.module(*tensors, *(home[name] for home, name in held))
+
+    def _adopt(
+        self, name: str, tensor: torch.Tensor, *, persistent: bool
+    ) -> tuple[dict[str, torch.Tensor | None], str]:
+        """Register a tensor under its name in the model; return where it is found from now on."""
+        *path, last = name.split(".")
+        owner: nn.Module = self
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Module())
+            owner = owner.get_submodule(part)
+        if isinstance(tensor, nn.Parameter):
+            owner.register_parameter(last, tensor)
+            return owner._parameters, last  # type: ignore[return-value]
+        owner.register_buffer(last, tensor, persistent=persistent)
+        return owner._buffers, last
+
+
+def _shapes(program: StageProgram) -> tuple[tuple[int, ...], ...]:
+    return tuple(one.shape for one in (*program.takes, *program.inputs))

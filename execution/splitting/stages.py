@@ -1,0 +1,152 @@
+"""From a model and a plan to the modules of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from execution.errors import StagesError
+from execution.splitting.crossing import nodes_of_stages
+from execution.splitting.effects import Effects, effects_of
+from execution.splitting.flat import FlatGraph, flattened
+from execution.splitting.programs import stage_program
+from execution.splitting.stage import StageModule
+from formulation.problem.plan import Plan
+from ingest.torch.export import Inputs
+from ingest.torch.groups import group, names
+from ingest.torch.record import Followed, canonical_names, follow
+
+__all__ = ["ModelProgram", "ModelStages", "stages"]
+
+
+class ModelStages(Sequence[StageModule]):
+    """The stages of a model in pipeline order.
+
+    Called as the model is called it runs them one after another and returns what the model returns. For a loop of
+    your own: :meth:`inputs` gives the model's inputs by name, every stage says what it takes and gives, and
+    :meth:`outputs` puts what the last stage gives into the form that the model returns.
+    """
+
+    def __init__(self, modules: Sequence[StageModule], flat: FlatGraph, followed: Followed) -> None:
+        """Keep the stages with how the model is called."""
+        self._modules = tuple(modules)
+        self._names = [node.name for node in flat.inputs]
+        self._called = followed.program.call_spec
+        kept = {node: at for at, node in enumerate(dict.fromkeys(_nodes(flat)))}
+        self._returned: list[tuple[int | None, Any]] = [
+            (kept[one], None) if isinstance(one, fx.Node) else (None, one) for one in flat.outputs
+        ]
+
+    @overload
+    def __getitem__(self, at: int) -> StageModule: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[StageModule, ...]: ...
+    def __getitem__(self, at: int | slice) -> StageModule | tuple[StageModule, ...]:
+        """Return a stage by its place in the pipeline."""
+        return self._modules[at]
+
+    def __len__(self) -> int:
+        """Return the number of stages."""
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[StageModule]:
+        """Yield the stages in pipeline order."""
+        return iter(self._modules)
+
+    def inputs(self, *args: Any, **keywords: Any) -> dict[str, Any]:  # noqa: ANN401 (as the model takes them)
+        """Return the model's arguments by the names that the stages call them.
+
+        Raises StagesError for arguments of another structure than those of the example.
+        """
+        leaves, found = pytree.tree_flatten((args, keywords))
+        if self._called.in_spec is not None and found != self._called.in_spec:
+            raise StagesError(f"the model was split for arguments {self._called.in_spec}, got {found}")
+        return dict(zip(self._names, leaves, strict=True))
+
+    def outputs(self, given: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (what the model returns)
+        """Return what the model returns, from what the last stage gives."""
+        leaves = [value if at is None else given[at] for at, value in self._returned]
+        return leaves if self._called.out_spec is None else pytree.tree_unflatten(leaves, self._called.out_spec)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:  # noqa: ANN401 (as the model)
+        """Run all stages in this process and return what the model returns."""
+        values = self.inputs(*args, **keywords)
+        given: tuple[torch.Tensor, ...] = ()
+        for stage in self:
+            given = stage(*given, *(values[one.name] for one in stage.inputs))
+        return self.outputs(given)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProgram:
+    """A model followed once, for one size of batch: it can be split in many ways.
+
+    ``layers`` are the names of its layers in execution order.
+    """
+
+    model: nn.Module
+    followed: Followed
+    flat: FlatGraph
+    effects: Effects
+    layers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Inputs) -> ModelProgram:
+        """Export a model. Raises ``ingest.errors.TraceError`` where torch cannot follow it, and StagesError."""
+        followed = follow(model, inputs, type(model).__name__)
+        runs, home = group(followed.recording)
+        layer = {node: home[at] for at, node in enumerate(followed.nodes) if at in home}
+        flat = flattened(followed.program, model, canonical_names(model), layer)
+        return cls(model, followed, flat, effects_of(flat), tuple(name for name, _ in names(runs)))
+
+    def split(self, plan: Plan, into: ModelStages | None = None) -> ModelStages:
+        """Return the stages of a plan, or teach those of another size of batch this one as well.
+
+        Raises StagesError where the plan does not fit the model, or a cut cannot be made. Cost: linear in nodes.
+        """
+        _check_layers(plan, self.layers)
+        stage_of_layer = [at for at, stage in enumerate(plan.stages) for _ in stage.span.layers]
+        unsaved = set(self.flat.attributes) - set(self.followed.program.state_dict)
+        modules = (
+            [*into]
+            if into is not None
+            else [
+                StageModule(at, self.layers[stage.span.first : stage.span.stop])
+                for at, stage in enumerate(plan.stages)
+            ]
+        )
+        for module, part in zip(modules, nodes_of_stages(self.flat, self.effects, stage_of_layer), strict=True):
+            program = stage_program(self.flat, part, self.effects.differentiable)
+            module.learn(program, self.flat.attributes, unsaved)
+        return into if into is not None else ModelStages(modules, self.flat, self.followed)
+
+
+def stages(model: nn.Module, inputs: Inputs, plan: Plan) -> ModelStages:
+    """Return the modules of a plan's stages, which share the parameters and buffers of the model.
+
+    ``inputs`` are example inputs of the batch that the stages will get (a tuple, or a mapping of keywords).
+    Forms, replicas and recomputation of the plan say how a stage is run, not what it computes: a stage is whole
+    here. Raises ``ingest.errors.TraceError`` where torch cannot follow the model, and StagesError where the plan
+    does not fit it or a cut cannot be made. Cost: one ``torch.export``.
+    """
+    return ModelProgram.of(model, inputs).split(plan)
+
+
+def _check_layers(plan: Plan, called: Sequence[str]) -> None:
+    """Raise StagesError unless a plan's stages hold all layers of a model, each once and in order."""
+    listed = [layer for stage in plan.stages for layer in stage.span.layers]
+    if not plan.stages or listed != list(range(len(called))):
+        spans = ", ".join(f"{stage.span.first} to {stage.span.stop - 1}" for stage in plan.stages)
+        raise StagesError(
+            f"the plan's stages hold layers {spans or 'of no stage'}; the model has {len(called)} layers, and "
+            "each must be in one stage: make the plan from this model with inputs of this form"
+        )
+
+
+def _nodes(flat: FlatGraph) -> list[fx.Node]:
+    return [one for one in flat.outputs if isinstance(one, fx.Node)]
