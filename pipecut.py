@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from commands.results.traced import trace
     from execution.splitting.stages import ModelStages, stages
     from formulation.certificates.check import Certificate, CertificateError, verify
+    from formulation.constraints.devices.reserve import Reserve
+    from formulation.constraints.layers.forms import FormLimit
+    from formulation.constraints.layers.pin import Pin
+    from formulation.constraints.plans.at_most import GoalLimit
+    from formulation.constraints.plans.own import Own
     from formulation.constraints.violation import Violation
     from formulation.evaluate import Evaluation, evaluate
     from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
@@ -43,14 +48,9 @@ if TYPE_CHECKING:
         Constraints,
         CostModel,
         Count,
-        FormLimit,
         Goal,
-        GoalLimit,
-        Own,
-        Pin,
         Placement,
         Recompute,
-        Reserve,
         Schedule,
         Sharing,
         StageTime,
@@ -159,9 +159,13 @@ _HOMES = {
     "formulation.problem.instance": "Instance",
     "formulation.problem.layers": "Layer LayerGraph Measured Split",
     "formulation.problem.modes": "Mode",
-    "formulation.problem.options": "AllReduce Boundary BoundaryCharge Combine Constraints CostModel Count "
-    "FormLimit Goal GoalLimit Own Pin Placement Recompute Reserve Schedule Sharing StageTime Synchronisation "
-    "Training",
+    "formulation.problem.options": "AllReduce Boundary BoundaryCharge Combine Constraints CostModel Count Goal "
+    "Placement Recompute Schedule Sharing StageTime Synchronisation Training",
+    "formulation.constraints.devices.reserve": "Reserve",
+    "formulation.constraints.layers.forms": "FormLimit",
+    "formulation.constraints.layers.pin": "Pin",
+    "formulation.constraints.plans.at_most": "GoalLimit",
+    "formulation.constraints.plans.own": "Own",
     "formulation.problem.plan": "Plan Span Stage",
     "formulation.problem.units": "Link",
     "formulation.constraints.violation": "Violation",

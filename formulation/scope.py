@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.problem.amounts import goal_amount, plural
 from formulation.problem.demands import possible_cuts
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import GoalLimit, Placement, Recompute, Schedule
+from formulation.problem.options import Placement, Recompute, Schedule
 
 __all__ = ["scope_of", "scope_parts"]
 

@@ -1,10 +1,10 @@
 """What every exact method and every route of the double check reads: independence is derived from this table.
 
-An *ingredient* is code that an answer can rest on, named by its modules (``module`` or ``module:function``). Two
-methods are independent if what they rest on has nothing in common but *common ground*: the formulation itself,
-which says what a plan is and costs. That ground is held by pricing every plan
-(docs/decisions/0006-independence.md). What only *proposes* plans or labels is listed apart: the evaluator or a
-checker judges every proposal, so a mistake in it can cost time, never truth. A test traces the calls of every
+An *ingredient* is code that an answer can rest on, named by its modules (``module``, ``module:function``, or
+``room.`` for all modules below a room). Two methods are independent if what they rest on has nothing in common but
+*common ground*: the formulation itself, which says what a plan is and costs. That ground is held by pricing every
+plan (docs/decisions/0006-independence.md). What only *proposes* plans or labels is listed apart: the evaluator or
+a checker judges every proposal, so a mistake in it can cost time, never truth. A test traces the calls of every
 method and compares them with this table.
 """
 
@@ -19,7 +19,7 @@ class Ingredient(enum.Enum):
 
     EVALUATOR = (
         "the evaluator",
-        ("formulation.evaluate", "formulation.costs.prices", "formulation.constraints.rules"),
+        ("formulation.evaluate", "formulation.costs.prices", "formulation.constraints."),
         True,
     )
     FORMULAS = (
@@ -108,17 +108,11 @@ class Ingredient(enum.Enum):
         "the declarative model",
         (
             "solvers.cpsat.bounds",
-            "solvers.cpsat.constraints.clocks",
-            "solvers.cpsat.constraints.communication",
+            "solvers.cpsat.constraints.",
             "solvers.cpsat.base.conditional",
-            "solvers.cpsat.constraints.demands",
             "solvers.cpsat.base.families",
-            "solvers.cpsat.constraints.iteration",
-            "solvers.cpsat.constraints.judged",
             "solvers.cpsat.solver",
-            "solvers.cpsat.constraints.memory",
             "solvers.cpsat.model",
-            "solvers.cpsat.constraints.placing",
             "solvers.cpsat.base.reading",
             "solvers.cpsat.valid",
             "solvers.cpsat.base.variables",

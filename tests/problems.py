@@ -13,12 +13,13 @@ import networkx as nx
 from hypothesis import assume, reject
 from hypothesis import strategies as st
 
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
 from formulation.problem.cluster import cluster_graph, servers_of
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Measured
-from formulation.problem.options import BoundaryCharge, Combine, Constraints, Goal, GoalLimit, Recompute, Schedule
+from formulation.problem.options import BoundaryCharge, Combine, Constraints, Goal, Recompute, Schedule
 from tests.enumerator import every_plan, more_plans_than
 from tests.generators import cluster_graphs, cost_models, layer_graphs, trainings
 from tests.solvers.cpsat.demanded import constraints as demands

@@ -1,1 +1,1 @@
-"""What a plan must keep beyond being a plan: the rules, each with its number and its words."""
+"""What a plan must keep beyond being a plan: one file a constraint, in the folders below, and what they share."""

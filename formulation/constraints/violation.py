@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
+if TYPE_CHECKING:
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan
 
-__all__ = ["Rule", "Violation", "told"]
+__all__ = ["Rule", "Violation", "devices_of", "layers_of", "told"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +57,14 @@ class Rule:
     number: int
     name: str
     check: Callable[[Instance, Plan], Iterator[Violation]]
+
+
+def layers_of(instance: Instance, layers: Sequence[int]) -> str:
+    """Name layers: the first and, of several, the last."""
+    first, last = instance.layers[layers[0]].name, instance.layers[layers[-1]].name
+    return f"layer {first}" if len(layers) == 1 else f"{len(layers)} layers ({first} to {last})"
+
+
+def devices_of(instance: Instance, counts: Iterable[tuple[int, int]]) -> str:
+    """Name devices by their servers: ``2 x node0 + 1 x node1``."""
+    return " + ".join(f"{count} x {instance.servers[server].name}" for server, count in counts) or "none"

@@ -163,7 +163,7 @@ def _iteration_ns(offer: _Offer) -> int:
 def _stages(offer: _Offer) -> int:
     """Return how many stages there are at least."""
     demands = offer.instance.demands
-    asked = [1, demands.stages_at_least, *(len(sets) for sets in demands.apart)]
+    asked = [1, demands.stages_at_least or 1, *(len(sets) for sets in demands.apart)]
     asked += [pin.stage + 1 if pin.stage >= 0 else -pin.stage for pin in demands.pins if pin.stage is not None]
     return max(*asked, ceil_div(_devices_needed(offer), offer.largest_group))
 

@@ -1,21 +1,49 @@
 """What a plan must keep beyond being a plan, as a user writes it, and what plans are judged by.
 
+Each constraint is one file below ``formulation/constraints/``: a class of :class:`Constraint` with what a user
+writes, its key in a scenario, what it means on an instance, its rule, how it is loosened, and its words. They are
+found by their folder, so that nothing here or elsewhere lists them. The family of the declarative model is the
+file of the same name below ``solvers/cpsat/constraints/``.
+
 Layers are named by globs and servers by names here; ``formulation.problem.demands`` looks them up on an instance.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import functools
+import importlib
+import pkgutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
+    from formulation.constraints.devices.reserve import Reserve
+    from formulation.constraints.keys import Key, Names
+    from formulation.constraints.layers.forms import FormLimit
+    from formulation.constraints.layers.pin import Pin, Pinned
+    from formulation.constraints.loosening import Limit
+    from formulation.constraints.plans.at_most import GoalLimit
+    from formulation.constraints.plans.own import Own
     from formulation.constraints.violation import Violation
+    from formulation.problem.demands import Lookup
+    from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Constraints", "FormLimit", "Goal", "GoalLimit", "Own", "Pin", "Placement", "Recompute", "Reserve"]
+__all__ = [
+    "Constraint",
+    "Constraints",
+    "Demands",
+    "Goal",
+    "Placement",
+    "Recompute",
+    "at_least_one",
+    "kinds",
+]
+
+ROOM = "formulation.constraints"
 
 
 class Goal(enum.StrEnum):
@@ -51,115 +79,222 @@ class Placement(enum.StrEnum):
     """Any devices of any servers; stages may share a server, also stages that are not neighbours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """Where layers must run: ``layers`` is a glob on layer names, and exactly one of the others says where.
+class Constraint:
+    """One thing that a user may ask of plans. Subclasses are frozen dataclasses: their fields are what is written.
 
-    ``servers``: their stages run on devices of these servers only; ``device``: on devices of this class only;
-    ``stage``: they lie in this stage, counted from the front (0, 1, ...) or from the end (-1, -2, ...).
+    A field has the default that asks for nothing, and a name that no other constraint has. Where a constraint asks
+    for nothing, none of its methods may find anything.
     """
 
-    layers: str
-    servers: tuple[str, ...] = ()
-    device: str | None = None
-    stage: int | None = None
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if (len(self.servers) > 0) + (self.device is not None) + (self.stage is not None) != 1:
-            raise ValueError(f"pin of '{self.layers}': expected exactly one of servers, device and stage")
+    number: ClassVar[int] = 0
+    """Of its rule and family (docs/formulation.md); 0: it narrows what the instance offers, and has none."""
+    rule: ClassVar[str]
+    """What its violations and its family are filed under."""
+    key: ClassVar[Key | None] = None
+    """Its key in a scenario; None: it is for Python only."""
+    rank: ClassVar[int] = 0
+    """Explanations rather do without limits of a lower rank."""
+    asked: ClassVar[bool] = False
+    """Some dynamic programmes see it: each says itself whether it does. No programme sees the others."""
+    demand: ClassVar[bool] = True
+    """A claim names it among what plans are limited by (``formulation.scope``); others it tells in words."""
+
+    @property
+    def limits(self) -> bool:
+        """Tell whether it takes plans away by a rule of its own."""
+        return any(getattr(self, one.name) != one.default for one in fields(self))  # type: ignore[arg-type]
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """What its violations are filed under."""
+        return (self.rule,)
+
+    @classmethod
+    def read(cls, found: Any, names: Names) -> Mapping[str, Any]:  # noqa: ANN401 (whatever the key says)
+        """Return the fields for what a scenario has at the key: by default the one field, lists made tuples.
+
+        ``names`` looks up what a server's name stands for. None means that nothing is written.
+        """
+        (one,) = fields(cls)  # type: ignore[arg-type]
+        return {} if found is None else {one.name: _frozen(found)}
+
+    @classmethod
+    def mistakes(cls, found: Any, names: Names) -> Iterator[tuple[tuple[str | int, ...], str]]:  # noqa: ANN401
+        """Yield what is wrong with what a scenario has at the key beyond its shape: (path below it, words).
+
+        Parts of ``found`` whose shape is wrong are None.
+        """
+        yield from ()
+
+    def resolve(self, look: Lookup) -> Mapping[str, Any]:
+        """Return the fields that mean something else on an instance: globs as indices of layers, and the like."""
+        return {}
+
+    def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
+        """Yield what a plan breaks: the rule. ``self`` is resolved on the instance."""
+        yield from ()
+
+    def check_stage(self, instance: Instance, index: int, group: Group) -> Iterator[Violation]:
+        """Yield what the devices of one stage break, as a part of rule 2 (``devices``)."""
+        yield from ()
+
+    def loosenings(self, instance: Instance) -> Iterator[Limit]:
+        """Yield its limits one by one, with how each can be loosened."""
+        yield from ()
+
+    def without(self, gone: Collection[tuple[str, int | str]], instance: Instance) -> Mapping[str, Any]:
+        """Return the fields that change where limits, each (field, entry), are left out.
+
+        By default a tuple keeps its other entries, and anything else asks for nothing.
+        """
+        new: dict[str, Any] = {}
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if isinstance(value, tuple):
+                new[one.name] = tuple(entry for at, entry in enumerate(value) if (one.name, at) not in gone)
+            elif (one.name, 0) in gone:
+                new[one.name] = one.default
+        return new
+
+    def tells_apart(self, one: int, other: int) -> bool:
+        """Tell whether two servers could not be exchanged in a plan that keeps this. ``self`` is resolved."""
+        return False
+
+    def numbers(self) -> Mapping[str, int]:
+        """Return its numbers that searches add up, by what messages call them."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        whole = {name: max(_whole(value), default=0) for name, value in found.items()}
+        return {name: number for name, number in whole.items() if number}
 
 
-@dataclass(frozen=True, slots=True)
-class FormLimit:
-    """Layers (a glob on their names) take one of the ``allowed`` forms where they share their work."""
-
-    layers: str
-    allowed: tuple[int, ...]
+def at_least_one(name: str, value: int | tuple[int, ...] | None) -> None:
+    """Raise ValueError for a number below 1, or a tuple with one."""
+    if any(number < 1 for number in _whole(value)):
+        raise ValueError(f"{name} is {value}, expected 1 or more{' each' if isinstance(value, tuple) else ''}")
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """Memory in bytes that every device of a server keeps for something else."""
-
-    server: str
-    memory_bytes: int
+def _whole(value: object) -> list[int]:
+    entries = value if isinstance(value, tuple) else (value,)
+    return [one for one in entries if type(one) is int]
 
 
-@dataclass(frozen=True, slots=True)
-class GoalLimit:
-    """A value that a goal may not exceed, in the goal's unit (a budget, a required throughput, a deadline)."""
-
-    goal: Goal
-    at_most: int
-
-    def __post_init__(self) -> None:
-        if self.at_most < 0:
-            raise ValueError(f"at_most.{self.goal} is {self.at_most}, expected 0 or more")
+def _frozen(value: Any) -> Any:  # noqa: ANN401 (lists of anything)
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A constraint of the user's own, in its two halves; docs/constraints.md has a complete example.
-
-    ``check`` is the rule: it yields the violations of any plan, without a solver. ``post`` is the family: it gets
-    the variables of the declarative model (``solvers.cpsat.base.variables.Variables``), adds its constraints to
-    ``v.model`` and yields each with an index. Both must say the same: a plan that only one of them accepts
-    ends a search with FalseClaimError, or is missed. Raises ValueError for a name that is no identifier.
-    """
-
-    name: str
-    check: Callable[[Instance, Plan], Iterator[Violation]]
-    post: Callable[[Any], Iterator[tuple[tuple[int, ...], Any]]]
-
-    def __post_init__(self) -> None:
-        if not self.name.isidentifier():
-            raise ValueError(f"own constraint {self.name!r}: expected a name of letters, digits and underscores")
+@functools.cache
+def kinds() -> tuple[type[Constraint], ...]:
+    """Return every constraint there is, by number and rule: whatever lies in the folders below the room."""
+    room = importlib.import_module(ROOM)
+    found: list[type[Constraint]] = []
+    for folder in pkgutil.iter_modules(room.__path__, f"{ROOM}."):
+        if folder.ispkg:
+            for one in pkgutil.iter_modules(importlib.import_module(folder.name).__path__, f"{folder.name}."):
+                defined = vars(importlib.import_module(one.name)).values()
+                found += [
+                    kind
+                    for kind in defined
+                    if isinstance(kind, type) and issubclass(kind, Constraint) and kind.__module__ == one.name
+                ]
+    return tuple(sorted(found, key=lambda kind: (kind.number, kind.__module__)))
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+Kind = TypeVar("Kind", bound=Constraint)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class _Stated:
+    """One value of every constraint there is, and their fields by name."""
+
+    values: tuple[Constraint, ...]
+    _found: dict[object, Any] = field(init=False, compare=False)
+
+    def __init__(self, values: Iterable[Constraint] = (), **written: Any) -> None:  # noqa: ANN401
+        given = {type(one): one for one in values}
+        found: dict[object, Any] = {}
+        for kind in kinds():
+            value = given.pop(kind, None) or kind()
+            mine = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+            if changed := {name: written.pop(name) for name in mine if name in written}:
+                value = replace(value, **changed)  # type: ignore[type-var]
+            found |= {kind: value, **{name: getattr(value, name) for name in mine}}
+        if unknown := [*written, *(kind.__name__ for kind in given)]:
+            raise TypeError(f"no constraint {', '.join(unknown)} below {ROOM}")
+        object.__setattr__(self, "values", tuple(found[kind] for kind in kinds()))
+        object.__setattr__(self, "_found", found)
+
+    def __repr__(self) -> str:
+        asked = (one for one in self.values if one != type(one)())
+        return f"{type(self).__name__}({', '.join(map(repr, asked))})"
+
+    def of(self, kind: type[Kind]) -> Kind:
+        """Return the value of one constraint."""
+        return self._found[kind]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a field of any constraint)
+            if not name.startswith("_") and name in self._found:
+                return self._found[name]
+            raise AttributeError(f"no constraint has a field {name!r}")
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Constraints(_Stated):
     """Which limits a plan must keep beyond being a plan. Layers are named by globs, servers by their names.
 
-    ``memory``: every stage fits into the smallest device of its group (``formulation.costs.memory``).
-    ``placement``: which device groups a stage may have; ``max_servers``: over how many servers one stage may
-    stretch (None: any number). ``stages_at_least``, ``stages_at_most``: how many stages a plan has.
-    ``together``: each entry is a set of globs whose layers share one stage; ``apart``: of whose globs no two meet
-    in a stage; ``no_cut``: no stage starts at such a layer. ``devices_per_stage``: how many devices a stage may
-    have (empty: any number). ``tensor_parallel_degrees``: over how many devices one replica of a stage may be
-    split; the stage's other devices hold more replicas (empty: one replica on all devices of a stage).
-    ``recompute``: whether stages may drop activations. ``at_most``: limits on what plans are judged by. What these
-    mean on an instance is in ``formulation.problem.demands``, ``formulation.problem.groups`` and
-    ``formulation.costs.goals``.
+    ``Constraints(memory=True, stages_at_most=4)`` gives fields of constraints by name; what is not given asks for
+    nothing. ``Constraints((one, other))`` gives whole values. ``dataclasses.replace`` changes fields. Every field
+    is explained in its file below ``formulation/constraints/``. Raises TypeError for a field that none has, and
+    ValueError for what no plan can keep.
     """
 
-    memory: bool = False
-    placement: Placement = Placement.LINE
-    max_servers: int | None = None
-    stages_at_least: int | None = None
-    stages_at_most: int | None = None
-    pins: tuple[Pin, ...] = ()
-    together: tuple[tuple[str, ...], ...] = ()
-    apart: tuple[tuple[str, ...], ...] = ()
-    no_cut: tuple[str, ...] = ()
-    forms: tuple[FormLimit, ...] = ()
-    devices_per_stage: tuple[int, ...] = ()
-    reserve: tuple[Reserve, ...] = ()
-    tensor_parallel_degrees: tuple[int, ...] = ()
-    recompute: Recompute = Recompute.NEVER
-    at_most: tuple[GoalLimit, ...] = ()
-    own: tuple[Own, ...] = ()
+    if TYPE_CHECKING:  # what is read by other rooms, for type checkers; any field can be read by its name
+        memory: bool
+        placement: Placement
+        max_servers: int | None
+        stages_at_least: int | None
+        stages_at_most: int | None
+        pins: tuple[Pin, ...]
+        together: tuple[tuple[str, ...], ...]
+        apart: tuple[tuple[str, ...], ...]
+        no_cut: tuple[str, ...]
+        forms: tuple[FormLimit, ...]
+        devices_per_stage: tuple[int, ...]
+        reserve: tuple[Reserve, ...]
+        tensor_parallel_degrees: tuple[int, ...]
+        recompute: Recompute
+        at_most: tuple[GoalLimit, ...]
+        own: tuple[Own, ...]
 
-    def __post_init__(self) -> None:
-        least, most = self.stages_at_least, self.stages_at_most
-        for name, count in (("max_servers", self.max_servers), ("at_least", least), ("at_most", most)):
-            if count is not None and count < 1:
-                raise ValueError(f"{name} is {count}, expected 1 or more")
-        if least is not None and most is not None and least > most:
-            raise ValueError(f"at least {least} stages and at most {most}: no number is both")
-        for name in ("devices_per_stage", "tensor_parallel_degrees"):
-            if any(count < 1 for count in getattr(self, name)):
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more each")
-        if len({limit.goal for limit in self.at_most}) < len(self.at_most):
-            raise ValueError("at_most: a goal has two limits")
-        if len({own.name for own in self.own}) < len(self.own):
-            raise ValueError("two own constraints have the same name")
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Demands(_Stated):
+    """The same by index: layers in pipeline order, servers in line order; each tuple is sorted.
+
+    ``pins``, ``together`` and ``apart`` have one entry for each that was written, in that order. ``apart`` holds
+    sets of layers of which no two may meet in a stage. ``no_cut`` are the layers at which no stage starts,
+    whether the user closed them or the model has no place to cut there.
+    ``forms`` are pairs (layers, allowed forms), ``reserve`` pairs (server, bytes).
+    """
+
+    if TYPE_CHECKING:
+        stages_at_least: int | None
+        stages_at_most: int | None
+        pins: tuple[Pinned, ...]
+        together: tuple[tuple[int, ...], ...]
+        apart: tuple[tuple[tuple[int, ...], ...], ...]
+        no_cut: tuple[int, ...]
+        devices_per_stage: tuple[int, ...]
+        forms: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+        reserve: tuple[tuple[int, int], ...]
+
+    def named(self) -> tuple[str, ...]:
+        """Return the names of the rules that limit the plans of this instance and that a claim names."""
+        return tuple(one.rule for one in self.values if one.demand and not one.asked and one.limits)
+
+    def tell_apart(self, one: int, other: int) -> bool:
+        """Tell whether two servers cannot be exchanged: a pin takes one and not the other, say."""
+        return any(value.tells_apart(one, other) for value in self.values)

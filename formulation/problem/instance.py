@@ -13,7 +13,8 @@ from fractions import Fraction
 import networkx as nx
 
 from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.demands import Demands, lessened, narrowed, resolve
+from formulation.problem.constraints import Demands
+from formulation.problem.demands import lessened, narrowed, resolve
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.magnitude import check_magnitude
 from formulation.problem.options import Combine, Constraints, CostModel, Count, Goal, Training
@@ -140,7 +141,7 @@ def build_instance(
 def _derived(written: Instance) -> dict[str, object]:
     """Return every derived field of an instance from those that a user writes."""
     model, training, cost = written.model, written.training, written.cost
-    demands = resolve(written.constraints, model.layers, written.cluster.servers).closing(model.closed())
+    demands = resolve(written.constraints, model, written.cluster.servers)
     rows = narrowed(model.layers, demands)
     batch = (scale := Fraction(training.bytes_per_element, model.element_bytes)) * training.micro_batch
     edges = tuple(

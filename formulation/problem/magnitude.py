@@ -157,12 +157,7 @@ def _amounts(instance: Instance) -> Iterator[str]:
 
 
 def _limits(instance: Instance) -> Iterator[str]:
-    constraints = instance.constraints
-    numbers = {f"at_most.{limit.goal}": limit.at_most for limit in constraints.at_most}
-    for name in ("max_servers", "stages_at_least", "stages_at_most"):
-        numbers[name] = getattr(constraints, name) or 0
-    for name in ("devices_per_stage", "tensor_parallel_degrees"):
-        numbers[name] = max(getattr(constraints, name), default=0)
+    numbers = {name: number for one in instance.constraints.values for name, number in one.numbers().items()}
     # A limit that is loosened to explain a clash may grow by one more value, so twice as much is counted.
     for name, number in numbers.items():
         if number >= 2 * MOST:

@@ -1,8 +1,8 @@
 """How an instance is priced: the training set-up and the readings of the paper's cost model.
 
 The PipePar paper leaves several things open (papers differ on each); every one is a named option here, with
-the default that ``docs/formulation.md`` explains. Goals and limits (``formulation.problem.constraints``) can be
-had from here too.
+the default that ``docs/formulation.md`` explains. Goals and constraints (``formulation.problem.constraints``) can
+be had from here too.
 """
 
 from __future__ import annotations
@@ -11,17 +11,7 @@ import enum
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.problem.constraints import (
-    Constraints,
-    FormLimit,
-    Goal,
-    GoalLimit,
-    Own,
-    Pin,
-    Placement,
-    Recompute,
-    Reserve,
-)
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 
 __all__ = [
     "AllReduce",
@@ -31,14 +21,9 @@ __all__ = [
     "Constraints",
     "CostModel",
     "Count",
-    "FormLimit",
     "Goal",
-    "GoalLimit",
-    "Own",
-    "Pin",
     "Placement",
     "Recompute",
-    "Reserve",
     "Schedule",
     "Sharing",
     "StageTime",

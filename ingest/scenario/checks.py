@@ -11,9 +11,11 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
+from formulation.constraints.keys import Names
+from formulation.problem.constraints import kinds
 from ingest.mistakes import Mistake, Where, did_you_mean
+from ingest.scenario.constraints_section import sound_parts
 from ingest.scenario.messages import mistake_at
-from ingest.scenario.quantities import memory
 from ingest.scenario.schema import (
     MOST_SERVERS,
     ClusterSection,
@@ -21,10 +23,8 @@ from ingest.scenario.schema import (
     ModelSection,
     NameSection,
     PairSection,
-    PinSection,
     Section,
     ServerSection,
-    StagesSection,
     TrainingSection,
 )
 from ingest.scenario.yaml_source import Document
@@ -51,7 +51,7 @@ def check_meaning(document: Document) -> Iterator[Mistake]:
         *_server_problems(cluster),
         *_name_problems(cluster),
         *_link_problems(cluster),
-        *_demand_problems(data.get("constraints"), cluster),
+        *_constraint_problems(data.get("constraints"), cluster),
     ]
     if not problems and (whole := _kept(ClusterSection, cluster)):
         problems += _reach_problems(whole)
@@ -147,75 +147,35 @@ def _link_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
                 break
 
 
-def _demand_problems(raw: object, cluster: Mapping[str, Any]) -> Iterator[Problem]:
-    """Bounds leave a number, pins name one place that exists, and reserves leave memory on servers that exist."""
+def _constraint_problems(raw: object, cluster: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what constraints say is wrong with them."""
     found = raw if _is_section(raw) else {}
-    stages = _kept(StagesSection, found.get("stages", {}))
-    if stages and stages.at_least and stages.at_most and stages.at_least > stages.at_most:
-        message = f"at_least {stages.at_least} is more than at_most {stages.at_most}"
-        yield ("constraints", "stages", "at_least"), message
-    servers = _names(cluster)
-    named = [server for server in servers if server]
-    ends = ends_by_name(named, []) if len(named) == len(servers) else None
-    for index, row in enumerate(_list(found, "pin")):
-        if pin := _kept(PinSection, row):
-            yield from _pin_problems(("constraints", "pin", index), pin, cluster, ends)
-    if ends is not None and _is_section(found.get("reserve")):
-        yield from _reserve_problems(found, cluster, ends)
+    names = _named(found, cluster)
+    for kind in kinds():
+        if kind.key is not None and kind.key.name in found:
+            for path, message in kind.mistakes(sound_parts(kind.key.shape, found[kind.key.name]), names):
+                yield ("constraints", kind.key.name, *path), message
 
 
-def _pin_problems(
-    where: Where, pin: PinSection, cluster: Mapping[str, Any], ends: Mapping[str, tuple[str, ...]] | None
-) -> Iterator[Problem]:
-    given = [key for key in ("server", "device", "stage") if getattr(pin, key) is not None]
-    if len(given) != 1:
-        yield where, f"expected one of 'server', 'device' and 'stage', got {' and '.join(given) or 'none of them'}"
-    if pin.server is not None and ends is not None and pin.server not in ends:
-        yield (*where, "server"), f"no server '{pin.server}'{did_you_mean(pin.server, ends)}"
-    classes = cluster.get("devices")
-    if pin.device is not None and isinstance(classes, dict):
-        used = [server.device for _, server in _servers(cluster)]
-        if pin.device not in classes:
-            hint = did_you_mean(pin.device, classes)
-            yield (*where, "device"), f"no device class '{pin.device}' in cluster.devices{hint}"
-        elif pin.device not in used and len(used) == len(_list(cluster, "servers")):
-            yield (*where, "device"), f"no server has devices of class '{pin.device}'"
-
-
-def _reserve_problems(
-    constraints: Mapping[str, Any], cluster: Mapping[str, Any], ends: Mapping[str, tuple[str, ...]]
-) -> Iterator[Problem]:
-    """Check that a reserve has a memory limit to lower, and that each server has at most one."""
-    capacity = {name: _memory(cluster, server) for _, server in _servers(cluster) for name in server.names}
-    taken: dict[str, str] = {}
-    if constraints.get("memory") is False:
-        yield ("constraints", "reserve"), "has no effect, as constraints.memory is false"
-    for name, raw in constraints["reserve"].items():
-        where: Where = ("constraints", "reserve", name)
-        if name not in ends:
-            yield where, f"no server '{name}'{did_you_mean(str(name), ends)}"
-            continue
-        twice = [taken[one] for one in ends[name] if one in taken]
-        if twice:
-            yield where, f"the same server as in constraints.reserve.{twice[0]}; give each server one reserve"
-        taken.update((one, str(name)) for one in ends[name])
-        size, most = _amount(raw), capacity.get(ends[name][0])
-        if size is not None and most is not None and size >= most:
-            yield where, f"leaves nothing: {size} of the {most} bytes of each device"
+def _named(constraints: Mapping[str, Any], cluster: Mapping[str, Any]) -> Names:
+    """Return what names in constraints stand for, as far as the cluster is sound."""
+    named = [server for server in _names(cluster) if server]
+    servers = [server for _, server in _servers(cluster)]
+    written, classes = len(_list(cluster, "servers")), cluster.get("devices")
+    return Names(
+        servers=ends_by_name(named, []) if len(named) == written else None,
+        classes=classes if isinstance(classes, dict) else None,
+        used=frozenset(server.device for server in servers) if len(servers) == written else None,
+        memory_bytes={name: _memory(cluster, server) for server in servers for name in server.names},
+        others=constraints,
+        hint=did_you_mean,
+    )
 
 
 def _memory(cluster: Mapping[str, Any], server: ServerSection) -> int | None:
     classes = cluster.get("devices")
     found = _kept(DeviceSection, classes.get(server.device)) if isinstance(classes, dict) else None
     return found.memory if found else None
-
-
-def _amount(raw: object) -> int | None:
-    """Return an amount of data if it is one; the schema says what is wrong with any other."""
-    try:
-        return memory(raw)
-    except ValueError:
-        return None
 
 
 def _reach_problems(cluster: ClusterSection) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic import WithJsonSchema as Shown
 
 from formulation.problem.options import Goal
@@ -24,11 +24,18 @@ __all__ = [
     "Places",
     "Price",
     "Ratio",
+    "Section",
     "Speed",
     "Whole",
     "builder",
     "graph_file",
 ]
+
+
+class Section(BaseModel):
+    """A part of a scenario file: strict types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 def _name(text: str) -> str:

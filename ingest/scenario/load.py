@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from formulation.problem.options import Constraints, CostModel, FormLimit, Goal, GoalLimit, Pin, Reserve, Training
+from formulation.constraints.keys import Names
+from formulation.problem.options import Constraints, CostModel, Goal, Training
 from formulation.problem.units import NS_PER_SECOND, Link
 from ingest.mistakes import ScenarioError
 from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
+from ingest.scenario.constraints_section import read_constraints
 from ingest.scenario.messages import mistakes_of
 from ingest.scenario.overrides import apply_overrides
 from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection
@@ -118,37 +120,10 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
         cluster=_cluster(found.name, found.cluster),
         training=Training(**dict(found.training)),
         cost=CostModel(**dict(found.cost)),
-        constraints=_constraints(found),
+        constraints=read_constraints(found.constraints, Names(ends_by_name(found.cluster.servers, []))),
         goals=found.objective,
         solver=_solver(found.solver),
         expected=found.expect.objective,
-    )
-
-
-def _constraints(file: ScenarioFile) -> Constraints:
-    """Return the constraints; the common name of alike servers stands for each of them."""
-    found, ends = file.constraints, ends_by_name(file.cluster.servers, [])
-    return Constraints(
-        memory=found.memory,
-        placement=found.placement,
-        max_servers=found.max_servers,
-        stages_at_least=found.stages.at_least,
-        stages_at_most=found.stages.at_most,
-        pins=tuple(
-            Pin(row.layers, ends[row.server] if row.server is not None else (), row.device, row.stage)
-            for row in found.pin
-        ),
-        together=tuple(map(tuple, found.together)),
-        apart=tuple(map(tuple, found.apart)),
-        no_cut=tuple(found.no_cut),
-        forms=tuple(FormLimit(row.layers, tuple(row.allowed)) for row in found.forms),
-        devices_per_stage=tuple(found.devices_per_stage or ()),
-        tensor_parallel_degrees=tuple(sorted(set(found.tensor_parallel_degrees or ()))),
-        recompute=found.recompute,
-        at_most=tuple(
-            GoalLimit(goal, most) for goal in Goal if (most := getattr(found.at_most, goal)) is not None
-        ),
-        reserve=tuple(Reserve(one, size) for name, size in found.reserve.items() for one in ends[name]),
     )
 
 

@@ -9,38 +9,36 @@ explained. Every field has a description, which messages and the JSON schema for
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from formulation.problem.options import (
     AllReduce,
     Boundary,
     BoundaryCharge,
     Combine,
-    Constraints,
     CostModel,
     Count,
     Goal,
-    Placement,
-    Recompute,
     Schedule,
     Sharing,
     StageTime,
     Synchronisation,
     Training,
 )
+from ingest.scenario.constraints_section import constraints_section
 from ingest.scenario.fields import (
     Bandwidth,
     Byname,
     Duration,
-    Glob,
     Goals,
     Memory,
     Name,
     Places,
     Price,
     Ratio,
+    Section,
     Speed,
     Whole,
     builder,
@@ -58,13 +56,6 @@ MOST_SAMPLES = 10**9
 
 _TRAINING = Training(global_batch=1)
 _COST = CostModel()
-_CONSTRAINTS = Constraints()
-
-
-class Section(BaseModel):
-    """A part of a scenario file: strict types, no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class ModelSection(Section):
@@ -193,78 +184,10 @@ class CostSection(Section):
     )
 
 
-class StagesSection(Section):
-    """How many stages a plan may have."""
-
-    at_least: Whole | None = Field(default=None, description="fewest stages of a plan")
-    at_most: Whole | None = Field(default=None, description="most stages of a plan")
-
-
-class PinSection(Section):
-    """Where layers must run: exactly one of server, device and stage."""
-
-    layers: Glob = Field(description="layers by name, like 'features.*'")
-    server: Name | None = Field(
-        default=None, description="their stages have devices of this server only (of alike servers: any of them)"
-    )
-    device: Name | None = Field(default=None, description="their stages have devices of this class only")
-    stage: int | None = Field(default=None, description="their stage: 0, 1, ... from the front, -1 is the last")
-
-
-class FormsSection(Section):
-    """Which parallel forms layers may take."""
-
-    layers: Glob = Field(description="layers by name, like 'classifier.*'")
-    allowed: Annotated[list[Annotated[int, Field(ge=0, le=2)]], Field(min_length=1)] = Field(
-        description="the forms that they may take, of 0, 1 and 2"
-    )
-
-
-class AtMostSection(Section):
-    """Limits on what plans are judged by."""
-
-    bottleneck: Duration | None = Field(
-        default=None, description="steady-state time of a micro-batch, like '20 ms'"
-    )
-    iteration_time: Duration | None = Field(default=None, description="time of an optimiser step, like '2 s'")
-    cost: Price | None = Field(default=None, description="price of all devices for an hour: a budget, like 24.8")
-    memory: Memory | None = Field(default=None, description="largest peak of any device, like '9 GiB'")
-    devices: Whole | None = Field(default=None, description="how many devices a plan takes")
-    stages: Whole | None = Field(default=None, description="how many stages a plan has")
-
-
-class ConstraintsSection(Section):
-    """Limits that a plan must keep (``formulation.problem.constraints.Constraints``)."""
-
-    memory: bool = Field(default=True, description="every stage fits into the memory of its devices")
-    placement: Annotated[Placement, Byname] = Field(
-        default=_CONSTRAINTS.placement, description="which devices a stage may have: the next of the line, or any"
-    )
-    max_servers: Whole | None = Field(default=None, description="over how many servers one stage may stretch")
-    stages: StagesSection = Field(default_factory=StagesSection, description="how many stages a plan may have")
-    pin: list[PinSection] = Field(default=[], description="layers that must run in a certain place or stage")
-    together: list[Annotated[list[Glob], Field(min_length=1)]] = Field(
-        default=[], description="each entry: globs whose layers share one stage"
-    )
-    apart: list[Annotated[list[Glob], Field(min_length=2)]] = Field(
-        default=[], description="each entry: globs of which no two have layers in the same stage"
-    )
-    no_cut: list[Glob] = Field(default=[], description="layers at which no stage may start")
-    forms: list[FormsSection] = Field(default=[], description="parallel forms that layers may take")
-    devices_per_stage: Annotated[list[Whole], Field(min_length=1)] | None = Field(
-        default=None, description="how many devices a stage may have, like [1, 2, 4]"
-    )
-    tensor_parallel_degrees: Annotated[list[Whole], Field(min_length=1)] | None = Field(
-        default=None,
-        description="how many devices one replica of a stage may have, like [1, 2, 4]; the rest are more replicas",
-    )
-    recompute: Annotated[Recompute, Byname] = Field(
-        default=_CONSTRAINTS.recompute, description="whether stages may drop activations and compute them again"
-    )
-    at_most: AtMostSection = Field(default_factory=AtMostSection, description="limits on what plans are judged by")
-    reserve: dict[Name, Memory] = Field(
-        default={}, description="by server: memory that each of its devices keeps for something else"
-    )
+if TYPE_CHECKING:
+    ConstraintsSection = Section
+else:
+    ConstraintsSection = constraints_section()
 
 
 class SolverSection(Section):

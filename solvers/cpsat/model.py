@@ -1,20 +1,31 @@
-"""The whole model for one threshold: variables, then every family in the explicit tuple."""
+"""The whole model for one threshold: variables, then every family there is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
 
+import solvers.cpsat.constraints as room
 from formulation.costs.tables import Tables
 from formulation.limits.deadline import in_time
 from solvers.cpsat.base.families import PLAN_FAMILIES, Family
 from solvers.cpsat.base.variables import Variables, make_variables
 from solvers.cpsat.bounds import stage_threshold_ns, thresholds_of
 from solvers.cpsat.constraints.clocks import TIME_FAMILIES
-from solvers.cpsat.constraints.demands import DEMAND_FAMILIES
-from solvers.cpsat.constraints.judged import JUDGED_FAMILIES
-from solvers.cpsat.constraints.memory import MEMORY_FAMILIES
 
-FAMILIES: tuple[Family, ...] = PLAN_FAMILIES + TIME_FAMILIES + MEMORY_FAMILIES + DEMAND_FAMILIES + JUDGED_FAMILIES
+
+def _posted_families() -> Iterator[Family]:
+    """Yield the family of every constraint: whatever lies in the folders below the room of constraints."""
+    for folder in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+        if folder.ispkg:
+            for one in pkgutil.iter_modules(importlib.import_module(folder.name).__path__, f"{folder.name}."):
+                yield importlib.import_module(one.name).FAMILY
+
+
+FAMILIES: tuple[Family, ...] = tuple(
+    sorted((*PLAN_FAMILIES, *TIME_FAMILIES, *_posted_families()), key=lambda family: family.number)
+)
 """The families that define a plan and its objective; redundant ones are in ``solvers.cpsat.valid``."""
 
 

@@ -17,14 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from formulation.constraints.devices.memory import memory_slack
+from formulation.constraints.loosening import Limit, Slack
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, begin
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from solvers.explain import limit_words
-from solvers.explain.loosening import Limit, limits_of, without
+from solvers.explain.loosening import limits_of, without
 from solvers.explain.possible import Possible
-from solvers.explain.slacks import Slack, memory_slack
 
 QUESTION_PARTS = 4
 """One question of a bisection gets the time that is left divided by this."""
@@ -160,25 +160,13 @@ def _way_out(instance: Instance, limits: Sequence[Limit], plan: Plan, possible: 
     paths = tuple(limit.path for limit in limits)
     slack = limits[0].slack if len(limits) == 1 else memory_slack([str(limit.entry) for limit in limits])
     if slack is None:
-        return WayOut(paths, _left_out(instance, limits[0], plan))
+        remedy = limits[0].remedy
+        return WayOut(paths, f"leave out {limits[0].path}" if remedy is None else remedy(plan))
     low, high = _least(instance, slack, plan, possible)
     words = slack.say(high)
     if low < high:
         words += f" is enough; the least that is lies between {low:,} and {high:,} {slack.unit}"
     return WayOut(paths, words, high, low, slack.unit)
-
-
-def _left_out(instance: Instance, limit: Limit, plan: Plan) -> str:
-    """Say how a limit without a number is left out, by another word in the scenario where that does it."""
-    constraints = instance.constraints
-    if limit.kind == "placement":
-        return "set constraints.placement to free"
-    if limit.kind == "recompute":
-        return limit_words.allow_recompute(constraints.recompute)
-    if limit.kind == "tensor_parallel_degrees":
-        used = (stage.group.tensor_parallel_degree for stage in plan.stages)
-        return limit_words.more_degrees(constraints.tensor_parallel_degrees, used)
-    return f"leave out {limit.path}"
 
 
 def _least(instance: Instance, slack: Slack, plan: Plan, possible: Possible) -> tuple[int, int]:

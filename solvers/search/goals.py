@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
-from formulation.problem.constraints import GoalLimit
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal

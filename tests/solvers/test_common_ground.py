@@ -17,6 +17,9 @@ import pytest
 
 from formulation.certificates.check import certifiable, verify
 from formulation.certificates.states import alike_servers
+from formulation.constraints.devices.reserve import Reserve
+from formulation.constraints.layers.pin import Pin
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.times import cut_bytes
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
@@ -25,18 +28,7 @@ from formulation.problem.groups import Group, group_kind, possible_groups
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
 from formulation.problem.modes import Mode
-from formulation.problem.options import (
-    Constraints,
-    CostModel,
-    Goal,
-    GoalLimit,
-    Pin,
-    Placement,
-    Reserve,
-    Schedule,
-    Sharing,
-    Training,
-)
+from formulation.problem.options import Constraints, CostModel, Goal, Placement, Schedule, Sharing, Training
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 from solvers.catalogue import find_solver

@@ -49,7 +49,7 @@ PLUMBING = (
 VOCABULARY = tuple(
     f"formulation.{name}"
     for name in (
-        *("constraints.demand_rules", "constraints.violation", "costs.goals", "limits.deadline", "outcome"),
+        *("costs.goals", "limits.deadline", "outcome"),
         *(f"problem.{name}" for name in ("amounts", "cluster", "constraints", "demands", "groups", "instance")),
         *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "steady", "units")),
     )
@@ -122,7 +122,9 @@ def ingredients(called: set[tuple[str, str]]) -> set[Ingredient]:
 def belongs(called: tuple[str, str], ingredient: Ingredient) -> bool:
     module, name = called
     return any(
-        code == module or (code.startswith(f"{module}:") and name.startswith(code.split(":")[1]))
+        code == module
+        or (code.endswith(".") and module.startswith(code))
+        or (code.startswith(f"{module}:") and name.startswith(code.split(":")[1]))
         for code in ingredient.code
     )
 

@@ -1,7 +1,7 @@
-"""The constraint families that say what a plan is. Each is a generator of (index, constraint).
+"""What a family is, and the two that every plan is made of. Each is a generator of (index, constraint).
 
-Numbers and names are those of ``formulation.constraints.rules``; docs/formulation.md has the formulas. Let ``T``
-be the threshold. The families here make every assignment a plan; what it may cost is in
+Numbers and names are those of ``formulation.constraints.rules``; docs/formulation.md has the formulas. The family
+of a constraint is the file of the same name below ``solvers/cpsat/constraints/``; what plans may cost is in
 ``solvers.cpsat.constraints.clocks``.
 """
 
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.problem.groups import line_places
-from formulation.problem.options import Placement
-from solvers.cpsat.base.variables import Literal, Variables
+from solvers.cpsat.base.variables import Variables
 
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
 
@@ -70,49 +68,7 @@ def post_devices(v: Variables) -> Posted:
         yield (s,), v.model.add(taken <= instance.servers[s].devices)
 
 
-def post_line(v: Variables) -> Posted:
-    """(3) On the line the group of a slot starts where the group of the stage before it ended; the first at 0.
-
-    A conservation of flow over (slot, device position).
-    """
-    if v.tables.instance.constraints.placement is not Placement.LINE:
-        return
-    ends = line_places(v.tables.instance)
-    for k in range(v.slots):
-        for position in range(v.tables.instance.devices):
-            here = [v.runs[k][g] for g, (first, _) in enumerate(ends) if first == position]
-            if position > 0:
-                front = v.runs[k + 1] if k + 1 < v.slots else []
-                before = [literal for literal, (_, stop) in zip(front, ends, strict=False) if stop == position]
-                yield (k, position), v.model.add(sum(here) == sum(before))
-            else:
-                for literal in here:
-                    yield (k, position), v.model.add_implication(literal, v.starts[k][0])
-
-
-def post_forms(v: Variables) -> Posted:
-    """(4) Every layer runs on the kind of its slot, in exactly one of its forms.
-
-    ``starts[k][l] and not starts[k-1][l] and kind[k][c] => layer_kind[l][c]``.
-    """
-    model = v.model
-    for layer in range(v.layers):
-        yield (layer,), model.add_exactly_one(v.layer_kind[layer])
-        for k in range(v.slots):
-            here: list[cp_model.LiteralT] = [~v.starts[k][layer]]
-            if k > 0:
-                here.append(v.starts[k - 1][layer])
-            for c, literal in enumerate(v.layer_kind[layer]):
-                yield (layer, k, c), model.add_bool_or([*here, ~v.kind[k][c], literal])
-        if v.state[layer]:
-            for c, literal in enumerate(v.layer_kind[layer]):
-                own: list[Literal] = [state for (kind, _), state in v.state[layer].items() if kind == c]
-                yield (layer, c), model.add(literal == sum(own))
-
-
 PLAN_FAMILIES: tuple[Family, ...] = (
     Family(1, "cover", post_cover),
     Family(2, "devices", post_devices),
-    Family(3, "line", post_line),
-    Family(4, "forms", post_forms),
 )

@@ -82,10 +82,8 @@ def _by_slot(v: Variables, layers: Times, total: int, threshold: int) -> Posted:
 def alike_servers(instance: Instance) -> list[list[int]]:
     """Return the servers by classes of those that cannot be told apart: same devices, same links to all others.
 
-    A pin can tell servers apart, and a user's own constraint may: with one, no two count as alike.
+    A constraint can tell servers apart that are alike otherwise, as a pin to one of them does.
     """
-    if instance.constraints.own:
-        return [[server] for server in range(len(instance.servers))]
     classes: list[list[int]] = []
     for alike in interchangeable(instance, possible_groups(instance)):
         parts: list[list[int]] = []

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement
-from solvers.cpsat.base.families import Family, Posted, post_cover, post_devices, post_line
+from solvers.cpsat.base.families import Family, Posted, post_cover, post_devices
 from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.constraints.clocks import post_boundary_time
+from solvers.cpsat.constraints.devices.placement import post_line
 from solvers.cpsat.valid import redundant_families
 from solvers.dynamic.line.threshold import LineReach
 from solvers.dynamic.states.reach import reach_at

@@ -9,14 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formulation.constraints.devices.reserve import Reserve
+from formulation.constraints.layers.forms import FormLimit
+from formulation.constraints.layers.pin import Pin, Pinned
+from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.demands import Demands, Pinned, possible_cuts, with_constraints
+from formulation.problem.constraints import Demands
+from formulation.problem.demands import possible_cuts, with_constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import LayerGraph, layer_graph
-from formulation.problem.options import Constraints, FormLimit, Own, Pin, Reserve
+from formulation.problem.options import Constraints
 from formulation.problem.plan import Plan, Span, Stage
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 

@@ -12,8 +12,6 @@ from formulation.constraints.rules import (
     RULES,
     check_cover,
     check_devices,
-    check_forms,
-    check_line,
     structure_violations,
 )
 from formulation.evaluate import evaluate
@@ -26,6 +24,7 @@ from solvers.exhaustive import count_plans, plans
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 
+CHECKS = {rule.name: rule.check for rule in RULES}
 INSTANCE = instance_of(
     chain([matrix("a"), follow("b"), matrix("c", allowed=(0, 2)), matrix("d")], [1, 1, 1]), mesh(2, 3)
 )
@@ -148,11 +147,11 @@ def test_an_unknown_form_has_no_price():
 
 def test_messages_name_the_place_and_both_numbers():
     bad = plan(tail=replace(TAIL, forms=(1, 1)))
-    (found,) = check_forms(INSTANCE, bad)
+    (found,) = CHECKS["forms"](INSTANCE, bad)
     assert found.message == "stage 1, layer c: form 1, expected 0, 2 (matrix layer on 2 devices)"
     (found,) = check_devices(INSTANCE, plan(tail=replace(TAIL, group=Group(((0, 2),)))))
     assert found.message == "stages take 3 devices of server s0, which has 2"
-    (found,) = check_line(INSTANCE, plan(tail=replace(TAIL, group=Group(((1, 2),)))))
+    (found,) = CHECKS["line"](INSTANCE, plan(tail=replace(TAIL, group=Group(((1, 2),)))))
     assert found.message == "stage 1 runs on 2 x s1, but the next 2 of the line are 1 x s0 + 1 x s1"
 
 

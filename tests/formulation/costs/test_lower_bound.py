@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.goals import goal_value
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
@@ -19,7 +20,6 @@ from formulation.problem.options import (
     Constraints,
     CostModel,
     Goal,
-    GoalLimit,
     Placement,
     Recompute,
     Schedule,

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import networkx as nx
 from hypothesis import strategies as st
 
+from formulation.constraints.plans.at_most import GoalLimit
+from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
@@ -16,17 +18,7 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Measured, Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import (
-    Combine,
-    Constraints,
-    Goal,
-    GoalLimit,
-    Own,
-    Placement,
-    Recompute,
-    Schedule,
-    Training,
-)
+from formulation.problem.options import Combine, Constraints, Goal, Placement, Recompute, Schedule, Training
 from formulation.problem.plan import Plan, Span, Stage
 from tests.generators import CLASSES, cluster_graphs, cost_models, groups, layer_graphs, links
 from tests.solvers.cpsat import demanded

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 
+from formulation.constraints.layers.pin import Pin
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import Pin, Placement, Recompute
+from formulation.problem.options import Placement, Recompute
 from formulation.problem.plan import Plan
 from tests.formulation.page.goals import peaks, priced, value
 from tests.formulation.page.memory import capacity_bytes

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
+from formulation.constraints.layers.pin import Pin
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group
 from formulation.problem.instance import build_instance
 from formulation.problem.modes import Mode
-from formulation.problem.options import Constraints, CostModel, Pin, Sharing, Training
+from formulation.problem.options import Constraints, CostModel, Sharing, Training
 from formulation.problem.plan import Plan, Span, Stage
 from tests.examples import BYTE_LINK, GIGA, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import StagePrice, evaluate_page

@@ -11,11 +11,14 @@ from hypothesis import given, settings
 
 import pipecut
 from formulation.certificates.check import fingerprint
+from formulation.constraints.devices.reserve import Reserve
+from formulation.constraints.layers.forms import FormLimit
+from formulation.constraints.layers.pin import Pin
 from formulation.problem.cluster import Cluster, Server, Wiring
 from formulation.problem.demands import with_constraints, with_layers, with_servers
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, LayerGraph
-from formulation.problem.options import Combine, Constraints, CostModel, FormLimit, Goal, Pin, Reserve, Training
+from formulation.problem.options import Combine, Constraints, CostModel, Goal, Training
 from ingest.scenario.load import load_scenario
 from tests.examples import BYTE_LINK, PLAIN, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances

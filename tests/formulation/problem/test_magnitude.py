@@ -8,6 +8,8 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
+from formulation.constraints.devices.memory import enough_bytes
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.ceiling import ceiling
 from formulation.costs.memory_tables import memory_tables
 from formulation.costs.tables import build_tables
@@ -15,9 +17,8 @@ from formulation.evaluate import evaluate
 from formulation.problem.groups import possible_groups
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.magnitude import MOST, MOST_NS, longest_ns, most_bytes
-from formulation.problem.options import Constraints, CostModel, Goal, GoalLimit, Schedule, Training
+from formulation.problem.options import Constraints, CostModel, Goal, Schedule, Training
 from solvers.exhaustive import plans
-from solvers.explain.slacks import enough_bytes
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
+from formulation.constraints.devices.reserve import Reserve
+from formulation.constraints.layers.forms import FormLimit
+from formulation.constraints.layers.pin import Pin
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import Constraints, FormLimit, Pin, Placement, Reserve
+from formulation.problem.options import Constraints, Placement
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.devices.reserve import Reserve
+from formulation.constraints.layers.forms import FormLimit
+from formulation.constraints.layers.pin import Pin
+from formulation.constraints.plans.at_most import GoalLimit
+from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, FormLimit, Goal, GoalLimit, Own, Pin, Placement, Reserve
+from formulation.problem.options import Constraints, Goal, Placement
 from formulation.problem.plan import Plan
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
+from formulation.constraints.layers.pin import Pin
+from formulation.constraints.plans.at_most import GoalLimit
+from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
 from formulation.constraints.violation import Violation
 from formulation.costs.tables import build_tables, line_groups
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, CostModel, Goal, GoalLimit, Own, Pin, Placement
+from formulation.problem.options import Constraints, CostModel, Goal, Placement
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force

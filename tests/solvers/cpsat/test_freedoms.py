@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.goals import goal_value
 from formulation.costs.memory_tables import memory_tables
 from formulation.costs.prices import stage_costs
@@ -18,16 +19,7 @@ from formulation.problem.demands import with_constraints
 from formulation.problem.groups import line_group, possible_groups
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
-from formulation.problem.options import (
-    Combine,
-    Constraints,
-    Goal,
-    GoalLimit,
-    Placement,
-    Recompute,
-    Schedule,
-    Training,
-)
+from formulation.problem.options import Combine, Constraints, Goal, Placement, Recompute, Schedule, Training
 from formulation.problem.plan import Plan, Span, Stage
 from solvers import exhaustive as brute_force
 from solvers.certify import certify

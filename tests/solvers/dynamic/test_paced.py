@@ -9,21 +9,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
-from formulation.problem.options import (
-    BoundaryCharge,
-    Combine,
-    Constraints,
-    Goal,
-    GoalLimit,
-    Placement,
-    Schedule,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, Combine, Constraints, Goal, Placement, Schedule, Training
 from formulation.problem.plan import Plan
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.certificates.states import alike_servers
+from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
@@ -26,7 +27,6 @@ from formulation.problem.options import (
     Constraints,
     CostModel,
     Goal,
-    GoalLimit,
     Placement,
     Recompute,
     Schedule,

@@ -9,18 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.devices.memory import enough_bytes, more_memory
+from formulation.constraints.devices.reserve import Reserve
+from formulation.constraints.layers.forms import FormLimit
+from formulation.constraints.layers.pin import Pin
+from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, FormLimit, Own, Pin, Placement, Reserve, Schedule
+from formulation.problem.options import Constraints, Placement, Schedule
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
 from solvers.explain.explain import Clash, Explanation, explain
 from solvers.explain.loosening import limits_of, without
 from solvers.explain.possible import least_total_bytes
-from solvers.explain.slacks import enough_bytes, more_memory
 from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW, constraints

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.loosening import one_of
+from formulation.constraints.plans.at_most import GoalLimit, goal_limit
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
 from formulation.problem.amounts import goal_amount
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Constraints, Goal, GoalLimit, Recompute, Schedule, Training
+from formulation.problem.options import Combine, Constraints, Goal, Recompute, Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.explain.explain import explain
-from solvers.explain.limit_words import goal_limit, one_of
 from solvers.explain.loosening import limits_of, without
 from solvers.explain.possible import Possible
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers

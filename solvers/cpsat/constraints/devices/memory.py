@@ -105,4 +105,4 @@ def _own(v: Variables, part: Times, layer: int, most: int) -> tuple[Expression, 
     return sum(int(least[c]) * literal for c, literal in enumerate(kinds)) + extra.variable(), extra.constraints
 
 
-MEMORY_FAMILIES: tuple[Family, ...] = (Family(7, "memory", post_memory),)
+FAMILY = Family(7, "memory", post_memory)

@@ -1,0 +1,82 @@
+"""(3) ``placement``: on the line a stage takes the next devices in server order; placed freely, any devices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from formulation.constraints.keys import Key
+from formulation.constraints.loosening import Limit, changed
+from formulation.constraints.violation import Violation, devices_of
+from formulation.problem.constraints import Constraint, Placement
+
+if TYPE_CHECKING:
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan
+
+__all__ = ["StagePlacement"]
+
+MOST_FREE_GROUPS = 2_000
+"""Device groups above which the placement is taken as given rather than loosened."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlacement(Constraint):
+    """Which device groups a stage may have."""
+
+    number, rule, rank, asked = 3, "line", 10, True
+    key = Key(
+        "placement",
+        Placement,
+        "which devices a stage may have: the next of the line, or any",
+        Placement.LINE,
+        place=2,
+    )
+
+    placement: Placement = Placement.LINE
+
+    @property
+    def limits(self) -> bool:
+        """The line does."""
+        return self.placement is Placement.LINE
+
+    def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
+        """(3) On the line devices stand in server order; each stage takes the next ones; idle ones come last."""
+        from formulation.problem.groups import line_group
+
+        position = 0
+        for index, stage in enumerate(plan.stages if self.limits else ()):
+            expected = line_group(instance, position, stage.group.devices)
+            if expected.counts != stage.group.counts:
+                message = (
+                    f"stage {index} runs on {devices_of(instance, stage.group.counts)}, but the next "
+                    f"{stage.group.devices} of the line are {devices_of(instance, expected.counts)}"
+                )
+                own = dict(expected.counts)
+                found = sum(min(own.get(server, 0), count) for server, count in stage.group.counts)
+                where, unit = f"stage {index}", "devices of the line"
+                yield Violation("line", where, found, stage.group.devices, unit, message)
+            position += stage.group.devices
+
+    def loosenings(self, instance: Instance) -> Iterator[Limit]:
+        """Yield the line, where free placement has not too many groups."""
+        if self.limits and _can_be_free(instance):
+            line = ", ".join(f"{server.devices} of {server.name}" for server in instance.servers)
+            words = f"each stage takes the next devices of the line ({line})"
+            free = "set constraints.placement to free"
+            yield Limit("constraints.placement", words, "placement", remedy=lambda plan: free)
+
+    def without(self, gone: Collection[tuple[str, int | str]], instance: Instance) -> Mapping[str, Any]:
+        """Return free placement."""
+        return {"placement": Placement.FREE} if ("placement", 0) in gone else {}
+
+
+def _can_be_free(instance: Instance) -> bool:
+    from formulation.problem.groups import possible_groups
+
+    try:
+        free = changed(instance, placement=Placement.FREE, max_servers=None)
+        return len(possible_groups(free)) <= MOST_FREE_GROUPS
+    except ValueError:
+        return False

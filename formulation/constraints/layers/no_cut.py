@@ -1,0 +1,64 @@
+"""(12) ``no_cut``: no stage but the first starts at such a layer, or where the model has no place to cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from formulation.constraints.keys import Key, Listed, Written
+from formulation.constraints.loosening import Limit
+from formulation.constraints.violation import Violation
+from formulation.problem.constraints import Constraint
+
+if TYPE_CHECKING:
+    from formulation.problem.demands import Lookup
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan
+
+__all__ = ["NoCut"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoCut(Constraint):
+    """Globs of layers at which no stage starts."""
+
+    number, rule, rank = 12, "no_cut", 120
+    key = Key("no_cut", Listed(Written.GLOB), "layers at which no stage may start")
+
+    no_cut: tuple[str, ...] = ()
+
+    def resolve(self, look: Lookup) -> Mapping[str, Any]:
+        """Return all these layers, and those that the model closes."""
+        found = {one for at, row in enumerate(self.no_cut) for one in look.layers(f"no_cut[{at}]", row)}
+        return {"no_cut": tuple(sorted({*found, *look.closed}))}
+
+    def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
+        """(12) No stage but the first starts at a layer where the user or the model lets nothing be cut."""
+        of_model = set(instance.model.closed())
+        for index, stage in enumerate(plan.stages):
+            first = stage.span.first
+            if index > 0 and first in instance.demands.no_cut:
+                starts = f"stage {index} starts at layer {instance.layers[first].name}"
+                message = (
+                    f"model.cuts: {starts}, which is no place to cut; {_places_around(instance, first)}"
+                    if first in of_model
+                    else f"constraints.no_cut: {starts}, before which no cut is allowed"
+                )
+                yield Violation("no_cut", f"stage {index}", 1, 0, "cuts", message)
+
+    def loosenings(self, instance: Instance) -> Iterator[Limit]:
+        """Yield each entry."""
+        for at, glob in enumerate(self.no_cut):
+            words = f"no stage starts at a layer that matches '{glob}'"
+            yield Limit(f"constraints.no_cut[{at}]", words, "no_cut", at)
+
+
+def _places_around(instance: Instance, layer: int) -> str:
+    """Name the places to cut before and behind a layer."""
+    from formulation.problem.demands import possible_cuts
+
+    *_, before = (cut for cut in possible_cuts(instance) if cut < layer)
+    behind = next(cut for cut in possible_cuts(instance) if cut > layer)
+    names = [instance.layers[cut].name for cut in (before, behind) if 0 < cut < len(instance.layers)]
+    return f"the nearest are {' and '.join(names)}" if names else "the model has none"

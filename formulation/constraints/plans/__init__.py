@@ -1,0 +1,1 @@
+"""Constraints that speak of whole plans."""

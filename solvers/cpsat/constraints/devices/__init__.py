@@ -1,0 +1,1 @@
+"""The families of constraints that speak of the devices of stages."""

@@ -1,0 +1,31 @@
+"""(3) ``line``: where the group of a slot stands on the line of devices."""
+
+from __future__ import annotations
+
+from formulation.problem.groups import line_places
+from formulation.problem.options import Placement
+from solvers.cpsat.base.families import Family, Posted
+from solvers.cpsat.base.variables import Variables
+
+
+def post_line(v: Variables) -> Posted:
+    """(3) On the line the group of a slot starts where the group of the stage before it ended; the first at 0.
+
+    A conservation of flow over (slot, device position).
+    """
+    if v.tables.instance.constraints.placement is not Placement.LINE:
+        return
+    ends = line_places(v.tables.instance)
+    for k in range(v.slots):
+        for position in range(v.tables.instance.devices):
+            here = [v.runs[k][g] for g, (first, _) in enumerate(ends) if first == position]
+            if position > 0:
+                front = v.runs[k + 1] if k + 1 < v.slots else []
+                before = [literal for literal, (_, stop) in zip(front, ends, strict=False) if stop == position]
+                yield (k, position), v.model.add(sum(here) == sum(before))
+            else:
+                for literal in here:
+                    yield (k, position), v.model.add_implication(literal, v.starts[k][0])
+
+
+FAMILY = Family(3, "line", post_line)
