@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Stages"]
+__all__ = ["StageCount"]
 
 SECTION = Keyed(
     "StagesSection",
@@ -28,7 +28,7 @@ SECTION = Keyed(
 
 
 @dataclass(frozen=True, slots=True)
-class Stages(Constraint):
+class StageCount(Constraint):
     """How many stages a plan has."""
 
     number, rule, rank = 8, "stages", 70

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from formulation.constraints.layers.together import Together
-from formulation.constraints.plans.stages import Stages
+from formulation.constraints.plans.stages import StageCount
 from formulation.problem.constraints import Constraint, Constraints, kinds
 from formulation.problem.demands import with_constraints
 from ingest.scenario.schema import ConstraintsSection
@@ -83,12 +83,12 @@ def test_the_formulas_name_the_file_of_every_rule() -> None:
 
 def test_constraints_are_a_frozen_collection_of_values() -> None:
     made = Constraints(together=(("a", "b"),), stages_at_most=3)
-    assert made == Constraints((Together((("a", "b"),)), Stages(stages_at_most=3)))
+    assert made == Constraints((Together((("a", "b"),)), StageCount(stages_at_most=3)))
     assert hash(made) == hash(replace(made)) and made != Constraints()
-    assert made.of(Stages).stages_at_most == made.stages_at_most == 3 and made.no_cut == ()
+    assert made.of(StageCount).stages_at_most == made.stages_at_most == 3 and made.no_cut == ()
     assert replace(made, together=(), stages_at_least=2) == Constraints(stages_at_least=2, stages_at_most=3)
     assert repr(made) == (
-        "Constraints(Stages(stages_at_least=None, stages_at_most=3), Together(together=(('a', 'b'),)))"
+        "Constraints(StageCount(stages_at_least=None, stages_at_most=3), Together(together=(('a', 'b'),)))"
     )
     with pytest.raises(TypeError, match="no constraint max_stages below"):
         Constraints(max_stages=3)

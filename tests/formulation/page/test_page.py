@@ -23,7 +23,10 @@ from tests.formulation.page.plans import Case, cases
 
 HERE = Path(__file__).parent
 WRITTEN_FROM_THE_PAGE = ("evaluator", "goals", "memory", "numbers", "rules", "stages")
-USER_FACING = {f"problem.{name}" for name in ("cluster", "instance", "layers", "options", "plan")}
+USER_FACING = {
+    "constraints.layers.pin",
+    *(f"problem.{name}" for name in ("cluster", "instance", "layers", "options", "plan")),
+}
 """Modules with the classes of what a user writes."""
 MOST_LINES = 250
 
