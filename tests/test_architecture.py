@@ -30,12 +30,23 @@ OURS = frozenset(
     }
 )
 THIRD_PARTY = frozenset(
-    {"networkx", "numpy", "ortools", "pydantic", "pydantic_core", "rich", "yaml", "jinja2", "torch"}
+    {
+        "networkx",
+        "numpy",
+        "ortools",
+        "pydantic",
+        "pydantic_core",
+        "rich",
+        "yaml",
+        "jinja2",
+        "torch",
+        "transformers",
+    }
 )
 READERS = {"formulation", "networkx", "numpy", "pydantic", "pydantic_core", "yaml"}
 MAY_IMPORT: dict[str, set[str]] = {
     "formulation": {"formulation", "networkx", "numpy"},
-    "ingest": {"ingest", "torch", *READERS},
+    "ingest": {"ingest", "torch", "transformers", *READERS},
     "exchange": {"exchange", "ingest", *READERS},
     "solvers": {"solvers", "formulation", "networkx", "numpy", "ortools"},
     "report": {"report", "formulation", "jinja2"},
@@ -57,7 +68,7 @@ SAY_THEIR_NAMES = (
 """Rooms that users may import from: each module lists in ``__all__`` what is meant for other rooms."""
 TORCH_ON_TOP = ("ingest/models/", "execution/")
 """Models written in torch, a user's modules in all but name, and what runs them: imported only to be run."""
-HEAVY = ("torch", "execution")
+HEAVY = ("torch", "transformers", "execution")
 """What is imported inside functions only, elsewhere: planning from a file never needs it."""
 MAY_PRINT = ("commands", "pipecut.py")
 SILENT = ("print", "input", "breakpoint")
@@ -293,6 +304,7 @@ def test_there_is_no_package_of_tests() -> None:
         ("report/x.py", "import commands", "import"),
         ("planners/x.py", "import commands", "import"),
         ("ingest/x.py", "import torch", "lazy"),
+        ("ingest/x.py", "import transformers", "lazy"),
         ("ingest/x.py", "class A:\n    from torch import nn", "lazy"),
         ("ingest/x.py", "try:\n    import torch\nexcept ImportError:\n    pass", "lazy"),
         ("commands/x.py", "if True:\n    import torch", "lazy"),

@@ -73,7 +73,7 @@ def outputs_of(arguments: argparse.Namespace) -> Iterator[Named]:
 
 def _model(model: str, folder: Path) -> Iterator[Named]:
     """Yield the file that a model is read from, if it is found without running anything."""
-    if model.endswith((".json", ".txt")):
+    if model.endswith((".json", ".txt", ".pt2")) or (folder / model).is_dir():
         yield Named(MODEL, folder / model)
         return
     from ingest.torch.cache import find_module

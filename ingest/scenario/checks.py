@@ -16,6 +16,7 @@ from formulation.problem.constraints import kinds
 from ingest.mistakes import Mistake, Where, did_you_mean
 from ingest.scenario.constraints_section import sound_parts
 from ingest.scenario.messages import mistake_at
+from ingest.scenario.model_checks import model_problems
 from ingest.scenario.schema import (
     MOST_SERVERS,
     ClusterSection,
@@ -46,7 +47,7 @@ def check_meaning(document: Document) -> Iterator[Mistake]:
         yield mistake_at(document, ("cluster", "servers"), f"{servers} servers, expected {MOST_SERVERS} or less")
         return
     problems = [
-        *_model_problems(data.get("model")),
+        *(model_problems(model) if (model := _kept(ModelSection, data.get("model"))) else ()),
         *_training_problems(document, data.get("training")),
         *_server_problems(cluster),
         *_name_problems(cluster),
@@ -57,13 +58,6 @@ def check_meaning(document: Document) -> Iterator[Mistake]:
         problems += _reach_problems(whole)
     for where, message in problems:
         yield mistake_at(document, where, message)
-
-
-def _model_problems(raw: object) -> Iterator[Problem]:
-    model = _kept(ModelSection, raw)
-    if model and (model.build is None) == (model.graph is None):
-        got = "neither" if model.build is None else "both"
-        yield ("model",), f"expected either 'build' (a Python function) or 'graph' (a file), got {got}"
 
 
 def _training_problems(document: Document, raw: object) -> Iterator[Problem]:

@@ -28,6 +28,7 @@ __all__ = [
     "Speed",
     "Whole",
     "builder",
+    "configuration",
     "graph_file",
 ]
 
@@ -57,6 +58,13 @@ def graph_file(text: str) -> str:
     """Keep the path of a graph file. Raises ValueError if its name does not say that it is JSON."""
     if not text.endswith(".json") or not text.isprintable():
         raise ValueError("expected the path of a traced layer graph, ending in .json")
+    return text
+
+
+def configuration(text: str) -> str:
+    """Keep the path of a configuration. Raises ValueError for none."""
+    if not text.strip() or not text.isprintable():
+        raise ValueError("expected the path of a config.json, or of its folder")
     return text
 
 

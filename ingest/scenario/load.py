@@ -11,7 +11,7 @@ Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from ingest.mistakes import ScenarioError
 from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario.constraints_section import read_constraints
 from ingest.scenario.messages import mistakes_of
+from ingest.scenario.model_section import ModelSection
 from ingest.scenario.overrides import apply_overrides
 from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection
 from ingest.scenario.yaml_source import Document, read_document
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from formulation.outcome import Limits
     from formulation.problem.instance import Instance
+    from ingest.torch.hugging_face import Configured
 
 __all__ = ["Scenario", "ScenarioError", "SolverChoice", "load_scenario"]
 
@@ -58,14 +60,17 @@ class SolverChoice:
 class Scenario:
     """A scenario that kept every check.
 
-    ``model`` is ``module:function`` or the path of a traced graph, as the file says it (relative to the file);
-    ``cuts`` says where it may be cut (``ingest.graphs.cut_places``);
+    ``model`` is ``module:function`` or the path of a traced graph or a configuration, as the file says it
+    (relative to the file); ``configured`` what to make of a configuration, None where ``model`` is none; ``cuts``
+    says where it may be cut (``ingest.graphs.cut_places``);
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
+    ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
     """
 
     name: str
     path: Path
     model: str
+    configured: Configured | None
     cuts: str | tuple[str, ...] | None
     cluster: nx.Graph = field(repr=False, compare=False)
     training: Training
@@ -74,12 +79,21 @@ class Scenario:
     goals: tuple[Goal, ...]
     solver: SolverChoice
     expected: int | None = None
+    elements_of_model: bool = False
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
         from formulation.problem.instance import build_instance
 
-        return build_instance(layers, self.cluster, self.training, self.cost, self.constraints, self.goals)
+        training, size = self.training, layers.graph["element_bytes"]
+        if self.elements_of_model:
+            training = replace(training, bytes_per_element=size)
+        elif training.bytes_per_element != size:
+            asked = f"training.bytes_per_element is {training.bytes_per_element}"
+            layers = layers.copy()
+            notes = layers.graph.get("notes", ())
+            layers.graph["notes"] = (*notes, f"{asked}, the model's elements have {size}: all bytes are scaled")
+        return build_instance(layers, self.cluster, training, self.cost, self.constraints, self.goals)
 
     def layers(self) -> nx.DiGraph:
         """Build or read the model (this runs the code that the scenario names) and return its layer graph.
@@ -87,9 +101,14 @@ class Scenario:
         Raises ``ingest.errors.ModelError`` if the model cannot be had.
         """
         from ingest.graphs.cut_places import cut_at
-        from ingest.torch.source import load_model_graph
+        from ingest.torch import source
 
-        return cut_at(load_model_graph(self.model, self.path.parent), self.cuts)
+        folder = self.path.parent
+        if self.configured is not None:
+            graph = source.load_configured_graph(self.model, self.configured, folder)
+        else:
+            graph = source.load_model_graph(self.model, folder)
+        return cut_at(graph, self.cuts)
 
     def load(self) -> Instance:
         """Return the problem of the scenario's own model. Raises as :meth:`layers` and :meth:`instance` do."""
@@ -115,16 +134,24 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
     return Scenario(
         name=found.name,
         path=path,
-        model=found.model.build or found.model.graph or "",
+        model=found.model.build or found.model.graph or found.model.transformers or "",
+        configured=_configured(found.model),
         cuts=found.model.cuts,
         cluster=_cluster(found.name, found.cluster),
-        training=Training(**dict(found.training)),
+        training=Training(**{key: value for key, value in found.training if value is not None}),
         cost=CostModel(**dict(found.cost)),
         constraints=read_constraints(found.constraints, Names(ends_by_name(found.cluster.servers, []))),
         goals=found.objective,
         solver=_solver(found.solver),
         expected=found.expect.objective,
+        elements_of_model=found.training.bytes_per_element is None,
     )
+
+
+def _configured(model: ModelSection) -> Configured | None:
+    from ingest.torch.hugging_face import Configured
+
+    return None if model.transformers is None else Configured(model.task, model.sequence)
 
 
 def _solver(found: SolverSection) -> SolverChoice:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from formulation.problem.options import (
     AllReduce,
@@ -35,15 +35,13 @@ from ingest.scenario.fields import (
     Goals,
     Memory,
     Name,
-    Places,
     Price,
     Ratio,
     Section,
     Speed,
     Whole,
-    builder,
-    graph_file,
 )
+from ingest.scenario.model_section import ModelSection
 
 __all__ = ["ScenarioFile", "schema_text"]
 
@@ -56,23 +54,6 @@ MOST_SAMPLES = 10**9
 
 _TRAINING = Training(global_batch=1)
 _COST = CostModel()
-
-
-class ModelSection(Section):
-    """Where the layer graph comes from: exactly one of the two."""
-
-    build: Annotated[str, AfterValidator(builder)] | None = Field(
-        default=None,
-        description="a Python function 'module:function' that builds the model (importing runs its code)",
-    )
-    graph: Annotated[str, AfterValidator(graph_file)] | None = Field(
-        default=None, description="a traced layer graph, a JSON file; the path is relative to the scenario file"
-    )
-    cuts: Places | None = Field(
-        default=None,
-        description="where stages may start: blocks (what the model repeats), modules, operators (any layer), or"
-        " globs on layers and modules; without it the places that the graph names, else blocks",
-    )
 
 
 class DeviceSection(Section):
@@ -145,8 +126,8 @@ class TrainingSection(Section):
     micro_batches: Whole = Field(
         default=_TRAINING.micro_batches, description="equal parts that the batch is cut into"
     )
-    bytes_per_element: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=_TRAINING.bytes_per_element, description="bytes of one weight, gradient or activation element"
+    bytes_per_element: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="bytes of one weight, gradient or activation element; without it the model's own"
     )
     optimizer_bytes_per_parameter: Annotated[int, Field(ge=0, le=1024)] = Field(
         default=_TRAINING.optimizer_bytes_per_parameter,
@@ -213,7 +194,7 @@ class ScenarioFile(Section):
     """A pipecut scenario: one model, one cluster, one training set-up."""
 
     name: Name = Field(description="the scenario's name")
-    model: ModelSection = Field(description="where the layer graph comes from: build or graph")
+    model: ModelSection = Field(description="where the layer graph comes from: build, graph or transformers")
     cluster: ClusterSection = Field(description="devices, servers and links")
     training: TrainingSection = Field(description="batch, number format and schedule")
     cost: CostSection = Field(default_factory=CostSection, description="readings of the cost model")

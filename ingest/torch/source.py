@@ -23,11 +23,12 @@ import networkx as nx
 from ingest.errors import ModelError, first_line, place
 from ingest.graphs.graph_file import read_graph
 from ingest.torch.cache import find_module, load_trace, store_trace, user_modules
+from ingest.torch.hugging_face import Configured, build, config_file
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ModelError", "load_model_graph"]
+__all__ = ["ModelError", "load_configured_graph", "load_model_graph"]
 
 _FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 _RESULT = "a torch.nn.Module and a tuple (or mapping) of example inputs"
@@ -64,17 +65,46 @@ def load_model_graph(spec: str, folder: Path | None = None, use_cache: bool = Tr
     return graph
 
 
+def load_configured_graph(
+    path: str, asked: Configured, folder: Path | None = None, use_cache: bool = True
+) -> nx.DiGraph:
+    """Return the layer graph of a model of Hugging Face's transformers from its configuration, without weights.
+
+    ``path`` is a ``config.json`` or its folder, relative to ``folder``. Nothing is downloaded, and no code but the
+    library's runs. Cached as in :func:`load_model_graph`. Raises ModelError, in one readable sentence.
+    """
+    file = config_file((folder or Path()).resolve() / path)
+    spec = f"transformers {path} {asked.task} {asked.sequence}"
+    cached = load_trace(spec, file) if use_cache else None
+    if cached is not None:
+        return cached
+    loaded_before = frozenset(sys.modules)
+    torch = _torch(path)
+    from ingest.torch.trace import trace
+
+    with torch.device("meta"):
+        network, inputs = build(file, asked)
+    graph = trace(network, inputs, file.parent.name if file.stem == "config" else file.stem)
+    if use_cache:
+        store_trace(spec, file, graph, loaded_before)
+    return graph
+
+
+def _torch(spec: str) -> ModuleType:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        message = f"model {spec}: tracing needs PyTorch, which is not installed; pip install 'pipecut[torch]'"
+        raise ModelError(message) from error
+
+
 def _traced(module: str, function: str, folders: Sequence[Path]) -> nx.DiGraph:
     spec = f"{module}:{function}"
     with _importable(folders):
-        try:
-            import torch
-        except ImportError as error:
-            message = f"model {spec}: tracing needs PyTorch, which is not installed; pip install 'pipecut[torch]'"
-            raise ModelError(message) from error
-        build = _function(_imported(module, spec, folders), function, spec)
+        torch = _torch(spec)
+        builder = _function(_imported(module, spec, folders), function, spec)
         with torch.device("meta"):
-            network, inputs = _built(build, spec)
+            network, inputs = _built(builder, spec)
         from ingest.torch.trace import trace
 
         return trace(network, inputs, function)
@@ -136,11 +166,11 @@ def _function(module: ModuleType, name: str, spec: str) -> Callable[[], object]:
     raise ModelError(f"model {spec}: {module.__name__} has no function {name!r}; it has {offered or 'none'}")
 
 
-def _built(build: Callable[[], object], spec: str) -> tuple[nn.Module, tuple[Any, ...] | Mapping[str, Any]]:
+def _built(builder: Callable[[], object], spec: str) -> tuple[nn.Module, tuple[Any, ...] | Mapping[str, Any]]:
     from torch import nn
 
     try:
-        result = build()
+        result = builder()
     except (Exception, SystemExit) as error:
         raise ModelError(f"model {spec}: the function raised {first_line(error)}{place(error)}") from error
     if isinstance(result, (tuple, list)) and len(result) == 2:

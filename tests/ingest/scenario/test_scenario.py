@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-import types
 from fractions import Fraction
 from pathlib import Path
 
@@ -188,9 +187,7 @@ def test_load_asks_the_model_source_relative_to_the_file(tmp_path: Path, monkeyp
         asked.append((spec, base))
         return small_layers()
 
-    source = types.ModuleType("ingest.torch.source")
-    source.__dict__["load_model_graph"] = load_model_graph
-    monkeypatch.setitem(sys.modules, "ingest.torch.source", source)
+    monkeypatch.setattr("ingest.torch.source.load_model_graph", load_model_graph)
     instance = load_scenario(write(tmp_path, SMALL)).load()
     assert asked == [("small.json", tmp_path)]
     assert (instance.devices, instance.training.global_batch, len(instance.layers)) == (4, 8, 1)

@@ -1,0 +1,33 @@
+"""What the keys of a scenario's model must mean together: one source, and only what that source understands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingest.mistakes import Where, did_you_mean
+from ingest.scenario.model_section import ModelSection
+from ingest.torch.hugging_face import TASKS
+
+__all__ = ["model_problems"]
+
+SOURCES = {
+    "build": "a Python function",
+    "graph": "a layer graph",
+    "transformers": "a configuration of Hugging Face",
+}
+"""Where a model may come from."""
+
+
+def model_problems(model: ModelSection) -> Iterator[tuple[Where, str]]:
+    """Yield the path of every mistake, and what is wrong."""
+    given = [key for key in SOURCES if getattr(model, key) is not None]
+    if len(given) != 1:
+        listed = ", ".join(f"'{key}' ({what})" for key, what in SOURCES.items())
+        yield ("model",), f"expected one of {listed}, got {' and '.join(given) or 'none'}"
+    elif given != ["transformers"]:
+        for key in ("task", "sequence"):
+            if getattr(model, key) is not None:
+                yield ("model", key), f"has no effect on '{given[0]}', only on 'transformers'"
+    if model.task is not None and model.task not in TASKS:
+        hint = did_you_mean(model.task, TASKS)
+        yield ("model", "task"), f"no task '{model.task}', expected one of {', '.join(TASKS)}{hint}"

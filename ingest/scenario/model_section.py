@@ -1,0 +1,36 @@
+"""The section of a scenario file that says which model is cut."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from ingest.scenario.fields import Places, Section, Whole, builder, configuration, graph_file
+
+__all__ = ["ModelSection"]
+
+
+class ModelSection(Section):
+    """Where the layer graph comes from: exactly one of build, graph and transformers."""
+
+    build: Annotated[str, AfterValidator(builder)] | None = Field(
+        default=None,
+        description="a Python function 'module:function' that builds the model (importing runs its code)",
+    )
+    graph: Annotated[str, AfterValidator(graph_file)] | None = Field(
+        default=None, description="a traced layer graph, a JSON file; the path is relative to the scenario file"
+    )
+    transformers: Annotated[str, AfterValidator(configuration)] | None = Field(
+        default=None,
+        description="the config.json of a Hugging Face model, or its folder; nothing is downloaded, no weights",
+    )
+    task: str | None = Field(
+        default=None, description="what the Hugging Face model is for; without it the class that its config names"
+    )
+    sequence: Whole | None = Field(default=None, description="tokens of one sample of the Hugging Face model")
+    cuts: Places | None = Field(
+        default=None,
+        description="where stages may start: blocks (what the model repeats), modules, operators (any layer), or"
+        " globs on layers and modules; without it the places that the graph names, else blocks",
+    )
