@@ -18,6 +18,7 @@ from formulation.certificates.stages import slots_matter
 from formulation.costs.tables import all_tables
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
+from formulation.problem.constraints import Constraints
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.dynamic.states.reach import StateReach
@@ -50,8 +51,8 @@ def search_of(instance: Instance, deadline: Deadline = NEVER) -> Search:
     if reason is not None:
         raise ValueError(reason)
     sizes = instance.constraints.devices_per_stage if sizes_are_narrowed(instance) else ()
-    rest = replace(instance.constraints, stages_at_least=None, stages_at_most=None, at_most=(), own=())
-    rest = replace(rest, pins=(), together=(), apart=(), no_cut=(), devices_per_stage=sizes)
+    seen = Constraints(one for one in instance.constraints.values if one.asked)
+    rest = replace(seen, devices_per_stage=sizes)
     anywhere = replace(instance.model, cuts=None)
     tables = all_tables(replace(instance, model=anywhere, constraints=rest), deadline)
     limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)

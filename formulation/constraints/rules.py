@@ -62,8 +62,12 @@ def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
 
 def check_mode(instance: Instance, index: int, group: Group) -> Iterator[Violation]:
     """Yield what constraints forbid of the devices of one stage: so many servers, such replicas, and so on."""
-    for one in instance.demands.values:
-        yield from one.check_stage(instance, index, group)
+    for kind in OF_STAGES:
+        yield from instance.demands.of(kind).check_stage(instance, index, group)
+
+
+OF_STAGES = tuple(kind for kind in kinds() if kind.check_stage is not Constraint.check_stage)
+"""Constraints that are parts of rule 2."""
 
 
 def _rule(kind: type[Constraint]) -> Rule:

@@ -15,7 +15,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ class Constraint:
     """Explanations rather do without limits of a lower rank."""
     asked: ClassVar[bool] = False
     """Some dynamic programmes see it: each says itself whether it does. No programme sees the others."""
+    of_servers: ClassVar[bool] = False
+    """It speaks of single servers, and means nothing where all devices are seen as one pool."""
     demand: ClassVar[bool] = True
     """A claim names it among what plans are limited by (``formulation.scope``); others it tells in words."""
 
@@ -204,26 +206,24 @@ def kinds() -> tuple[type[Constraint], ...]:
 Kind = TypeVar("Kind", bound=Constraint)
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False)
 class _Stated:
-    """One value of every constraint there is, and their fields by name."""
+    """One value of every constraint there is; their fields are attributes, so there are no slots."""
 
     values: tuple[Constraint, ...]
-    _found: dict[object, Any] = field(init=False, compare=False)
 
     def __init__(self, values: Iterable[Constraint] = (), **written: Any) -> None:  # noqa: ANN401
         given = {type(one): one for one in values}
-        found: dict[object, Any] = {}
         for kind in kinds():
-            value = given.pop(kind, None) or kind()
+            value = given.get(kind) or kind()
             mine = [one.name for one in fields(kind)]  # type: ignore[arg-type]
             if changed := {name: written.pop(name) for name in mine if name in written}:
                 value = replace(value, **changed)  # type: ignore[type-var]
-            found |= {kind: value, **{name: getattr(value, name) for name in mine}}
-        if unknown := [*written, *(kind.__name__ for kind in given)]:
+            given[kind] = value
+            self.__dict__.update((name, getattr(value, name)) for name in mine)
+        if unknown := [*written, *(kind.__name__ for kind in given if kind not in kinds())]:
             raise TypeError(f"no constraint {', '.join(unknown)} below {ROOM}")
-        object.__setattr__(self, "values", tuple(found[kind] for kind in kinds()))
-        object.__setattr__(self, "_found", found)
+        self.__dict__.update(values=tuple(given[kind] for kind in kinds()), _by_kind=given)
 
     def __repr__(self) -> str:
         asked = (one for one in self.values if one != type(one)())
@@ -231,17 +231,14 @@ class _Stated:
 
     def of(self, kind: type[Kind]) -> Kind:
         """Return the value of one constraint."""
-        return self._found[kind]
+        return self.__dict__["_by_kind"][kind]
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:  # any field can be read by its name; below are those that other rooms read
 
-        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a field of any constraint)
-            if not name.startswith("_") and name in self._found:
-                return self._found[name]
-            raise AttributeError(f"no constraint has a field {name!r}")
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Constraints(_Stated):
     """Which limits a plan must keep beyond being a plan. Layers are named by globs, servers by their names.
 
@@ -251,7 +248,7 @@ class Constraints(_Stated):
     ValueError for what no plan can keep.
     """
 
-    if TYPE_CHECKING:  # what is read by other rooms, for type checkers; any field can be read by its name
+    if TYPE_CHECKING:
         memory: bool
         placement: Placement
         max_servers: int | None
@@ -270,7 +267,7 @@ class Constraints(_Stated):
         own: tuple[Own, ...]
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Demands(_Stated):
     """The same by index: layers in pipeline order, servers in line order; each tuple is sorted.
 

@@ -15,6 +15,7 @@ import numpy as np
 from formulation.costs.tables import Tables, Times, build_tables, line_groups
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.problem.cluster import Cluster, Server, cluster_graph
+from formulation.problem.constraints import Constraints
 from formulation.problem.groups import line_group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
@@ -95,7 +96,7 @@ def _flat_instance(instance: Instance, devices: int, link: Link | None) -> Insta
     ]
     pace = totals.index(max(totals))
     server = Server("flat", instance.device_classes[pace], devices, link)
-    # Constraints that name servers say nothing about the view; its device class has what a reserve leaves.
-    constraints = replace(instance.constraints, pins=(), reserve=())
+    # Constraints of single servers say nothing about the view; its device class has what a reserve leaves.
+    constraints = Constraints(one for one in instance.constraints.values if not one.of_servers)
     flat = Cluster.of(cluster_graph("flat", [server], []))
     return replace(instance, cluster=flat, constraints=constraints)

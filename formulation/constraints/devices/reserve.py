@@ -29,7 +29,7 @@ class Reserve:
 class Reserves(Constraint):
     """All reserves; each server has at most one."""
 
-    rule, rank, asked = "reserve", 100, True
+    rule, rank, asked, of_servers = "reserve", 100, True, True
     key = Key(
         "reserve",
         ByServer(Written.MEMORY),

@@ -65,7 +65,7 @@ class Pinned:
 class Pins(Constraint):
     """All pins; each has to be kept."""
 
-    number, rule, rank = 9, "pin", 150
+    number, rule, rank, of_servers = 9, "pin", 150, True
     key = Key("pin", Listed(SECTION), "layers that must run in a certain place or stage")
 
     pins: tuple[Pin, ...] = ()

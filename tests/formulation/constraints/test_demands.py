@@ -124,6 +124,7 @@ IMPOSSIBLE = (
     ("at least 3 stages and at most 2", {"stages_at_least": 3, "stages_at_most": 2}),
     ("at_least is 0, expected 1 or more", {"stages_at_least": 0}),
     ("devices_per_stage is \\(1, 0\\)", {"devices_per_stage": (1, 0)}),
+    ("stages_per_server is 0, expected 1 or more", {"stages_per_server": 0}),
     ("two own constraints", {"own": 2 * (Own("a", lambda *_: iter(()), lambda v: iter(())),)}),
 )
 
@@ -158,6 +159,7 @@ BROKEN: tuple[tuple[dict[str, Any], Plan, tuple[str, str, int, int, str]], ...] 
     ({"apart": (("mid.0", "in", "fc*"),)}, stages(3), ("apart", "stage 0", 2, 1, "sets of layers")),
     ({"no_cut": ("mid.1", "in")}, stages(2), ("no_cut", "stage 1", 1, 0, "cuts")),
     ({"devices_per_stage": (3, 2)}, stages(), ("devices_per_stage", "stage 0", 1, 2, "devices")),
+    ({"stages_per_server": 1}, stages(1, 2, 3, servers=(0, 1, 2, 2)), ("stages_per_server", "s2", 2, 1, "stages")),
     ({"own": (Own("rich", rich, lambda v: iter(())),)}, stages(2), ("own:rich", "plan", 2, 1, "stages")),
 )
 
@@ -179,6 +181,7 @@ KEPT: tuple[tuple[dict[str, Any], Plan], ...] = (
     ({"together": (("mid*",),), "apart": (("in", "mid*"),)}, stages(1)),
     ({"no_cut": ("in", "mid.1")}, stages(1, 3)),
     ({"devices_per_stage": (1,)}, stages(1, 3)),
+    ({"stages_per_server": 1}, stages(1, 3)),
 )
 
 

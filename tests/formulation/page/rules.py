@@ -153,6 +153,12 @@ def _at_most(numbers: Numbers, plan: Plan) -> bool:
     return all(value(limit.goal, numbers, stages) <= limit.at_most for limit in numbers.constraints.at_most)
 
 
+def _stages_per_server(numbers: Numbers, plan: Plan) -> bool:
+    most, held = numbers.constraints.stages_per_server, [set(row.servers) for row in priced(numbers, plan)]
+    touching = (sum(server in row for row in held) for server in range(len(numbers.servers)))
+    return most is None or max(touching) <= most
+
+
 KEPT: dict[str, Callable[[Numbers, Plan], bool]] = {
     "devices": _devices,
     "line": _line,
@@ -165,4 +171,5 @@ KEPT: dict[str, Callable[[Numbers, Plan], bool]] = {
     "no_cut": _no_cut,
     "devices_per_stage": _devices_per_stage,
     "at_most": _at_most,
+    "stages_per_server": _stages_per_server,
 }

@@ -96,4 +96,5 @@ MADE = {
         "devices_per_stage": tuple(draw(st.sets(st.integers(1, 4), min_size=1, max_size=2)))
     },
     "reserve": _reserve,
+    "stages_per_server": lambda draw, at: {"stages_per_server": draw(st.integers(1, 3))},
 }

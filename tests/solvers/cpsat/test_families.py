@@ -109,6 +109,9 @@ WITNESSES: dict[str, Instance] = {
         instance_of(WIDE, mesh(2)), Constraints(devices_per_stage=(1,), placement=Placement.FREE)
     ),
     "at_most": demanding(at_most=(GoalLimit(Goal.DEVICES, 2),)),
+    "stages_per_server": with_constraints(
+        instance_of(chain([DEAR, replace(DEAR, name="b")], [1]), mesh(2)), Constraints(stages_per_server=1)
+    ),
     "own": demanding(own=(Own("cut_once", check_cut_once, post_cut_once),)),
 }
 
