@@ -24,7 +24,7 @@ from formulation.problem.plan import Plan, Stage
 from ingest.files import atomic_write
 from ingest.graphs.errors import FormatError, quoted
 from ingest.mistakes import ScenarioError, did_you_mean
-from ingest.scenario.yaml_source import Document, read_document
+from ingest.text.yaml_source import Document, read_document
 
 __all__ = ["layer_lists", "read_layer_lists", "write_layer_lists"]
 

@@ -45,7 +45,7 @@ def asks_for_json(words: Sequence[str]) -> bool:
 def seconds(text: str) -> float:
     """Return a time limit in seconds: ``60``, ``60 s``, ``2 min``. Raises ArgumentTypeError for anything else."""
     from formulation.problem.units import NS_PER_SECOND
-    from ingest.scenario.quantities import duration
+    from ingest.text.quantities import duration
 
     bare = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII)
     try:

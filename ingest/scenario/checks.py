@@ -28,7 +28,7 @@ from ingest.scenario.schema import (
     ServerSection,
     TrainingSection,
 )
-from ingest.scenario.yaml_source import Document
+from ingest.text.yaml_source import Document
 
 __all__ = ["check_meaning", "ends_by_name", "pairs_of"]
 

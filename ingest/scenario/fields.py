@@ -11,7 +11,7 @@ from pydantic import WithJsonSchema as Shown
 from formulation.problem.options import Goal
 from ingest.graphs.module_calls import GRAINS
 from ingest.mistakes import did_you_mean
-from ingest.scenario import quantities
+from ingest.text import quantities
 
 __all__ = [
     "Bandwidth",

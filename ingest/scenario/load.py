@@ -1,7 +1,7 @@
 """Scenarios: one YAML file that says which model is cut, for which cluster, trained how, priced how.
 
 ``load_scenario`` goes from text to meaning in four steps: read the YAML with its lines
-(``ingest.scenario.yaml_source``), apply overrides (``ingest.scenario.overrides``), compare with the schema
+(``ingest.text.yaml_source``), apply overrides (``ingest.text.overrides``), compare with the schema
 (``ingest.scenario.schema``), check what the parts mean together (``ingest.scenario.checks``). Mistakes of all
 four are raised as one ScenarioError. The format is described in ``docs/formats/scenario.md``.
 
@@ -25,9 +25,9 @@ from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario.constraints_section import read_constraints
 from ingest.scenario.messages import mistakes_of
 from ingest.scenario.model_section import ModelSection
-from ingest.scenario.overrides import apply_overrides
 from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection
-from ingest.scenario.yaml_source import Document, read_document
+from ingest.text.overrides import apply_overrides
+from ingest.text.yaml_source import Document, read_document
 
 if TYPE_CHECKING:
     import networkx as nx

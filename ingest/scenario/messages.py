@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ingest.mistakes import Mistake, Where, did_you_mean, number_hint, path_text, shown
 from ingest.scenario.schema import ScenarioFile, Section
-from ingest.scenario.yaml_source import Document
+from ingest.text.yaml_source import Document
 
 __all__ = ["mistake_at", "mistakes_of"]
 

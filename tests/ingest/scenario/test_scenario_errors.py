@@ -14,9 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.scenario import yaml_source
 from ingest.scenario.load import ScenarioError, load_scenario
-from ingest.scenario.yaml_source import parse_document
+from ingest.text import yaml_source
+from ingest.text.yaml_source import parse_document
 
 ROOT = Path(__file__).parents[3]
 MISTAKES = sorted((Path(__file__).parent / "mistakes").glob("*.yaml"))

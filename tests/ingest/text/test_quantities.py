@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.scenario.quantities import LARGEST, QuantityError, bandwidth, duration, memory, ratio, speed
+from ingest.text.quantities import LARGEST, QuantityError, bandwidth, duration, memory, ratio, speed
 
 READ: tuple[tuple[Callable[[object], int], str, int], ...] = (
     (bandwidth, "10 Gbit/s", 10_000_000_000),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
-from ingest.scenario.yaml_source import DEEPEST, Document, parse_scalar
+from ingest.text.yaml_source import DEEPEST, Document, parse_scalar
 
 __all__ = ["apply_overrides"]
 
