@@ -9,7 +9,7 @@ from commands.parts.comparison import gap_to
 from commands.parts.task import Task, open_task
 from commands.terminal import human, output
 from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, reading
+from commands.terminal.failures import InputError
 from commands.terminal.judged import goal_name
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
@@ -17,7 +17,7 @@ from formulation.problem.amounts import goal_amount
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
-from ingest.plans.plan_file import plan_to_dict, read_plan
+from ingest.plans.plan_file import plan_to_dict
 from report.claims import goals_to_list, scope_to_dict
 from report.content import summary_of
 from report.simulation import simulate
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Price the plan, compare it with the optimum unless told not to, and return the exit code."""
-    task = open_task(arguments)
-    with reading(arguments.plan):
-        plan = read_plan(arguments.plan, task.instance)
+    task, plan = open_task(arguments).with_plan(arguments.plan)
     evaluation = evaluate(task.instance, plan)
     best = _optimum(task, plan, evaluation) if arguments.optimum else None
     gap = gap_of(evaluation, best)

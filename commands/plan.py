@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_uncertifiable(task, proof)
     check = arguments.cross_check and task.solver == MAIN_SOLVER
     try:
-        outcome = task.search(task.solver, cross_check=check, another=True)
+        task, outcome = task.decide(cross_check=check)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
     outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)
@@ -67,6 +67,7 @@ def outcome_to_dict(
         "proof": str(outcome.proof),
         "objective": outcome.objective,
         "bound": outcome.bound,
+        "any_order_bound": outcome.any_order_bound,
         "gap": outcome.gap if evaluation is not None and evaluation.feasible else None,
         "seconds": outcome.seconds,
         "goals": goals_to_list(outcome),

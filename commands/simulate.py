@@ -13,13 +13,12 @@ from commands.simulation.best_order import BestOrder, order_rows, order_to_dict,
 from commands.simulation.orders import Order, order_of
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, OutOfTimeError, reading
+from commands.terminal.failures import InputError, OutOfTimeError
 from commands.terminal.reply import Reply
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
-from ingest.plans.plan_file import read_plan
 from planners.catalogue import all_names
 from report.content import content_of
 from report.simulation import simulate
@@ -41,7 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
         unknown = Outcome(error.solver, Proof.UNKNOWN, notes=(str(error),))
         reply.put(_nothing(arguments.scenario.name, unknown))
         raise
-    plan, outcome = _given(task, arguments.plan) if arguments.plan else _solved(task, arguments)
+    if arguments.plan:
+        (task, plan), outcome = task.with_plan(arguments.plan), None
+    else:
+        task, outcome = _solved(task, arguments)
+        plan = outcome.plan
     evaluation = None if plan is None else evaluate(task.instance, plan)
     if plan is None or evaluation is None or evaluation.objective is None:
         return _show_nothing(task, outcome, evaluation, targets, reply)
@@ -80,18 +83,12 @@ def _simulated(task: Task, plan: Plan, order: Order | None, best: BestOrder | No
         raise InputError(f"{task.scenario.path}: {error}") from error
 
 
-def _given(task: Task, path: str) -> tuple[Plan, None]:
-    with reading(path):
-        return read_plan(path, task.instance), None
-
-
-def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Plan | None, Outcome]:
+def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Task, Outcome]:
     try:
         check = arguments.cross_check and task.solver == MAIN_SOLVER
-        outcome = task.search(task.solver, cross_check=check, another=True)
+        return task.decide(cross_check=check)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
-    return outcome.plan, outcome
 
 
 def _comparison(

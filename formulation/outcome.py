@@ -74,7 +74,8 @@ class Outcome:
     claimed of the others: OPTIMAL means that every one is proved. ``bound`` is None where a solver proves nothing;
     ``notes`` say in words what a reader should know (for example which second method agreed). ``blind_to`` names
     rules that the solver cannot see: its plan may break them, and its bound, that of a relaxation, still holds.
-    ``goals`` are those of the instance from :func:`checked` on.
+    ``goals`` are those of the instance from :func:`checked` on. ``any_order_bound`` holds for every order of the
+    layers, where the claim itself is about the order of the instance; None: not asked, or there is no other order.
     """
 
     solver: str
@@ -87,6 +88,7 @@ class Outcome:
     blind_to: tuple[str, ...] = ()
     further: tuple[GoalClaim, ...] = ()
     goals: tuple[Goal, ...] = (Goal.BOTTLENECK,)
+    any_order_bound: int | None = None
 
     @property
     def claims(self) -> tuple[GoalClaim, ...]:

@@ -30,8 +30,10 @@ SCHEDULES = {
 class Scope:
     """Which plans a claim compares.
 
-    ``cuts``: at how many places of the order of ``layers`` layers a stage may start. ``forms`` are all that some
-    layer may take, ``restricted_layers`` the number of layers that may not take all of them.
+    ``cuts``: at how many places of the order of ``layers`` layers a stage may start; ``free_order``: this order
+    was chosen, not given. ``forms`` are all that some layer may take, ``restricted_layers`` the number of layers
+    that may not take all of them. ``micro_batch_choices``: among which numbers ``micro_batches`` was chosen
+    (empty: it was given).
     ``tensor_parallel_degrees``, ``devices_per_stage``: empty where any is allowed (a degree is then the number of
     devices of the stage: it has one replica). ``demands`` are the names of other rules that limit plans.
     """
@@ -49,6 +51,8 @@ class Scope:
     memory_limited: bool
     schedule: Schedule
     micro_batches: int
+    free_order: bool
+    micro_batch_choices: tuple[int, ...]
     demands: tuple[str, ...]
     at_most: tuple[GoalLimit, ...]
 
@@ -72,6 +76,8 @@ def scope_of(instance: Instance) -> Scope:
         memory_limited=constraints.memory,
         schedule=instance.training.schedule,
         micro_batches=instance.training.micro_batches,
+        free_order=instance.model.free_order and instance.model.has_other_orders,
+        micro_batch_choices=instance.training.micro_batch_choices,
         demands=(*(one for one in named if one not in seen), *(own.name for own in constraints.own)),
         at_most=constraints.at_most,
     )
@@ -79,7 +85,8 @@ def scope_of(instance: Instance) -> Scope:
 
 def scope_parts(scope: Scope) -> list[str]:
     """Say a scope in short parts, the most important first."""
-    order = f"the traced order of {scope.layers} {plural(scope.layers, 'layer')}"
+    which = "an order" if scope.free_order else "the traced order"
+    order = f"{which} of {scope.layers} {plural(scope.layers, 'layer')}"
     cuts = f"{scope.cuts} {plural(scope.cuts, 'cut')} of {order}"
     parts = [cuts, _devices(scope)]
     if scope.devices_per_stage:
@@ -93,9 +100,9 @@ def scope_parts(scope: Scope) -> list[str]:
         }[scope.recompute]
     )
     parts.append("memory limited" if scope.memory_limited else "memory not limited")
-    parts.append(
-        f"{SCHEDULES[scope.schedule]}, {scope.micro_batches} micro-{plural(scope.micro_batches, 'batch')}"
-    )
+    number = f"{scope.micro_batches} micro-{plural(scope.micro_batches, 'batch')}"
+    choices = ", ".join(map(str, scope.micro_batch_choices))
+    parts.append(f"{SCHEDULES[scope.schedule]}, {number}" + (f", chosen among {choices}" if choices else ""))
     parts += [f"{limit.goal} at most {goal_amount(limit.goal, limit.at_most)}" for limit in scope.at_most]
     if scope.demands:
         parts.append(f"limited by {', '.join(scope.demands)}")

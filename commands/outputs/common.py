@@ -74,6 +74,8 @@ class ScopePart(Part):
     memory_limited: bool
     schedule: str
     micro_batches: int
+    free_order: bool
+    micro_batch_choices: list[int]
     demands: list[str]
     at_most: dict[str, int]
     words: list[str]

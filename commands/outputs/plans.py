@@ -91,6 +91,7 @@ class PlanOutput(Output):
     proof: ProofName
     objective: int | None
     bound: int | None
+    any_order_bound: int | None
     gap: float | None
     seconds: float
     goals: list[GoalClaimPart]

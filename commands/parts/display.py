@@ -81,6 +81,7 @@ def claim_lines(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
         rows.append(("gap", human.gap(outcome.gap) + (f" of {opened[0]}" if opened else "")))
     rows.append(("proof", proof_text(outcome)))
     rows += [("", line) for line in _unlimited(evaluation)]
+    rows += any_order_rows(outcome)
     rows += scope_rows(instance)
     rows.append(("solver", f"{outcome.solver}, {outcome.seconds:.2f} s"))
     said = {message for _, message in told(evaluation.violations)} if evaluation else set()
@@ -95,6 +96,17 @@ def proof_text(outcome: Outcome) -> str:
     if outcome.proof is not Proof.FEASIBLE or claims[1:] == () or claims[0].status is not Status.PROVED:
         return PROOFS[outcome.proof]
     return "not proved in full: " + ", ".join(f"{claim.goal} {claim.status}" for claim in claims)
+
+
+def any_order_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """Say what is known of other orders of the layers than the one that the claim is about."""
+    limit, value = outcome.any_order_bound, outcome.objective
+    if limit is None or value is None:
+        return []
+    if limit >= value:
+        return [("any order", "no order of the layers has a better plan")]
+    gap = human.gap((value - limit) / value)
+    return [("any order", f"no order of the layers is below {outcome.amount(limit)}, gap {gap}")]
 
 
 def further_text(instance: Instance, claim: GoalClaim) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
@@ -18,10 +19,15 @@ from commands.terminal.reproducer import write_reproducer
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.amounts import goal_text
 from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
+from ingest.plans.plan_file import read_plan_in_order
 from ingest.scenario.load import Scenario
 from planners.catalogue import find_any
+from solvers.choices.decide import decide
 from solvers.crosscheck.checked_solve import solve_and_cross_check, solve_checked, solve_or_ask_another
 from solvers.search.background import in_background
+
+Found = TypeVar("Found")
 
 EXIT_CODES: dict[Proof, ExitCode] = {
     Proof.OPTIMAL: ExitCode.DONE,
@@ -43,28 +49,48 @@ class Task:
     quiet: bool
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
 
-    def search(self, solver: str, *, cross_check: bool, another: bool = False) -> Outcome:
+    def search(self, solver: str, *, cross_check: bool) -> Outcome:
         """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
 
-        Where the instance is too large for the solver, ``another`` is asked. Raises ClaimFailedError, with a
-        reproducer on file, if a claim fails its check, and ValueError if the solver cannot take the instance.
+        Raises ClaimFailedError, with a reproducer on file, if a claim fails its check, and ValueError if the
+        solver cannot take the instance.
         """
+        method = find_any(solver)
+        how = solve_and_cross_check if cross_check else solve_checked
+        return self._followed(solver, lambda limits: how(self.instance, method, limits))
+
+    def decide(self, *, cross_check: bool) -> tuple[Task, Outcome]:
+        """Choose what the scenario leaves open, and search; return the task about what was chosen, and the claim.
+
+        Another solver is asked where the instance is too large for the named one. Raises as :meth:`search` does.
+        """
+        method = find_any(self.solver)
+
+        def ask(instance: Instance, limits: Limits) -> Outcome:
+            return solve_or_ask_another(instance, method, limits, cross_check=cross_check)
+
+        instance, outcome = self._followed(self.solver, lambda limits: decide(self.instance, ask, limits))
+        return replace(self, instance=instance), outcome
+
+    def _followed(self, solver: str, work: Callable[[Limits], Found]) -> Found:
+        """Work with a progress line, stoppable by Ctrl-C."""
         say = partial(goal_text, self.instance.goals[0])
         with ProgressLine(f"{solver} on {self.scenario.name}", quiet=self.quiet, say=say) as line:
             limits = replace(self.limits, stopped=self.stop.is_set, progress=line.report)
 
-            def work() -> Outcome:
-                method = find_any(solver)
-                if another:
-                    return solve_or_ask_another(self.instance, method, limits, cross_check=cross_check)
-                if cross_check:
-                    return solve_and_cross_check(self.instance, method, limits)
-                return solve_checked(self.instance, method, limits)
-
             try:
-                return run_stoppable(work, self.stop, _announce(line))
+                return run_stoppable(lambda: work(limits), self.stop, _announce(line))
             except FalseClaimError as error:
                 raise self.claim_failed(solver, str(error)) from error
+
+    def with_plan(self, path: str) -> tuple[Task, Plan]:
+        """Read a plan file; return the task in the order of layers that it cuts, and the plan.
+
+        Raises InputError.
+        """
+        with reading(path):
+            instance, plan = read_plan_in_order(path, self.instance)
+        return replace(self, instance=instance), plan
 
     def claim_failed(self, solver: str, message: str) -> ClaimFailedError:
         """Write a reproducer and return the error to raise, whose message names it."""

@@ -15,6 +15,7 @@ from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from planners.catalogue import find_any
+from solvers.choices.decide import decide
 from solvers.crosscheck.checked_solve import solve_or_ask_another
 
 __all__ = ["Planned", "plan_instance", "planned", "stoppable"]
@@ -52,10 +53,10 @@ def plan_instance(instance: Instance, solver: str, limits: Limits, *, cross_chec
     """Solve, check and cross-check; ``pipecut.plan`` says what is raised."""
     method = find_any(solver)
 
-    def work(within: Limits) -> Planned:
-        return planned(instance, solve_or_ask_another(instance, method, within, cross_check=cross_check))
+    def ask(one: Instance, within: Limits) -> Outcome:
+        return solve_or_ask_another(one, method, within, cross_check=cross_check)
 
-    return stoppable(work, limits)
+    return stoppable(lambda within: planned(*decide(instance, ask, within)), limits)
 
 
 def stoppable(work: Callable[[Limits], Found], limits: Limits) -> Found:

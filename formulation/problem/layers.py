@@ -3,15 +3,16 @@
 A *layer graph* is a ``networkx.DiGraph``. Its nodes are fully qualified layer names in execution order, each
 with the attribute ``layer`` (a :class:`Layer`); its edges carry ``bytes``, the tensor that flows from producer
 to consumer for one sample. Its attribute ``cuts``, where it has one, names the layers at which a stage may start,
-``notes`` what is to be said of how the model was read. Everything in a layer graph is *per sample*: the batch
-enters with the instance.
+``notes`` what is to be said of how the model was read, and ``free_order`` is true where the layers may run in any
+order that keeps producers before consumers. Everything in a layer graph is *per sample*: the batch enters with the
+instance.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import networkx as nx
 
@@ -146,7 +147,8 @@ class LayerGraph:
 
     ``edges`` are (producer, consumer, bytes of one sample) by the positions of the layers, in order of consumer,
     then of producer. ``cuts`` are the layers at which a stage may start beside the first one, sorted; None: any.
-    ``notes`` say how the model was read. Raises ValueError as :func:`layer_graph` does.
+    ``notes`` say how the model was read. ``free_order``: a planner may run the layers in any order in which
+    producers come before consumers, not only in this one. Raises ValueError as :func:`layer_graph` does.
     """
 
     name: str
@@ -155,6 +157,7 @@ class LayerGraph:
     element_bytes: int
     cuts: tuple[int, ...] | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
+    free_order: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if type(self.element_bytes) is not int or self.element_bytes < 1:
@@ -185,6 +188,7 @@ class LayerGraph:
             graph.graph["element_bytes"],
             None if named_cuts is None else tuple(position[cut] for cut in named_cuts),
             tuple(graph.graph.get("notes", ())),
+            bool(graph.graph.get("free_order", False)),
         )
 
     @classmethod
@@ -194,15 +198,36 @@ class LayerGraph:
         edges = tuple((at, at + 1, layer.output_bytes) for at, layer in enumerate(rows[:-1]))
         return cls(name, rows, edges, element_bytes)
 
+    def in_order(self, order: Sequence[int]) -> LayerGraph:
+        """Return the same graph with its layers in another order: ``order[i]`` is the layer that comes ``i``-th.
+
+        Raises ValueError where a layer is left out or named twice, and as :func:`layer_graph` does where an edge
+        would go against the order.
+        """
+        if sorted(order) != list(range(len(self.layers))):
+            raise ValueError(f"layer graph {self.name}: an order names each of {len(self.layers)} layers once")
+        place = {layer: at for at, layer in enumerate(order)}
+        layers = tuple(self.layers[layer] for layer in order)
+        edges = tuple((place[one], place[other], size) for one, other, size in self.edges)
+        # The first layer starts a stage wherever it comes.
+        cuts = None if self.cuts is None else tuple(place[cut] for cut in (0, *self.cuts))
+        return replace(self, layers=layers, edges=edges, cuts=cuts)
+
     def graph(self) -> nx.DiGraph:
         """Return a new networkx graph of these layers."""
         names = [layer.name for layer in self.layers]
         edges = ((names[one], names[other], size) for one, other, size in self.edges)
         cuts = None if self.cuts is None else [names[cut] for cut in self.cuts]
         graph = layer_graph(self.name, self.layers, edges, self.element_bytes, cuts)
-        if self.notes:
-            graph.graph["notes"] = self.notes
+        said = {"notes": self.notes, "free_order": self.free_order}
+        graph.graph.update({key: value for key, value in said.items() if value})
         return graph
+
+    @property
+    def has_other_orders(self) -> bool:
+        """Whether the layers could run in another order with producers before consumers."""
+        joined = {(one, other) for one, other, _ in self.edges}
+        return any((at, at + 1) not in joined for at in range(len(self.layers) - 1))
 
     def closed(self) -> tuple[int, ...]:
         """Return the layers at which the model lets no stage start; the first layer is none of them."""

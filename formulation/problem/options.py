@@ -151,7 +151,8 @@ class Training:
     """One optimiser step: ``global_batch`` samples in ``micro_batches`` equal micro-batches.
 
     ``bytes_per_element`` is the size of weights, gradients and activations in training;
-    ``optimizer_bytes_per_parameter`` what the optimiser keeps beside weight and gradient.
+    ``optimizer_bytes_per_parameter`` what the optimiser keeps beside weight and gradient. ``micro_batch_choices``
+    are the numbers of micro-batches that a planner may choose among (empty: ``micro_batches`` it is).
     """
 
     global_batch: int
@@ -159,14 +160,17 @@ class Training:
     bytes_per_element: int = 4
     optimizer_bytes_per_parameter: int = 4
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    micro_batch_choices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.global_batch <= 0 or self.micro_batches <= 0:
+        numbers = (self.micro_batches, *self.micro_batch_choices)
+        if self.global_batch <= 0 or min(numbers) <= 0:
             raise ValueError("global_batch and micro_batches must be 1 or more")
-        if self.global_batch % self.micro_batches:
-            raise ValueError(
-                f"global_batch {self.global_batch} is not a multiple of micro_batches {self.micro_batches}"
-            )
+        wrong = next((number for number in numbers if self.global_batch % number), None)
+        if wrong is not None:
+            raise ValueError(f"global_batch {self.global_batch} is not a multiple of micro_batches {wrong}")
+        if len(set(self.micro_batch_choices)) < len(self.micro_batch_choices):
+            raise ValueError(f"micro_batch_choices are {self.micro_batch_choices}, expected different numbers")
         if self.bytes_per_element <= 0 or self.optimizer_bytes_per_parameter < 0:
             raise ValueError("bytes_per_element must be above 0 and optimizer_bytes_per_parameter 0 or more")
 

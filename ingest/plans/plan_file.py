@@ -20,6 +20,7 @@ from formulation.problem.modes import mode_fields
 from formulation.problem.plan import Plan, Stage
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import MOST_SHOWN
+from ingest.plans.layer_order import in_order_of
 from ingest.plans.plan_reader import plan_of
 from ingest.strict_json import parse_json
 
@@ -81,15 +82,33 @@ def write_plan(path: str | Path, instance: Instance, plan: Plan, evaluation: Eva
 def read_plan(path: str | Path, instance: Instance) -> Plan:
     """Read a plan for an instance. Raises PlanError with every mistake, each with file and place."""
     source = Path(path)
+    return _plan_of(source, _data_of(source), instance)
+
+
+def read_plan_in_order(path: str | Path, instance: Instance) -> tuple[Instance, Plan]:
+    """Read a plan that may cut another order of the layers; return the instance in that order with the plan.
+
+    The instance is the given one where the plan cuts its order. Raises PlanError as :func:`read_plan` does.
+    """
+    source = Path(path)
+    data = _data_of(source)
+    ordered = in_order_of(data, instance)
+    return ordered, _plan_of(source, data, ordered)
+
+
+def _data_of(source: Path) -> object:
+    """Return the plain data of a JSON file. Raises PlanError."""
     try:
-        text = read_limited(source, LARGEST_FILE)
-        data = parse_json(text)
+        return parse_json(read_limited(source, LARGEST_FILE))
     except json.JSONDecodeError as error:
         raise PlanError([f"{source}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"]) from error
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         reason = "nested too deeply for a plan" if isinstance(error, RecursionError) else reason
         raise PlanError([f"{source}: {reason}"]) from error
+
+
+def _plan_of(source: Path, data: object, instance: Instance) -> Plan:
     plan, mistakes = plan_of(data, instance)
     if plan is None or mistakes:
         raise PlanError(f"{source}: {mistake}" for mistake in mistakes)

@@ -16,7 +16,7 @@ from formulation.problem.modes import MODE_KEYS, read_mode
 from formulation.problem.plan import Plan, Span, Stage
 from ingest.mistakes import MOST_SHOWN, did_you_mean, shown
 
-CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "gap", "seconds", "notes", "explanation")
+CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "any_order_bound", "gap", "seconds", "notes", "explanation")
 """What ``pipecut plan --json`` says beside the plan; a reader ignores it, for claims are always checked anew."""
 TOP_KEYS = ("stages", "format", "version", "model", "note", "objective", "violations", *CLAIM_KEYS)
 """Keys of a plan file; all but ``stages`` may be left out."""

@@ -66,13 +66,19 @@ def _training_problems(document: Document, raw: object) -> Iterator[Problem]:
         {key: raw[key] for key in ("global_batch", "micro_batches") if key in raw} if _is_section(raw) else {}
     )
     training = _kept(TrainingSection, numbers)
-    if training and training.global_batch % training.micro_batches:
+    wrong = None if training is None else _not_a_part(training)
+    if training and wrong:
         both: list[Where] = [("training", "global_batch"), ("training", "micro_batches")]
         places = [(document.place(where).line == 0, document.place(where).line) for where in both]
-        message = (
-            f"global_batch {training.global_batch} is not a multiple of micro_batches {training.micro_batches}"
-        )
+        message = f"global_batch {training.global_batch} is not a multiple of micro_batches {wrong}"
         yield max(zip(places, both, strict=True))[1], message
+
+
+def _not_a_part(training: TrainingSection) -> int | None:
+    """Return the first number of micro-batches that does not divide the batch."""
+    written = training.micro_batches
+    numbers = (written,) if isinstance(written, int) else () if isinstance(written, str) else written
+    return next((number for number in numbers if training.global_batch % number), None)
 
 
 def _server_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:

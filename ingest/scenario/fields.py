@@ -10,7 +10,7 @@ from pydantic import WithJsonSchema as Shown
 
 from formulation.problem.options import Goal
 from ingest.graphs.module_calls import GRAINS
-from ingest.mistakes import did_you_mean
+from ingest.mistakes import did_you_mean, shown
 from ingest.text import quantities
 
 __all__ = [
@@ -120,6 +120,39 @@ def _cuts(value: object) -> object:
     raise ValueError(f"expected {', '.join(GRAINS)} or a list of globs like [layers.*]{hint}")
 
 
+CHOOSE = "choose"
+"""A number of micro-batches that a search finds among all that divide the batch."""
+
+
+def _micro_batches(value: object) -> object:
+    """Take a number, a list of different ones to choose among, or ``choose``. Raises ValueError otherwise."""
+    if value == CHOOSE or (type(value) is int and value >= 1):
+        return value
+    if isinstance(value, list) and value and all(type(one) is int and one >= 1 for one in value):
+        if len(set(value)) < len(value):
+            raise ValueError("expected different numbers, got one twice")
+        return tuple(sorted(value))
+    if isinstance(value, str) and value.isdecimal():
+        raise ValueError(f"expected a whole number, got '{value}' (text; leave out the quotes)")
+    hint = did_you_mean(value, [CHOOSE]) if isinstance(value, str) else ""
+    raise ValueError(
+        f"expected a whole number of 1 or more, a list of them, or '{CHOOSE}', got {shown(value)}{hint}"
+    )
+
+
+MicroBatches = Annotated[
+    int | str | tuple[int, ...],
+    PlainValidator(_micro_batches),
+    Shown(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"const": CHOOSE},
+                {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
+            ]
+        }
+    ),
+]
 Places = Annotated[
     str | tuple[str, ...],
     PlainValidator(_cuts),

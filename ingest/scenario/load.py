@@ -10,6 +10,7 @@ Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario.constraints_section import read_constraints
 from ingest.scenario.messages import mistakes_of
 from ingest.scenario.model_section import ModelSection
-from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection
+from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection, TrainingSection
 from ingest.text.overrides import apply_overrides
 from ingest.text.yaml_source import Document, read_document
 
@@ -62,7 +63,8 @@ class Scenario:
 
     ``model`` is ``module:function`` or the path of a traced graph or a configuration, as the file says it
     (relative to the file); ``configured`` what to make of a configuration, None where ``model`` is none; ``cuts``
-    says where it may be cut (``ingest.graphs.cut_places``);
+    says where it may be cut (``ingest.graphs.cut_places``), ``free_order`` whether its layers may run in any order
+    that keeps producers before consumers;
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
     ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
     """
@@ -72,6 +74,7 @@ class Scenario:
     model: str
     configured: Configured | None
     cuts: str | tuple[str, ...] | None
+    free_order: bool
     cluster: nx.Graph = field(repr=False, compare=False)
     training: Training
     cost: CostModel
@@ -85,12 +88,13 @@ class Scenario:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
         from formulation.problem.instance import build_instance
 
+        layers = layers.copy()
+        layers.graph["free_order"] = self.free_order
         training, size = self.training, layers.graph["element_bytes"]
         if self.elements_of_model:
             training = replace(training, bytes_per_element=size)
         elif training.bytes_per_element != size:
             asked = f"training.bytes_per_element is {training.bytes_per_element}"
-            layers = layers.copy()
             notes = layers.graph.get("notes", ())
             layers.graph["notes"] = (*notes, f"{asked}, the model's elements have {size}: all bytes are scaled")
         return build_instance(layers, self.cluster, training, self.cost, self.constraints, self.goals)
@@ -137,8 +141,9 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
         model=found.model.build or found.model.graph or found.model.transformers or "",
         configured=_configured(found.model),
         cuts=found.model.cuts,
+        free_order=found.model.order == "any",
         cluster=_cluster(found.name, found.cluster),
-        training=Training(**{key: value for key, value in found.training if value is not None}),
+        training=_training(found.training),
         cost=CostModel(**dict(found.cost)),
         constraints=read_constraints(found.constraints, Names(ends_by_name(found.cluster.servers, []))),
         goals=found.objective,
@@ -152,6 +157,21 @@ def _configured(model: ModelSection) -> Configured | None:
     from ingest.torch.hugging_face import Configured
 
     return None if model.transformers is None else Configured(model.task, model.sequence)
+
+
+def _training(found: TrainingSection) -> Training:
+    """Return the training; where micro-batches are to be chosen, the fewest of them stand for all."""
+    values = {key: value for key, value in found if value is not None}
+    written = found.micro_batches
+    if isinstance(written, int):
+        return Training(**values)
+    numbers = _divisors(found.global_batch) if isinstance(written, str) else written
+    return Training(**values | {"micro_batches": numbers[0], "micro_batch_choices": numbers})
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return tuple(sorted({*small, *(number // one for one in small)}))
 
 
 def _solver(found: SolverSection) -> SolverChoice:

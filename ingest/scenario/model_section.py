@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -33,4 +33,8 @@ class ModelSection(Section):
         default=None,
         description="where stages may start: blocks (what the model repeats), modules, operators (any layer), or"
         " globs on layers and modules; without it the places that the graph names, else blocks",
+    )
+    order: Literal["any", "traced"] = Field(
+        default="any",
+        description="any: the best order of layers with producers before consumers is searched; traced: as it ran",
     )

@@ -34,12 +34,12 @@ from ingest.scenario.fields import (
     Duration,
     Goals,
     Memory,
+    MicroBatches,
     Name,
     Price,
     Ratio,
     Section,
     Speed,
-    Whole,
 )
 from ingest.scenario.model_section import ModelSection
 
@@ -123,8 +123,9 @@ class TrainingSection(Section):
     """One optimiser step."""
 
     global_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = Field(description="samples of one optimiser step")
-    micro_batches: Whole = Field(
-        default=_TRAINING.micro_batches, description="equal parts that the batch is cut into"
+    micro_batches: MicroBatches = Field(
+        default=_TRAINING.micro_batches,
+        description="equal parts that the batch is cut into: a number, a list to choose among, or 'choose': any",
     )
     bytes_per_element: Annotated[int, Field(ge=1, le=64)] | None = Field(
         default=None, description="bytes of one weight, gradient or activation element; without it the model's own"

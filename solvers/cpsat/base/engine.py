@@ -32,8 +32,29 @@ def make_solver(limits: Limits) -> cp_model.CpSolver:
     return solver
 
 
-def run(solver: cp_model.CpSolver, model: cp_model.CpModel, over: Callable[[], bool]) -> cp_model.CpSolverStatus:
-    """Solve while a second thread watches for the wish to stop.
+Value = Callable[[cp_model.IntVar], int]
+"""What a variable has in an assignment."""
+
+
+class _Teller(cp_model.CpSolverSolutionCallback):
+    """Hands every assignment on, while the search goes on."""
+
+    def __init__(self, tell: Callable[[Value], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def on_solution_callback(self) -> None:
+        """Tell of the assignment that CP-SAT has found."""
+        self._tell(self.value)
+
+
+def run(
+    solver: cp_model.CpSolver,
+    model: cp_model.CpModel,
+    over: Callable[[], bool],
+    tell: Callable[[Value], None] | None = None,
+) -> cp_model.CpSolverStatus:
+    """Solve while a second thread watches for the wish to stop; ``tell`` gets every assignment on the way.
 
     Raises TooLargeError for sums that CP-SAT cannot count: over many device groups they exceed what plans take.
     """
@@ -47,7 +68,7 @@ def run(solver: cp_model.CpSolver, model: cp_model.CpModel, over: Callable[[], b
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        status = solver.solve(model)
+        status = solver.solve(model, None if tell is None else _Teller(tell))
     finally:
         done.set()
         watcher.join()

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from formulation.problem.cluster import Cluster, servers_of
-from formulation.problem.layers import Layer, Split, layer_graph
+from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, Schedule, Training
 from formulation.problem.units import Link
+from ingest.mistakes import ScenarioError
 from ingest.scenario.load import load_scenario
 from ingest.scenario.schema import CostSection, Section, TrainingSection, schema_text
 
@@ -111,7 +112,49 @@ def test_what_is_left_out_is_the_default_of_the_formulation(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("section", "record"), [(CostSection, CostModel), (TrainingSection, Training)])
 def test_sections_have_the_fields_of_the_formulation(section: type[Section], record: type) -> None:
-    assert set(section.model_fields) == {field.name for field in dataclasses.fields(record)}
+    derived = {"micro_batch_choices"}
+    assert set(section.model_fields) == {field.name for field in dataclasses.fields(record)} - derived
+
+
+def with_micro_batches(written: str) -> str:
+    return SMALL.replace("global_batch: 8", f"global_batch: 8, micro_batches: {written}")
+
+
+@pytest.mark.parametrize(
+    ("written", "first", "choices"),
+    [("4", 4, ()), ("choose", 1, (1, 2, 4, 8)), ("[8, 2]", 2, (2, 8)), ("[4]", 4, (4,))],
+)
+def test_micro_batches_are_given_or_chosen(
+    tmp_path: Path, written: str, first: int, choices: tuple[int, ...]
+) -> None:
+    scenario = load_scenario(write(tmp_path, with_micro_batches(written)))
+    assert scenario.training == Training(8, first, micro_batch_choices=choices)
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("chose", "did you mean 'choose'"),
+        ("[2, 3]", "global_batch 8 is not a multiple of micro_batches 3"),
+        ("[2, 2]", "expected different numbers, got one twice"),
+        ("[]", "expected a whole number of 1 or more, a list of them, or 'choose'"),
+        ("0", "expected a whole number of 1 or more"),
+        ("true", "expected a whole number of 1 or more"),
+    ],
+)
+def test_numbers_of_micro_batches_that_cannot_be(tmp_path: Path, written: str, reason: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(reason)):
+        load_scenario(write(tmp_path, with_micro_batches(written)))
+
+
+def test_the_order_of_layers_is_free_unless_a_scenario_says_otherwise(tmp_path: Path) -> None:
+    graph = LayerGraph.chain("m", [Layer("a", "linear", Split.MATRIX, 4, 4, 4, 4, 8)]).graph()
+    path = write(tmp_path, SMALL)
+    assert load_scenario(path).instance(graph).model.free_order
+    assert not load_scenario(path, ["model.order=traced"]).instance(graph).model.free_order
+    assert "free_order" not in graph.graph
+    with pytest.raises(ScenarioError, match=r"model\.order"):
+        load_scenario(path, ["model.order=best"])
 
 
 def test_cost_and_solver_are_read(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_mistakes_of_file_and_overrides_come_together(tmp_path: Path) -> None:
     text = VGG16.read_text(encoding="utf-8")
     path.write_text(text.replace("  schedule:", "  shedule: gpipe\n  schedule:"), encoding="utf-8")
     assert error_of(path, "solver.seed=-1", "training.micro_batches=3").splitlines() == [
-        f"{path}:28: training.shedule: unknown key; did you mean 'schedule'?",
+        f"{path}:29: training.shedule: unknown key; did you mean 'schedule'?",
         "--set solver.seed=-1: expected 0 or more, got -1",
         "--set training.micro_batches=3: global_batch 64 is not a multiple of micro_batches 3",
     ]
