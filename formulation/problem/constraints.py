@@ -222,7 +222,8 @@ class _Stated:
             given[kind] = value
             self.__dict__.update((name, getattr(value, name)) for name in mine)
         if unknown := [*written, *(kind.__name__ for kind in given if kind not in kinds())]:
-            raise TypeError(f"no constraint {', '.join(unknown)} below {ROOM}")
+            known = sorted(one.name for kind in kinds() for one in fields(kind))  # type: ignore[arg-type]
+            raise TypeError(f"no constraint {', '.join(unknown)} below {ROOM}; known: {', '.join(known)}")
         self.__dict__.update(values=tuple(given[kind] for kind in kinds()), _by_kind=given)
 
     def __repr__(self) -> str:
