@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.problem.amounts import goal_amount, plural
-from formulation.problem.demands import possible_cuts
+from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import Placement, Recompute, Schedule
@@ -64,7 +64,7 @@ def scope_of(instance: Instance) -> Scope:
     choosing = [layer.allowed_forms for layer in instance.layers if layer.split is not Split.FOLLOW]
     return Scope(
         layers=len(instance.layers),
-        cuts=len(possible_cuts(instance)) - 2,
+        cuts=cut_space(instance).stops - 1,
         devices=instance.devices,
         placement=constraints.placement,
         max_servers=constraints.max_servers,

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from formulation.costs.goals import goal_value
 from formulation.evaluate import Evaluation, evaluate
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, steps_run
 from formulation.problem.plan import Plan
-from formulation.problem.steady import steps_run
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.closed_forms import zero_bubble_h1_in_flight
 from formulation.timeline.footprint import peak_in_flight

@@ -19,13 +19,14 @@ from formulation.costs.tables import all_tables
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints
+from formulation.problem.cuts import every_cut
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.dynamic.states.reach import StateReach
 from solvers.dynamic.states.solver import Search, sizes_are_narrowed
 from solvers.dynamic.states.states import state_space
+from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
-from solvers.dynamic.tables.stage_times import stage_times
 
 
 def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
@@ -56,7 +57,7 @@ def search_of(instance: Instance, deadline: Deadline = NEVER) -> Search:
     anywhere = replace(instance.model, cuts=None)
     tables = all_tables(replace(instance, model=anywhere, constraints=rest), deadline)
     limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
-    return Search(state_space(tables), StageTable(stage_times(tables)), limits)
+    return Search(state_space(tables), StageTable(atom_tables(tables, every_cut(instance))), limits)
 
 
 def labels_below(search: Search, threshold_ns: int, *, closed: bool = True) -> Labels:

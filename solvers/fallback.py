@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from formulation.costs.times import cut_bytes
 from formulation.outcome import Limits, Outcome
-from formulation.problem.demands import possible_cuts
+from formulation.problem.cuts import CutSpace, cut_space
 from formulation.problem.instance import Instance
 from solvers.catalogue import find_solver
 
@@ -40,13 +40,13 @@ def with_some_cuts(instance: Instance, limits: Limits) -> Outcome:
     """Return the best plan that is cut at some places only. Raises ValueError as state_dp does."""
     from solvers.dynamic.states.solver import solve
 
-    return solve(instance, limits, cuts=some_cuts(instance, SOME_CUTS))
+    return solve(instance, limits, space=some_cuts(instance, SOME_CUTS))
 
 
-def some_cuts(instance: Instance, number: int) -> tuple[int, ...]:
-    """Return 0, at most so many possible cuts, and N: of every equal part of the work the cheapest cut."""
+def some_cuts(instance: Instance, number: int) -> CutSpace:
+    """Return a space of at most so many places between its ends: of every equal part of the work the cheapest."""
     work = [f + b for f, b in zip(instance.forward_ns[0], instance.backward_ns[0], strict=True)]
     done = list(itertools.accumulate(work, initial=0))
-    first, *places, last = possible_cuts(instance)
+    first, *places, last = cut_space(instance).places
     parts = itertools.groupby(places, key=lambda cut: done[cut] * number // (done[-1] + 1))
-    return first, *(min(part, key=lambda cut: cut_bytes(instance, cut)) for _, part in parts), last
+    return CutSpace((first, *(min(part, key=lambda cut: cut_bytes(instance, cut)) for _, part in parts), last))

@@ -72,9 +72,13 @@ class Ingredient(enum.Enum):
     STAGE_LIMITS = ("how far stages reach", ("solvers.dynamic.tables.stage_limits",))
     STAGE_FORMS = (
         "forms within memory",
-        ("solvers.dynamic.tables.forms_under_memory", "solvers.dynamic.tables.stage_table"),
+        ("solvers.dynamic.tables.atom_tables", "solvers.dynamic.tables.stage_table"),
     )
-    RUNS = ("runs of layers", ("solvers.dynamic.tables.coarse", "solvers.dynamic.tables.coarse_table"))
+    ATOMS = (
+        "the best splits of atoms, and chains of them",
+        tuple(f"solvers.atoms.{name}" for name in ("chains", "fronts", "labels", "programs")),
+    )
+    FORMS = ("forms of single stages within memory", ("solvers.dynamic.tables.forms_under_memory",))
     LINE_PROGRAMME = ("the programme over the line", ("solvers.dynamic.line.solver", "solvers.blind"))
     LINE_REACH = ("reachability on the line", ("solvers.dynamic.line.threshold",))
     STATE_REACH = (
@@ -149,7 +153,8 @@ def _method(*rests_on: Ingredient, proposed_by: tuple[Ingredient, ...] = ()) -> 
 
 I = Ingredient  # noqa: E741 (the table is read by its columns)
 _TABLES = (I.GROUPS, I.COST_TABLES)
-_STAGES = (I.STATES, I.ALIKE, I.MEMORY_TABLES, I.STAGE_TIMES, I.STAGE_LIMITS, I.STAGE_FORMS, I.STATE_REACH)
+_LIMITS = (I.MEMORY_TABLES, I.STAGE_TIMES, I.STAGE_LIMITS, I.STAGE_FORMS, I.ATOMS)
+_STAGES = (I.STATES, I.ALIKE, *_LIMITS, I.STATE_REACH)
 _MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.SUMS, I.MODEL)
 
 METHODS: dict[str, Method] = {
@@ -159,8 +164,8 @@ METHODS: dict[str, Method] = {
         proposed_by=(I.FIRST_PLAN, I.WARM_START, I.LINE_PROGRAMME),
     ),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.LINE_PROGRAMME),
-    "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.RUNS, proposed_by=(I.FIRST_PLAN,)),
-    "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
+    "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, proposed_by=(I.FIRST_PLAN,)),
+    "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.FORMS, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
     "brute_force": _method(I.ENUMERATION),
     "case_split": _method(*_MODEL, I.CPSAT),
     "presolve": _method(*_MODEL, I.CPSAT),

@@ -24,7 +24,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from formulation.costs.memory import optimizer_bytes
-from formulation.problem.demands import possible_cuts
+from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
 from formulation.problem.options import Combine, Goal, Recompute, Schedule, Sharing
@@ -120,7 +120,7 @@ def _group_sizes(instance: Instance) -> list[int]:
 
 def _pace_ns(offer: _Offer) -> int:
     """Return a time that the slowest stage cannot undercut."""
-    runs = itertools.pairwise(possible_cuts(offer.instance))
+    runs = cut_space(offer.instance).atoms()
     floors = list(itertools.accumulate(_layer_floors_ns(offer), initial=0))
     alone = max(floors[stop] - floors[start] for start, stop in runs)
     working = sorted((one.work for one in offer.devices), reverse=True)

@@ -27,21 +27,11 @@ __all__ = [
     "forms_left",
     "lessened",
     "narrowed",
-    "possible_cuts",
     "resolve",
     "with_constraints",
     "with_layers",
     "with_servers",
 ]
-
-
-def possible_cuts(instance: Instance) -> tuple[int, ...]:
-    """Return 0, every layer at which a stage may start, and N: what model, ``no_cut`` and ``together`` leave."""
-    closed = set(instance.demands.no_cut)
-    for layers in instance.demands.together:
-        closed.update(range(layers[0] + 1, layers[-1] + 1))
-    total = len(instance.layers)
-    return (0, *(cut for cut in range(1, total) if cut not in closed), total)
 
 
 def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Server]) -> Demands:

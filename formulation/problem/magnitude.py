@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from formulation.problem.layers import Split
-from formulation.problem.options import AllReduce, Recompute, Synchronisation
-from formulation.problem.steady import steps_run
+from formulation.problem.options import AllReduce, Recompute, Synchronisation, steps_run
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
 
 if TYPE_CHECKING:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from formulation.problem.units import ceil_div
 
 __all__ = [
+    "LEAST_MICRO_BATCHES",
     "AllReduce",
     "Boundary",
     "BoundaryCharge",
@@ -29,7 +31,13 @@ __all__ = [
     "StageTime",
     "Synchronisation",
     "Training",
+    "steps_run",
 ]
+
+LEAST_MICRO_BATCHES = 16
+"""Of a run without a flush; so many that a short pipeline shows its steady state."""
+MICRO_BATCHES_A_STAGE = 4
+"""Of a run without a flush: the pipeline fills and drains in one for each stage; the middle half is steady."""
 
 
 class Schedule(enum.StrEnum):
@@ -178,3 +186,11 @@ class Training:
     def micro_batch(self) -> int:
         """Samples in one micro-batch."""
         return self.global_batch // self.micro_batches
+
+
+def steps_run(training: Training, stages: int) -> int:
+    """Return how many optimiser steps are run: one with a flush, else until the middle of the run is steady."""
+    if training.schedule.flushes:
+        return 1
+    wanted = max(LEAST_MICRO_BATCHES, MICRO_BATCHES_A_STAGE * stages)
+    return ceil_div(wanted, training.micro_batches)

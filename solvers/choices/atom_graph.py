@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from formulation.problem.demands import possible_cuts
+from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 
 __all__ = ["AtomGraph", "atom_graph"]
@@ -51,11 +51,11 @@ class AtomGraph:
 
 def atom_graph(instance: Instance) -> AtomGraph:
     """Return the atoms of an instance. Cost: linear in layers and edges."""
-    starts = possible_cuts(instance)
+    starts = cut_space(instance).places
     atom_of = [at for at, (start, stop) in enumerate(itertools.pairwise(starts)) for _ in range(start, stop)]
     before: list[set[int]] = [set() for _ in starts[1:]]
     for edge in instance.edges:
         one, other = atom_of[edge.producer], atom_of[edge.consumer]
         if one != other:
             before[other].add(one)
-    return AtomGraph(tuple(starts), tuple(tuple(sorted(row)) for row in before))
+    return AtomGraph(starts, tuple(tuple(sorted(row)) for row in before))

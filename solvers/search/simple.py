@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from formulation.costs.forms import forms_on
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER
-from formulation.problem.demands import possible_cuts
+from formulation.problem.cuts import cut_space
 from formulation.problem.groups import Group, line_group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Layer, Split
@@ -60,7 +60,7 @@ def even_cuts(instance: Instance, stages: int) -> list[int]:
     work = [f + b for f, b in zip(instance.forward_ns[0], instance.backward_ns[0], strict=True)]
     sums = list(itertools.accumulate(work, initial=0))
     cuts, at = [0], 1
-    places = possible_cuts(instance)
+    places = cut_space(instance).places
     for stage in range(1, stages):
         # The first place at which so much of the work is done; one run at least is left for each stage behind.
         while at < len(places) - 1 - (stages - stage) and sums[places[at]] * stages < sums[-1] * stage:

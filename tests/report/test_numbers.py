@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.terminal import human
-from formulation.problem.options import Schedule, Training
-from formulation.problem.steady import LEAST_MICRO_BATCHES, steps_run
+from formulation.problem.options import LEAST_MICRO_BATCHES, Schedule, Training, steps_run
 from report import wording
 from report.accounting import spent_of
 from report.content import content_of

@@ -50,8 +50,11 @@ VOCABULARY = tuple(
     f"formulation.{name}"
     for name in (
         *("costs.goals", "limits.deadline", "outcome"),
-        *(f"problem.{name}" for name in ("amounts", "cluster", "constraints", "demands", "groups", "instance")),
-        *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "steady", "units")),
+        *(
+            f"problem.{name}"
+            for name in ("amounts", "cluster", "constraints", "cuts", "demands", "groups", "instance")
+        ),
+        *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "units")),
     )
 )
 """Modules of the formulation that say what a problem is, and its rules; all read them, through the evaluator."""
@@ -66,11 +69,12 @@ LAYERS = chain(
 BASE = instance_of(LAYERS, mesh(2, 1), PLAIN)
 
 
-def with_memory(instance: Instance, placement: Placement) -> Instance:
+def with_memory(instance: Instance, placement: Placement, memory_bytes: int = 700) -> Instance:
     """Memory that a stage of all layers does not fit into."""
     constraints = Constraints(memory=True, placement=placement, tensor_parallel_degrees=(1, 2))
     servers = [
-        replace(server, device_class=replace(server.device_class, memory_bytes=700)) for server in instance.servers
+        replace(server, device_class=replace(server.device_class, memory_bytes=memory_bytes))
+        for server in instance.servers
     ]
     return with_servers(with_constraints(instance, constraints), servers)
 
@@ -161,6 +165,9 @@ def test_a_method_reads_what_the_table_says(name: str, monkeypatch: pytest.Monke
     if name == "cpsat_stages":  # and where there are too many states
         monkeypatch.setattr("solvers.cpsat.whole_stages.warm_start.MODERATE_STATES", 0)
         called |= reads(name)
+    if name == "paced_dp":  # and where no plan fits
+        hopeless = replace(with_memory(BASE, Placement.LINE, 300), goals=(Goal.ITERATION_TIME,))
+        called |= traced(lambda: find_solver(name).load()(hopeless, ONE))
     assert ingredients(called) == METHODS[name].rests_on | METHODS[name].proposed_by
 
 

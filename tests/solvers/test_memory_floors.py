@@ -14,6 +14,7 @@ from formulation.costs.tables import FORBIDDEN, build_tables
 from formulation.costs.times import layout_form
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
+from formulation.problem.cuts import every_cut
 from formulation.problem.demands import with_constraints
 from formulation.problem.groups import possible_groups
 from formulation.problem.instance import Instance
@@ -24,7 +25,7 @@ from solvers import exhaustive as brute_force
 from solvers.cpsat.valid import floors, furthest
 from solvers.cpsat.whole_stages import solver as staged
 from solvers.dynamic.states import solver
-from solvers.dynamic.tables.coarse import coarsen
+from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.dynamic.tables.stage_times import stage_times
@@ -65,10 +66,10 @@ def test_no_floor_counts_on_a_form_that_a_layer_may_not_take() -> None:
     training = Training(1, optimizer_bytes_per_parameter=0, schedule=Schedule.GPIPE)
     instance = limited(instance_of(chain(COPIED, [0]), mesh(2), PLAIN, training), 300, Schedule.GPIPE)
     tables = build_tables(instance, tuple(one for one in possible_groups(instance) if one.devices == 2))
-    limits, coarse = StageLimits(stage_times(tables)), coarsen(tables)
+    limits, atoms = StageLimits(stage_times(tables)), atom_tables(tables, every_cut(instance))
     assert limits.ends(0, 0, FORBIDDEN).tolist() == [1, 2, 2]
     assert furthest(floors(tables), 0, 0, FORBIDDEN).tolist() == [1, 2, 2]
-    assert coarse.held is not None and coarse.held.by_version[0].tolist() == [[100] * 3] * 2
+    assert atoms.least is not None and atoms.least.by_version[0].tolist() == [[100] * 3] * 2
     more_held = Thrift(tables, memory_tables(tables))._least_behind(0, 0)[1]
     assert more_held.tolist() == [400, 200, 0]
 

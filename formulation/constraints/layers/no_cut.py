@@ -56,9 +56,9 @@ class NoCut(Constraint):
 
 def _places_around(instance: Instance, layer: int) -> str:
     """Name the places to cut before and behind a layer."""
-    from formulation.problem.demands import possible_cuts
+    from formulation.problem.cuts import cut_space
 
-    *_, before = (cut for cut in possible_cuts(instance) if cut < layer)
-    behind = next(cut for cut in possible_cuts(instance) if cut > layer)
+    *_, before = (cut for cut in cut_space(instance).places if cut < layer)
+    behind = next(cut for cut in cut_space(instance).places if cut > layer)
     names = [instance.layers[cut].name for cut in (before, behind) if 0 < cut < len(instance.layers)]
     return f"the nearest are {' and '.join(names)}" if names else "the model has none"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, Outcome, begin
+from formulation.problem.cuts import every_cut
 from formulation.problem.instance import Instance
 from solvers.cpsat import solver as layered
 from solvers.cpsat.bounds import lower_bound
@@ -17,7 +18,7 @@ from solvers.cpsat.valid import floors
 from solvers.cpsat.whole_stages.stage_plans import Stages
 from solvers.cpsat.whole_stages.stages import applies, stage_families
 from solvers.cpsat.whole_stages.warm_start import best_start, moderate_space, start_of_a_neighbour
-from solvers.dynamic.tables.stage_times import stage_times
+from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat_stages"
@@ -38,7 +39,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         start = start_of_a_neighbour(instance, limits)
         outcome = layered.solve(instance, limits, start=start)
         return replace(outcome, solver=NAME, notes=(*outcome.notes, "layered model: stages are not independent"))
-    stages = Stages(stage_times(tables))
+    stages = Stages(atom_tables(tables, every_cut(instance)))
     space = moderate_space(stages)
     families = stage_families(stages, space)
     plan = best_start(instance, stages, limits, space)

@@ -29,7 +29,7 @@ class Stages(StageTable):
         """
         if self.limits.held is not None:
             return None
-        real = self.times.time[self.times.time < FORBIDDEN]
+        real = self.atoms.times.time[self.atoms.times.time < FORBIDDEN]
         crossing = (self.tables.activation + self.tables.gradient).ravel()
         try:
             return distinct(np.concatenate([real, crossing]), self.tables.deadline)

@@ -5,15 +5,15 @@ forms (``solvers.dynamic.tables.stage_times``), so the model needs no variable f
 of the plan that is found are filled in afterwards. Two families replace ``forms`` and ``stage_time``:
 
 (5') ``stage_table``: a slot of kind c that starts at layer i ends at ``E(slot, c, i)`` at the latest: exactly by
-     time, by a lower limit of memory;
+     time, by a lower limit of memory; exactly by both where a stage was found that no choice of forms fits into
+     them at once;
 (104) ``labels``: a stage in slot k on group g starts at a layer from which slots k .. 0 can end, by the states of
       devices (``solvers.dynamic.states``), and on the line at one that the devices before g can reach
       (``solvers.dynamic.line.threshold``); under free placement areas and alike servers
-      (``solvers.cpsat.constraints.placing``) stand beside it, or alone where the states are too many;
-(105) ``refusals``: stages that were found, and that no choice of forms fits into time and memory at once.
+      (``solvers.cpsat.constraints.placing``) stand beside it, or alone where the states are too many.
 
-The last is logic-based Benders decomposition: the model proposes stages,
-``solvers.dynamic.tables.forms_under_memory`` decides each exactly. The bound leans on dynamic programmes; the
+With memory it is logic-based Benders decomposition: the model proposes stages, ``solvers.atoms`` decides each
+exactly. The bound leans on dynamic programmes; the
 layered model (``solvers.cpsat.model``) does not. A test shows that both agree. Only where links pay for boundaries
 and the slowest stage counts, and no demand speaks of single layers.
 """
@@ -37,7 +37,7 @@ from solvers.dynamic.states.reach import reach_at
 from solvers.dynamic.states.starts import StartsOfStages
 from solvers.dynamic.states.states import StateSpace
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_table import Refusal, StageTable
+from solvers.dynamic.tables.stage_table import StageTable
 
 
 def applies(tables: Tables) -> bool:
@@ -57,7 +57,7 @@ def applies(tables: Tables) -> bool:
 
 
 def stage_families(table: StageTable, space: StateSpace | None) -> tuple[Family, ...]:
-    """Return the families of the accelerated model; refusals of the table may grow between questions.
+    """Return the families of the accelerated model; the exact rows of the table may grow between questions.
 
     ``space`` are the states of devices, None where they are too many.
     """
@@ -70,18 +70,17 @@ def stage_families(table: StageTable, space: StateSpace | None) -> tuple[Family,
         Family(1, "cover", post_cover),
         Family(2, "devices", post_devices),
         Family(3, "line", post_line),
-        Family(5, "stage_table", _stage_table(table.limits)),
+        Family(5, "stage_table", _stage_table(table)),
         Family(6, "boundary_time", post_boundary_time),
-        Family(105, "refusals", _refusals(table.refused)),
         *placing,
     )
 
 
-def _stage_table(limits: StageLimits) -> Callable[[Variables], Posted]:
+def _stage_table(table: StageTable) -> Callable[[Variables], Posted]:
     def post(v: Variables) -> Posted:
-        rule = limits.slots(v.slots)
+        rule = table.limits.slots(v.slots)
         for c in range(len(v.tables.kinds)):
-            known = {slot: limits.ends(slot, c, v.threshold_ns) for slot in set(rule)}
+            known = {slot: table.ends(slot, c, v.threshold_ns) for slot in set(rule)}
             for k in range(v.slots):
                 ends = known[rule[k]]
                 widest = np.maximum.accumulate(ends)
@@ -145,13 +144,3 @@ def _starts_at(v: Variables, k: int, g: int, layers: NDArray[np.intp]) -> Posted
         yield (k, g), v.model.add_implication(v.runs[k][g], v.starts[k][int(layers[-1])])
     if layers[0] > 0:
         yield (k, g), v.model.add_implication(v.runs[k][g], ~v.starts[k][int(layers[0]) - 1])
-
-
-def _refusals(refused: list[Refusal]) -> Callable[[Variables], Posted]:
-    def post(v: Variables) -> Posted:
-        for one in refused:
-            if v.threshold_ns <= one.threshold_ns:
-                for k in range(one.slot, v.slots):
-                    yield from _end(v, k, one.kind, one.start, one.stop - 1, exact=True)
-
-    return post

@@ -11,6 +11,7 @@ from formulation.costs.tables import Tables, all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits
+from formulation.problem.cuts import every_cut
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.problem.plan import Plan, Span, Stage
@@ -22,8 +23,8 @@ from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.line.threshold import LineReach
 from solvers.dynamic.states.solver import Search
 from solvers.dynamic.states.states import StateSpace, state_space
+from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
-from solvers.dynamic.tables.stage_times import stage_times
 from solvers.search.first_plan import first_plan
 
 MODERATE_STATES = 5_000
@@ -45,7 +46,7 @@ def start_of_a_neighbour(instance: Instance, limits: Limits) -> Plan | None:
         tables = all_tables(neighbour, limits.deadline)
         if not applies(tables):
             return None
-        stages = Stages(stage_times(tables))
+        stages = Stages(atom_tables(tables, every_cut(instance)))
         plan = best_start(neighbour, stages, limits, moderate_space(stages))
     return plan if plan is not None and evaluate(instance, plan).feasible else None
 
@@ -74,7 +75,7 @@ def best_start(instance: Instance, stages: Stages, limits: Limits, space: StateS
     line = stages
     if instance.constraints.placement is not Placement.LINE:
         ordered = replace(instance, constraints=replace(instance.constraints, placement=Placement.LINE))
-        line = Stages(stage_times(all_tables(ordered, limits.deadline)))
+        line = Stages(atom_tables(all_tables(ordered, limits.deadline), every_cut(ordered)))
     dearest = None if first is None else evaluate(instance, first).objective
     exact = stages.limits.held is None
     on_line = line_dp.solve(instance, limits).plan if exact else line_plan(line, dearest, limits.deadline.over)

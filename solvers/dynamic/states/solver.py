@@ -1,17 +1,17 @@
 """The exact dynamic programme over device states: optimal plans under free placement and memory limits.
 
 With the threshold T fixed a plan is a path from the last stage to the first through states, slots and layers
-(``solvers.dynamic.states.reach``). T is bisected over the values at which the answer can change. A path is a
+(``solvers.dynamic.states.reach``). T is one of the values at which the answer can change. A path is a
 proposal: forms are chosen under both limits at once, and what has none is refused and never proposed again
-(``solvers.dynamic.tables.stage_table``), so both answers are exact. It shares tables of costs with CP-SAT, and no
-search.
+(``solvers.dynamic.tables.stage_table``), so both answers are exact. The first T asked with forms is the least at
+which tables alone allow a path: there few forms fit, and often its path is the answer. It shares tables of costs
+with CP-SAT, and no search.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,17 +22,16 @@ from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables, possi
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
-from formulation.problem.demands import possible_cuts
+from formulation.problem.cuts import CutSpace, cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal
 from formulation.problem.plan import Plan
 from solvers.dynamic.states.paths import path_of
 from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.dynamic.tables.coarse import coarsen
-from solvers.dynamic.tables.coarse_table import CoarseTable
+from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
-from solvers.dynamic.tables.stage_times import check_size, stage_times
+from solvers.dynamic.tables.stage_times import check_size
 from solvers.search.first_plan import first_plan
 from solvers.search.stoppable import STOPPED, stoppable, tell_first
 from solvers.search.support import Support, sized
@@ -49,7 +48,7 @@ def reason_against(instance: Instance) -> str | None:
         return "states bound the slowest stage, combine is 'sum'"
     if cost.boundary_charge is not BoundaryCharge.LINK:
         return "states need stages whose time is their own, boundary_charge is 'receiver'"
-    # Where stages may be cut is seen by what is offered (solvers.dynamic.tables.coarse).
+    # Where stages may be cut is seen by what is offered (formulation.problem.cuts).
     offered = ("no_cut", "together", "devices_per_stage")
     unseen = [name for name in instance.demands.named() if name not in offered]
     if instance.demands.devices_per_stage and not sizes_are_narrowed(instance):
@@ -71,16 +70,16 @@ def accepts(instance: Instance) -> Support:
     if reason is not None:
         return Support(reason=reason)
     suffixes(instance)
-    runs = len(possible_cuts(instance)) - 1
+    runs = cut_space(instance).stops
     return Support(proves=True, bytes_needed=check_size(len(possible_kinds(instance)), runs))
 
 
 @stoppable(NAME, best=True)
-def solve(instance: Instance, limits: Limits | None = None, cuts: Sequence[int] = ()) -> Outcome:
+def solve(instance: Instance, limits: Limits | None = None, space: CutSpace | None = None) -> Outcome:
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
-    Among plans of the same time it looks for few devices, then few stages. With ``cuts``, some of the possible
-    ones and 0 and N, only plans with these are looked at: nothing is then proved but what work alone says.
+    Among plans of the same time it looks for few devices, then few stages. With a ``space``
+    of some of the possible places only plans cut there are looked at: nothing is then proved but what work says.
     Raises ValueError where :func:`reason_against` has one, where there are too many states, and as
     ``solvers.dynamic.tables.stage_times.stage_times`` does.
     """
@@ -94,7 +93,7 @@ def solve(instance: Instance, limits: Limits | None = None, cuts: Sequence[int] 
     price = None if first is None else evaluate(instance, first).objective
     limits.progress(Progress(price, lower))
     try:
-        table = CoarseTable(coarsen(tables, cuts)) if cuts else stage_table(tables)
+        table = StageTable(atom_tables(tables, space or cut_space(instance)))
         search = Search(state_space(table.tables), table, limits, lower=lower)
     except StoppedError:
         if first is None:
@@ -104,20 +103,13 @@ def solve(instance: Instance, limits: Limits | None = None, cuts: Sequence[int] 
     if first is not None and price is not None:
         search.plan, search.upper = first, price
     search.run()
-    return _of_some_cuts(search.outcome(), lower) if cuts else search.outcome()
+    return search.outcome() if space is None else _of_some_cuts(search.outcome(), lower)
 
 
 def _of_some_cuts(found: Outcome, lower: int) -> Outcome:
     """Return what an outcome for some of the possible cuts says of all of them."""
     proof = Proof.UNKNOWN if found.plan is None else Proof.FEASIBLE
     return replace(found, proof=proof, bound=lower)
-
-
-def stage_table(tables: Tables) -> StageTable:
-    """Return the stage table of an instance, of runs of layers where stages may be cut at some places only."""
-    if tables.instance.demands.no_cut or tables.instance.demands.together:
-        return CoarseTable(coarsen(tables))
-    return StageTable(stage_times(tables))
 
 
 @dataclass(slots=True)
@@ -143,19 +135,28 @@ class Search:
         return self.table.tables
 
     def run(self) -> None:
-        """Bisect until the bound meets the plan, or the limits are used up; then look for a tidier plan."""
+        """Search until the bound meets the plan, or the limits are used up; then look for a tidier plan."""
         with contextlib.suppress(StoppedError):
             self._run()
 
     def _run(self) -> None:
+        """Ask from below: first what stages alone allow, then the least value at which a plan could be, or above.
+
+        While proposals are refused, questions go further up, in doubling steps: a yes there is an upper limit.
+        """
         self._values = self.table.candidates(self.lower, self.upper)
+        self._raise()
+        further = 0
         while self.lower < self.upper and not self.over():
             values = self._between()
             if not len(values):
                 self.lower = self.upper
+            elif self._propose(int(values[min(further, (len(values) - 1) // 2)])):
+                further = 0
             else:
-                self._move(int(values[(len(values) - 1) // 2]))
-            self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
+                further = 2 * further + 1
+                self._raise(nearby=True)
+            self._tell()
         if self.plan is not None and self.lower >= self.upper:
             self.ask(self.upper, thorough=True)
 
@@ -173,7 +174,7 @@ class Search:
             seconds=time.monotonic() - self.began_s,
             notes=(
                 f"{self.asked} thresholds asked of {len(self.space.node_state)} nodes,"
-                f" {len(self.table.refused)} stages refused",
+                f" {self.table.refused} stages refused",
             ),
         )
 
@@ -206,17 +207,42 @@ class Search:
 
     def _between(self) -> Times:
         """Return the values from ``lower`` to below ``upper`` at which the answer can change."""
-        again = [one.threshold_ns + 1 for one in self.table.refused]
         values = self._values[(self._values >= self.lower) & (self._values < self.upper)]
-        more = [value for value in again if self.lower <= value < self.upper]
-        return np.union1d(values, np.array(more, dtype=np.int64)) if more else values
+        exact = self.table.exact_times(self.lower, self.upper)
+        return np.union1d(values, exact) if len(exact) else values
 
-    def _move(self, threshold_ns: int) -> None:
-        answer = self.ask(threshold_ns)
-        if answer is False:
-            self.lower = threshold_ns + 1
-            values = self._between()
-            self.lower = int(values[0]) if len(values) else self.upper
+    def _tell(self) -> None:
+        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
+
+    def _raise(self, *, nearby: bool = False) -> None:
+        """Raise the lower limit to the least value at which stages, as far as they are known, make up a plan.
+
+        No forms are looked at on the way. ``nearby``: it is expected among the first values.
+        """
+        values = self._between()
+        low, high, step = 0, len(values), 1
+        while low < high:
+            at = min((low + high) // 2, low + step - 1) if nearby else (low + high) // 2
+            reach = self.reach(int(values[at]))
+            if reach is None:
+                break
+            if reach.depth is None:
+                low, step = at + 1, 2 * step
+                self.lower = int(values[low]) if low < len(values) else self.upper
+                self._tell()
+            else:
+                high = at
+        self.lower = int(values[low]) if low < len(values) else self.upper
+
+    def _propose(self, threshold_ns: int) -> bool:
+        """Tell whether the first plan that stages make up within the threshold has forms too; keep it if so."""
+        self.asked += 1
+        reach = self.reach(threshold_ns)
+        path = None if reach is None else path_of(reach, self.tables)
+        plan = None if path is None else self.table.with_forms(path, threshold_ns)
+        if plan is not None:
+            self._take(plan, threshold_ns)
+        return plan is not None
 
     def _take(self, plan: Plan, threshold_ns: int) -> None:
         """Keep a plan at the evaluator's price, which must keep every rule and the promise of the threshold."""

@@ -18,6 +18,7 @@ from formulation.costs.tables import FORBIDDEN, Tables, all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
+from formulation.problem.cuts import every_cut
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal, Schedule
 from formulation.problem.plan import Plan
@@ -28,6 +29,7 @@ from solvers.dynamic.step_time.intervals import Intervals, Sizes
 from solvers.dynamic.step_time.plans import Plans
 from solvers.dynamic.step_time.sequence import Weights
 from solvers.dynamic.step_time.steps import flat_steps
+from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.dynamic.tables.stage_table import StageTable
 from solvers.dynamic.tables.stage_times import StageTimes, stage_times
@@ -150,7 +152,8 @@ class _Search:
     def _find_any(self, times: StageTimes, space: StateSpace) -> None:
         """Find any plan that keeps its memory, or that there is none (``solvers.dynamic.states``)."""
         tables = replace(times.tables, instance=_for_bottleneck(self.instance))
-        search = states.Search(space, StageTable(replace(times, tables=tables)), self.limits)
+        atoms = atom_tables(tables, every_cut(self.instance), times)
+        search = states.Search(space, StageTable(atoms), self.limits)
         if search.ask(FORBIDDEN - 1) is False:
             self.lower = self.upper
         elif search.plan is not None and self._intervals is not None:

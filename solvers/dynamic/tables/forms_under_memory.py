@@ -3,42 +3,54 @@
 The forms with the least time may copy weights that only fit when they are sharded. So this keeps, by the forms of
 the layers still looked at, every combination of communication and memory that no other beats in everything: a
 label-setting dynamic programme with dominance (as for shortest paths with a resource). Exact for any layer graph.
+
+All labels of a layer are one array, a row each, so that thousands of them are grown and compared at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from formulation.costs.forms import forms_on
 from formulation.costs.memory import Keeps
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
-from formulation.problem.layers import Split
+from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from solvers.dynamic.tables.best_forms import edges_into
 
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """What the layers so far cost: communication in ns, bytes held, largest working set; the last form taken."""
-
-    time: int
-    held: int
-    working: int
-    form: int
-    before: _Label | None
-
-    def beats(self, other: _Label) -> bool:
-        return self.time <= other.time and self.held <= other.held and self.working <= other.working
+Rows = NDArray[np.int64]
+COLUMNS = 20
+"""After how many layers that are looked at their codes are numbered anew, so that they stay within 64 bits."""
 
 
-_States = dict[tuple[int, ...], list[_Label]]
-"""By the forms of the layers still looked at: the labels that no other beats."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Labels:
+    """What the layers so far cost, a row for each label.
+
+    ``time`` is communication in ns, ``held`` what is held from pass to pass and ``working`` the largest working
+    set, in bytes; ``key[row, at]`` the form of each layer still looked at. ``before`` is the row of the layer
+    before from which a label comes, ``form`` the form of the newest layer.
+    """
+
+    time: Rows
+    held: Rows
+    working: Rows
+    key: Rows
+    before: Rows
+    form: Rows
+
+    def of(self, rows: NDArray[np.intp] | NDArray[np.bool_], columns: list[int]) -> _Labels:
+        """Return some labels, by the forms of some of the layers."""
+        key = self.key[rows][:, columns]
+        return _Labels(
+            self.time[rows], self.held[rows], self.working[rows], key, self.before[rows], self.form[rows]
+        )
 
 
 class Thrift:
@@ -59,7 +71,7 @@ class Thrift:
     def forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
         """Return the fastest forms within the threshold and the capacity; None if there are none.
 
-        Cost: O(layers x 3**live x labels**2) steps in Python; few labels survive in practice, as those go that
+        Cost: O(layers x forms x labels log labels) in numpy; few labels survive in practice, as those go that
         cannot end within both limits even if every later layer took its least of each.
         Raises StoppedError after the deadline of the tables.
         """
@@ -69,22 +81,24 @@ class Thrift:
         if compute > threshold_ns:
             return None
         room = self._held.room(slot, kind, span.first)
-        states: _States = {(): [_Label(0, 0, 0, 0, None)]}
+        nothing = np.zeros(1, dtype=np.int64)
+        labels = _Labels(nothing, nothing, nothing, np.zeros((1, 0), dtype=np.int64), nothing, nothing)
         live: list[int] = []
+        way: list[tuple[Rows, Rows]] = []
         lasting, (more_time, more_held) = self._lasting(slot, kind), self._least_behind(slot, kind)
         for layer in in_time(span.layers, self._tables.deadline):
             later_time = int(more_time[layer + 1] - more_time[span.stop])
             later_held = int(more_held[layer + 1] - more_held[span.stop])
+            grown = self._grown(lasting, kind, span, layer, live, labels)
             kept = [*live, layer] if self._tables.instance.layers[layer].split is not Split.FOLLOW else live
             still = [at for at, one in enumerate(kept) if self._last[one] > layer]
-            grown: _States = {}
-            for key, label in self._grown(lasting, kind, span, layer, live, states):
-                late = label.time + later_time > time_left
-                if not late and label.held + later_held + label.working <= room:
-                    _keep(grown.setdefault(tuple(key[at] for at in still), []), label)
-            states, live = grown, [kept[at] for at in still]
-        found = [label for labels in states.values() for label in labels]
-        return _forms_of(min(found, key=lambda label: label.time)) if found else None
+            fits = (grown.time + later_time <= time_left) & (grown.held + later_held + grown.working <= room)
+            labels = _unbeaten(grown.of(fits, still))
+            way.append((labels.before, labels.form))
+            live = [kept[at] for at in still]
+            if not len(labels.time):
+                return None
+        return _forms_of(way, int(labels.time.argmin()))
 
     def _least_behind(self, slot: int, kind: int) -> tuple[Times, Times]:
         """Return by layer what it and all layers behind it communicate and hold at least, to the model's end."""
@@ -105,47 +119,71 @@ class Thrift:
         return self._kept[rule]
 
     def _grown(
-        self, lasting: Times, kind: int, span: Span, layer: int, live: list[int], states: _States
-    ) -> Iterator[tuple[tuple[int, ...], _Label]]:
-        """Yield every label with the next layer in every form, by the forms of the live layers and its own."""
-        row = self._tables.instance.layers[layer]
+        self, lasting: Times, kind: int, span: Span, layer: int, live: list[int], labels: _Labels
+    ) -> _Labels:
+        """Return every label with the next layer in every form that it may have."""
+        row, count = self._tables.instance.layers[layer], len(labels.time)
+        before = np.arange(count)
         if row.split is Split.FOLLOW:
             source = self._tables.instance.sources[layer]
-            at = live.index(source) if source in live else None
-            for key, labels in states.items():
-                for label in labels:
-                    yield key, self._with(label, lasting, (kind, layer, 0 if at is None else key[at]), 0, 0)
-            return
-        edges = [
-            (live.index(edge.source), index) for index, edge in self._into.get(layer, []) if edge.source in span
-        ]
-        for form in forms_on(row.allowed_forms, self._tables.kinds[kind].tensor_parallel_degree):
-            for key, labels in states.items():
-                change = sum(int(self._tables.between[kind, index, key[at], form]) for at, index in edges)
-                for label in labels:
-                    yield (*key, form), self._with(label, lasting, (kind, layer, form), change, form)
-
-    def _with(self, label: _Label, lasting: Times, cell: tuple[int, int, int], change: int, form: int) -> _Label:
-        return _Label(
-            time=label.time + change + int(self._tables.inside[cell]),
-            held=label.held + int(lasting[cell[1:]]),
-            working=max(label.working, int(self._held.working_set[cell])),
+            lies = labels.key[:, live.index(source)] if source in live else np.zeros(count, dtype=np.int64)
+            form, key, change = np.zeros(count, dtype=np.int64), labels.key, np.int64(0)
+        else:
+            forms = forms_on(row.allowed_forms, self._tables.kinds[kind].tensor_parallel_degree)
+            before = np.tile(before, len(forms))
+            form = lies = np.repeat(np.array(forms, dtype=np.int64), count)
+            key = np.column_stack([labels.key[before], form])
+            change = np.zeros(len(before), dtype=np.int64)
+            for index, edge in self._into.get(layer, []):
+                if edge.source in span:
+                    change += self._tables.between[kind, index][key[:, live.index(edge.source)], form]
+        return _Labels(
+            time=labels.time[before] + change + self._tables.inside[kind, layer][lies],
+            held=labels.held[before] + lasting[layer][lies],
+            working=np.maximum(labels.working[before], self._held.working_set[kind, layer][lies]),
+            key=key,
+            before=before,
             form=form,
-            before=label,
         )
 
 
-def _keep(labels: list[_Label], new: _Label) -> None:
-    """Add a label unless another beats it; drop those that it beats."""
-    if any(label.beats(new) for label in labels):
-        return
-    labels[:] = [label for label in labels if not new.beats(label)]
-    labels.append(new)
+def _unbeaten(labels: _Labels) -> _Labels:
+    """Keep, of the labels with the same key, those that no other undercuts in time, bytes held and working set.
+
+    By ascending time, and for each size of the working set: a label goes if one before it in its key with no
+    larger working set holds no more. Bytes held are compared by their rank, less as many for each key before: so
+    the least rank so far is that of the key itself, and one pass does for all keys.
+    """
+    if len(labels.time) <= 1:
+        return labels
+    code = _code(labels.key)
+    order = np.lexsort((labels.working, labels.held, labels.time, code))
+    group = np.cumsum(np.diff(code[order], prepend=code[order[0]]) != 0)
+    _, rank = np.unique(labels.held[order], return_inverse=True)
+    height, working = rank - group * len(order), labels.working[order]
+    kept = np.zeros(len(order), dtype=np.bool_)
+    for size in np.unique(working):
+        rows = np.flatnonzero(working <= size)
+        least = np.minimum.accumulate(height[rows])
+        best = np.ones(len(rows), dtype=np.bool_)
+        best[1:] = least[1:] < least[:-1]
+        kept[rows] |= best & (working[rows] == size)
+    return labels.of(order[kept], list(range(labels.key.shape[1])))
 
 
-def _forms_of(label: _Label) -> tuple[int, ...]:
+def _code(key: Rows) -> Rows:
+    """Return a number for each row, the same for equal rows alone."""
+    code = np.zeros(len(key), dtype=np.int64)
+    for at, column in enumerate(key.T):
+        if at % COLUMNS == COLUMNS - 1:
+            code = np.unique(code, return_inverse=True)[1]
+        code = len(FORMS) * code + column
+    return code
+
+
+def _forms_of(way: list[tuple[Rows, Rows]], row: int) -> tuple[int, ...]:
     forms: list[int] = []
-    while label.before is not None:
-        forms.append(label.form)
-        label = label.before
+    for before, form in reversed(way):
+        forms.append(int(form[row]))
+        row = int(before[row])
     return tuple(reversed(forms))

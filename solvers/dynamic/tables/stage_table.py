@@ -1,62 +1,48 @@
 """How far stages reach, mended by what is found out about their forms; and the forms of the stages of a plan.
 
-The tables (``solvers.dynamic.tables.stage_limits``) are exact by time and a lower limit by memory. A stage that
-they allow and whose forms cannot keep both limits at once is *refused*, with the least time at which it could;
-stages that reach further take no less. Where every proposal is checked and every refusal remembered, the answer is
-exact.
+The tables (``solvers.dynamic.tables.stage_limits``) are exact by time and a lower limit by memory. Where they
+allow a stage whose forms cannot keep both limits at once, the exact least times of all stages that begin like it
+take their place (``solvers.atoms.chains``), so it is not proposed again before there is time enough. Where every
+proposal is checked and every such row remembered, the answer is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.dynamic.tables.forms_under_memory import Thrift
+from solvers.atoms.chains import Chains, ExactRow
+from solvers.dynamic.tables.atom_tables import AtomTables
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_times import StageTimes, best_forms
+from solvers.dynamic.tables.stage_times import best_forms
 from solvers.search.distinct import distinct
-
-NEVER = FORBIDDEN
-"""A threshold that no time of an instance reaches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A stage that the tables allow and no choice of forms makes fit into time and memory at once.
-
-    It holds for thresholds up to ``threshold_ns``, for slots from ``slot`` on (which keep no less), and for every
-    stage of this kind with the same first layer that reaches ``stop`` or further.
-    """
-
-    slot: int
-    kind: int
-    start: int
-    stop: int
-    threshold_ns: int
 
 
 class StageTable:
-    """Stage limits of an instance, and the stages that were refused so far."""
+    """Stage limits of an instance, and the exact rows that were found out so far. Spans and ends count atoms.
 
-    def __init__(self, times: StageTimes, held: MemoryTables | None = None) -> None:
-        self.times = times
-        self.limits = StageLimits(times, held)
-        self.refused: list[Refusal] = []
-        self._thrift = self._searched()
+    ``refused`` counts the stages that the limits allow and that have no forms for both limits.
+    """
+
+    def __init__(self, atoms: AtomTables) -> None:
+        self.atoms = atoms
+        self.limits = StageLimits(atoms.times, atoms.least)
+        self.refused = 0
+        self._chains = None if atoms.held is None else Chains(atoms.fine, atoms.held, atoms.space)
+        self._rows: dict[tuple[int, int, int], ExactRow] = {}
 
     @property
     def tables(self) -> Tables:
-        """The cost tables."""
-        return self.times.tables
+        """The cost tables, with a row for each atom."""
+        return self.atoms.times.tables
 
     @property
     def instance(self) -> Instance:
@@ -64,59 +50,58 @@ class StageTable:
         return self.tables.instance
 
     def ends(self, slot: int, kind: int, threshold_ns: int) -> Times:
-        """Return the furthest ends by first layer, as ``StageLimits.ends``, without what was refused."""
+        """Return the furthest ends by first atom, as ``StageLimits.ends``, or nearer where a row is known.
+
+        A row holds for its slot and those before it in the pipeline, which keep no less.
+        """
         ends = self.limits.ends(slot, kind, threshold_ns)
-        for one in self.refused:
-            if one.kind == kind and one.slot <= slot and threshold_ns <= one.threshold_ns:
-                ends[one.start] = min(int(ends[one.start]), one.stop - 1)
+        for (first_slot, of_kind, start), row in self._rows.items():
+            if of_kind == kind and first_slot <= slot:
+                ends[start] = min(int(ends[start]), row.end(start, threshold_ns))
         return ends
 
     def with_forms(self, plan: Plan, threshold_ns: int) -> Plan | None:
-        """Give every stage its best forms within the threshold and its memory; refuse stages that have none."""
+        """Return a plan of atoms as one of layers, every stage with its best forms within its limits.
+
+        None where a stage has no such forms; the rows of all such stages are known from then on.
+        """
         kind_of = dict(zip(self.tables.groups, self.tables.kind_of, strict=True))
         filled: list[Stage] = []
         for index, stage in enumerate(plan.stages):
             slot, kind = len(plan) - 1 - index, kind_of[stage.group]
             forms = self._forms(slot, kind, stage.span, threshold_ns)
             if forms is None:
-                self.refused.append(self._refusal(slot, kind, stage.span, threshold_ns))
+                self._refuse(slot, kind, stage.span, threshold_ns)
             else:
-                filled.append(replace(stage, forms=forms))
+                filled.append(replace(stage, span=self.atoms.space.layers(stage.span), forms=forms))
         return Plan(tuple(filled)) if len(filled) == len(plan) else None
 
     def candidates(self, low: int, high: int) -> Times:
         """Return, ascending, every value from ``low`` up to below ``high`` at which the answer can change.
 
-        These are stage times, boundary times, and the times at which refused stages fit again.
+        These are stage times and boundary times; rows add their own (:meth:`exact_times`).
         """
-        rows = [np.array([one.threshold_ns + 1 for one in self.refused], dtype=np.int64)]
-        for part in (self.times.time, self.tables.activation + self.tables.gradient):
+        rows = [np.zeros(0, dtype=np.int64)]
+        for part in (self.atoms.times.time, self.tables.activation + self.tables.gradient):
             rows += [row[(row >= low) & (row < high)] for row in in_time(part, self.tables.deadline)]
-        found = distinct(np.concatenate(rows), self.tables.deadline)
-        return found[(found >= low) & (found < high)]
+        return distinct(np.concatenate(rows), self.tables.deadline)
 
-    def _searched(self) -> Thrift | None:
-        """Return what searches forms under both limits at once; None where memory is not limited."""
-        return None if self.limits.held is None else Thrift(self.tables, self.limits.held)
+    def exact_times(self, low: int, high: int) -> Times:
+        """Return, ascending, the values in this range at which rows that are known make a difference."""
+        found = [np.zeros(0, dtype=np.int64)]
+        found += [row.time[(row.time >= low) & (row.time < high)] for row in self._rows.values()]
+        return np.unique(np.concatenate(found))
 
     def _forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
-        if self._thrift is None:
-            return best_forms(self.tables, kind, span)
-        return self._thrift.forms(slot, kind, span, threshold_ns)
+        if self._chains is None:
+            return best_forms(self.atoms.fine, kind, self.atoms.space.layers(span))
+        return self._chains.forms(slot, kind, span, threshold_ns)
 
-    def _refusal(self, slot: int, kind: int, span: Span, threshold_ns: int) -> Refusal:
-        """Return the widest refusal: for the first slot that keeps as much, and the shortest such stage."""
-        low, high = span.first + 1, span.stop
-        while low < high:
-            middle = (low + high) // 2
-            fits = self._forms(slot, kind, Span(span.first, middle), threshold_ns) is not None
-            low, high = (middle + 1, high) if fits else (low, middle)
-        forms = self._forms(slot, kind, Span(span.first, high), NEVER)
-        again = NEVER if forms is None else self._time_ns(kind, Span(span.first, high), forms)
-        return Refusal(self.limits.slots(slot + 1)[slot], kind, span.first, high, again - 1)
-
-    def _time_ns(self, kind: int, span: Span, forms: Sequence[int]) -> int:
-        return stage_time_ns(self.tables, kind, span, forms)
+    def _refuse(self, slot: int, kind: int, span: Span, threshold_ns: int) -> None:
+        self.refused += 1
+        if self._chains is not None:
+            first_slot = self.limits.slots(slot + 1)[slot]
+            self._rows[first_slot, kind, span.first] = self._chains.row(slot, kind, span.first, threshold_ns)
 
 
 def stage_time_ns(tables: Tables, kind: int, span: Span, forms: Sequence[int]) -> int:

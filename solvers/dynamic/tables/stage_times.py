@@ -23,7 +23,6 @@ Where stages may only be cut at some places, only the spans between these are ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +30,7 @@ import numpy as np
 from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.limits.size import refuse_above
+from formulation.problem.cuts import CutSpace, every_cut
 from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses, synchronises
@@ -48,7 +48,8 @@ class StageTimes:
     """Least times in ns of one micro-batch of every stage, without its boundaries, by kind ``k`` and span.
 
     ``time[k, i, j]`` and ``communication[k, i, j]`` for layers ``i <= l < j``; FORBIDDEN where ``j <= i``.
-    ``compute_sum[k, j]`` is the computation of the layers before ``j``. With ``cuts`` given, i and j count these.
+    ``compute_sum[k, j]`` is the computation of the layers before ``j``. They count the
+    places of a cut space, where one is given.
     ``time`` honours StageTime: the sum or the larger of computation and communication. All three are int64.
     """
 
@@ -63,14 +64,14 @@ class StageTimes:
         return row[None, :] - row[:-1, None]
 
 
-def stage_times(tables: Tables, max_live: int = MAX_LIVE, cuts: Sequence[int] = ()) -> StageTimes:
-    """Return the stage times of all spans and kinds; of spans between ``cuts`` (from 0 to N) only, if given.
+def stage_times(tables: Tables, space: CutSpace | None = None, max_live: int = MAX_LIVE) -> StageTimes:
+    """Return the stage times of all spans and kinds; of those between the places of a space alone, if given.
 
     Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once; TooLargeError
     before it takes too much memory; StoppedError after the deadline of the tables.
     Cost: O(kinds x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each kind and span.
     """
-    places = list(cuts) or list(range(len(tables.instance.layers) + 1))
+    places = list((space or every_cut(tables.instance)).places)
     kinds, total = len(tables.kinds), len(places) - 1
     check_size(kinds, total)
     sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)

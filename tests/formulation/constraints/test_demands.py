@@ -17,7 +17,8 @@ from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Demands
-from formulation.problem.demands import possible_cuts, with_constraints
+from formulation.problem.cuts import cut_space
+from formulation.problem.demands import with_constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import LayerGraph, layer_graph
@@ -194,7 +195,7 @@ def test_a_model_is_cut_at_its_places_only() -> None:
     graph = INSTANCE.layer_graph
     graph.graph["cuts"] = ("fc[3]",)
     closed = with_constraints(instance_of(graph, mesh(1, 1, 2)), Constraints(no_cut=("mid.1",)))
-    assert possible_cuts(closed) == (0, 3, 4) and closed.model.closed() == (1, 2)
+    assert cut_space(closed).places == (0, 3, 4) and closed.model.closed() == (1, 2)
     assert evaluate(closed, stages(3)).violations == () == evaluate(closed, stages()).violations
     one, other = evaluate(closed, stages(1, 2)).violations
     assert (one.rule, one.where, one.found, one.limit) == ("no_cut", "stage 1", 1, 0)
@@ -203,7 +204,7 @@ def test_a_model_is_cut_at_its_places_only() -> None:
     )
     assert other.where == "stage 2" and "layer mid.1" in other.message
     nowhere = replace(closed, model=replace(closed.model, cuts=()))
-    assert possible_cuts(nowhere) == (0, 4)
+    assert cut_space(nowhere).places == (0, 4)
     assert "the model has none" in evaluate(nowhere, stages(3)).violations[0].message
 
 

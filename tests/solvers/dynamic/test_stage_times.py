@@ -14,6 +14,7 @@ from formulation.costs import times
 from formulation.costs.forms import forms_on
 from formulation.costs.tables import FORBIDDEN, build_tables, line_groups
 from formulation.evaluate import evaluate
+from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import line_group, possible_groups
 from formulation.problem.layers import FORMS, Split, layer_graph
 from formulation.problem.options import AllReduce, CostModel, StageTime, Training
@@ -266,7 +267,7 @@ def test_spans_between_chosen_cuts_are_those_of_the_whole_table(instance, data):
     inner = data.draw(st.sets(st.integers(1, total - 1))) if total > 1 else set()
     cuts = [0, *sorted(inner), total]
     tables = build_tables(instance, possible_groups(instance))
-    whole, some = stage_times(tables), stage_times(tables, cuts=cuts)
+    whole, some = stage_times(tables), stage_times(tables, CutSpace(tuple(cuts)))
     assert np.array_equal(some.time, whole.time[:, cuts[:-1]][:, :, cuts])
     assert np.array_equal(some.communication, whole.communication[:, cuts[:-1]][:, :, cuts])
     assert np.array_equal(some.compute_sum, whole.compute_sum[:, cuts])

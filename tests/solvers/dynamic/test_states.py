@@ -15,6 +15,7 @@ from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from formulation.problem.cluster import Server, cluster_graph
+from formulation.problem.cuts import every_cut
 from formulation.problem.demands import with_constraints
 from formulation.problem.groups import Group, group_kind, possible_groups
 from formulation.problem.instance import Instance
@@ -42,8 +43,8 @@ from solvers.dynamic.states import solver
 from solvers.dynamic.states.reach import reach_at
 from solvers.dynamic.states.starts import StartsOfStages
 from solvers.dynamic.states.states import state_space
+from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
-from solvers.dynamic.tables.stage_times import stage_times
 from tests.examples import chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import CLASSES, instances, layer_graphs, links
 from tests.solvers.cpsat.test_freedoms import degrees, freed, has_groups
@@ -170,7 +171,7 @@ def test_labels_for_cpsat_hold_in_every_plan(instance: Instance, data: st.DataOb
     assume(kept)
     threshold = data.draw(st.sampled_from(sorted({price for _, price in kept})))
     tables = build_tables(instance, possible_groups(instance))
-    reach = reach_at(state_space(tables), StageTable(stage_times(tables)), threshold)
+    reach = reach_at(state_space(tables), StageTable(atom_tables(tables, every_cut(instance))), threshold)
     assert reach is not None
     starts = StartsOfStages(reach)
     for plan, price in kept:

@@ -10,7 +10,7 @@ from formulation.costs.tables import all_tables
 from formulation.limits import size
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.demands import possible_cuts
+from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.options import Training
 from solvers import fallback
@@ -65,9 +65,9 @@ def test_where_nobody_can_take_an_instance_all_reasons_are_given(monkeypatch: py
 
 def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
     instance = deep(50, 2, 2)
-    cuts = some_cuts(instance, 10)
+    cuts = some_cuts(instance, 10).places
     assert cuts[0] == 0 and cuts[-1] == 50 and 3 <= len(cuts) <= 12
-    assert set(cuts) <= set(possible_cuts(instance)) and list(cuts) == sorted(set(cuts))
+    assert set(cuts) <= set(cut_space(instance).places) and list(cuts) == sorted(set(cuts))
     assert (
         with_some_cuts(instance, Limits()).objective
         == find_solver("state_dp").load()(instance, Limits()).objective

@@ -1,0 +1,160 @@
+"""The best splits of one atom: for each layout at its left end, the unbeaten labels by layout at its right end.
+
+They are made once for each program, kind of group and rule of what is kept, when a search first wants them.
+Computation does not depend on forms, so a front knows communication alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.costs.forms import forms_on
+from formulation.costs.memory import Keeps
+from formulation.costs.memory_tables import MemoryTables
+from formulation.costs.tables import Tables, Times
+from formulation.problem.layers import FORMS
+from solvers.atoms.labels import HELD, TIME, WORKING, Labels, best_rows
+from solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
+
+States = dict[Key, Labels]
+"""The unbeaten labels by the forms of the live layers."""
+LAYOUTS = OUTSIDE + 1
+RENUMBER = 20
+"""After how many live layers the numbers of layouts are counted anew, so that they stay within 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontRule:
+    """All that fronts depend on beside the program: the kind, and how often its stages keep what they hold."""
+
+    kind: int
+    keeps: Keeps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grown:
+    """The labels after some layers of an atom, a row each.
+
+    ``key[row, at]`` is the form of each live layer and ``left[row]`` the number of the layout that it began with;
+    ``before[row]`` the row of the layer before that it comes from, ``form[row]`` the form of the newest layer.
+    """
+
+    labels: Labels
+    key: NDArray[np.int64]
+    left: NDArray[np.int64]
+    before: NDArray[np.intp]
+    form: NDArray[np.int64]
+
+    def of(self, rows: NDArray[np.intp]) -> _Grown:
+        return _Grown(self.labels[rows], self.key[rows], self.left[rows], self.before[rows], self.form[rows])
+
+
+class Fronts:
+    """The fronts of an instance; each is made when it is first asked for."""
+
+    def __init__(self, tables: Tables, held: MemoryTables, known: Programs) -> None:
+        self.tables, self.held, self.programs = tables, held, known
+        self._known: dict[tuple[int, FrontRule, Key], States] = {}
+        self._costs = cache(self._costs_of)
+        self._changes = cache(self._changes_of)
+
+    def rule(self, slot: int, kind: int) -> FrontRule:
+        """Return the rule of a slot; slots in which stages that recompute hold the same share one."""
+        keeps = self.held.keeps(slot)
+        if self.tables.kinds[kind].recompute:
+            keeps = Keeps(keeps.versions, 1)
+        return FrontRule(kind, keeps)
+
+    def of(self, program: int, rule: FrontRule, lefts: Iterable[Key]) -> Mapping[Key, States]:
+        """Return the fronts of a program from some layouts at its left end, by layout at its right end."""
+        wanted = list(lefts)
+        missing = [left for left in wanted if (program, rule, left) not in self._known]
+        if missing:
+            last = self._history(program, rule, missing)[-1]
+            for number, left in enumerate(missing):
+                self._known[program, rule, left] = _by_key(last, np.flatnonzero(last.left == number))
+        return {left: self._known[program, rule, left] for left in wanted}
+
+    def forms(self, program: int, rule: FrontRule, ends: tuple[Key, Key], label: Labels) -> list[int]:
+        """Return forms of the layers that lead from one layout to the other at this label's costs.
+
+        Raises LookupError for a label that is not of their front.
+        """
+        history = self._history(program, rule, [ends[0]])
+        last = history[-1]
+        found = np.flatnonzero((last.key == np.array(ends[1])).all(axis=1) & (last.labels == label).all(axis=1))
+        if not len(found):
+            raise LookupError(f"program {program}: no forms lead from {ends[0]} to {ends[1]} at {label.tolist()}")
+        row, forms = int(found[0]), list[int]()
+        for grown in reversed(history[1:]):
+            forms.append(int(grown.form[row]))
+            row = int(grown.before[row])
+        return forms[::-1]
+
+    def _history(self, program: int, rule: FrontRule, lefts: list[Key]) -> list[_Grown]:
+        """Return the labels before the first layer of a program, and after every one."""
+        count, known = len(lefts), self.programs.all[program]
+        none = np.zeros(count, dtype=np.int64)
+        key = np.array(lefts, dtype=np.int64).reshape(count, known.width)
+        begun = _Grown(np.zeros((count, 3), dtype=np.int64), key, np.arange(count), none, none)
+        history = [begun]
+        for step in known.steps:
+            grown = self._grown(rule, step, history[-1])
+            history.append(grown.of(best_rows(grown.labels, _number(grown))))
+        return history
+
+    def _grown(self, rule: FrontRule, step: LayerStep, so_far: _Grown) -> _Grown:
+        """Return every label with the next layer in every form that it may have."""
+        count, key = len(so_far.labels), so_far.key
+        before = np.arange(count)
+        if step.forms:
+            forms = forms_on(step.forms, self.tables.kinds[rule.kind].tensor_parallel_degree)
+            before = np.tile(before, len(forms))
+            lies = form = np.repeat(np.array(forms, dtype=np.int64), count)
+            key = np.column_stack([key[before], form])
+        else:
+            form = np.zeros(count, dtype=np.int64)
+            lies = form if step.source is None else np.where(key[:, step.source] < OUTSIDE, key[:, step.source], 0)
+        costs = self._costs(rule, step.cost)[lies]
+        labels = so_far.labels[before]
+        labels[:, TIME] += costs[:, TIME]
+        for at, edge in step.edges:
+            labels[:, TIME] += self._changes(rule.kind, edge)[key[:, at], form]
+        labels[:, HELD] += costs[:, HELD]
+        np.maximum(labels[:, WORKING], costs[:, WORKING], out=labels[:, WORKING])
+        return _Grown(labels, key[:, list(step.kept)], so_far.left[before], before, form)
+
+    def _costs_of(self, rule: FrontRule, number: int) -> Labels:
+        """Return what layers of this number cost, as a label for each form."""
+        held, kind, layer = self.held, rule.kind, self.programs.layers[number]
+        lasting = held.once[kind, layer] + rule.keeps.versions * held.by_version[kind, layer]
+        lasting = lasting + rule.keeps.in_flight * held.by_micro_batch[kind, layer]
+        return np.column_stack([self.tables.inside[kind, layer], lasting, held.working_set[kind, layer]])
+
+    def _changes_of(self, kind: int, number: int) -> Times:
+        """Return what changes of layout cost at edges of this number; from outside they cost nothing."""
+        inner = self.tables.between[kind, self.programs.edges[number]]
+        return np.concatenate([inner, np.zeros((1, len(FORMS)), dtype=np.int64)])
+
+
+def _number(grown: _Grown) -> NDArray[np.int64]:
+    """Return a number for each row: the same for those with the same layouts at both ends, and for no others."""
+    number = grown.left
+    for at, column in enumerate(grown.key.T):
+        if at % RENUMBER == RENUMBER - 1:
+            number = np.unique(number, return_inverse=True)[1]
+        number = LAYOUTS * number + column
+    return number
+
+
+def _by_key(grown: _Grown, rows: NDArray[np.intp]) -> States:
+    """Return the labels of some rows by layout; those of one layout stand together."""
+    keys = grown.key[rows]
+    ends = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    parts = np.split(rows, ends)
+    return {tuple(grown.key[part[0]].tolist()): grown.labels[part] for part in parts if len(part)}
