@@ -29,6 +29,7 @@ __all__ = [
     "Whole",
     "builder",
     "configuration",
+    "exported_file",
     "graph_file",
 ]
 
@@ -58,6 +59,13 @@ def graph_file(text: str) -> str:
     """Keep the path of a graph file. Raises ValueError if its name does not say that it is JSON."""
     if not text.endswith(".json") or not text.isprintable():
         raise ValueError("expected the path of a traced layer graph, ending in .json")
+    return text
+
+
+def exported_file(text: str) -> str:
+    """Keep the path of an exported model. Raises ValueError if its name does not say that it is one."""
+    if not text.endswith(".pt2") or not text.isprintable():
+        raise ValueError("expected the path of a model that torch.export.save has written, ending in .pt2")
     return text
 
 

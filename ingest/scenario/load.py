@@ -25,6 +25,7 @@ from ingest.mistakes import ScenarioError
 from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario.constraints_section import read_constraints
 from ingest.scenario.messages import mistakes_of
+from ingest.scenario.model_checks import SOURCES
 from ingest.scenario.model_section import ModelSection
 from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection, TrainingSection
 from ingest.text.overrides import apply_overrides
@@ -138,7 +139,7 @@ def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
     return Scenario(
         name=found.name,
         path=path,
-        model=found.model.build or found.model.graph or found.model.transformers or "",
+        model=next(spec for key in SOURCES if (spec := getattr(found.model, key))),
         configured=_configured(found.model),
         cuts=found.model.cuts,
         free_order=found.model.order == "any",

@@ -8,11 +8,12 @@ from ingest.mistakes import Where, did_you_mean
 from ingest.scenario.model_section import ModelSection
 from ingest.torch.hugging_face import TASKS
 
-__all__ = ["model_problems"]
+__all__ = ["SOURCES", "model_problems"]
 
 SOURCES = {
     "build": "a Python function",
     "graph": "a layer graph",
+    "exported": "a .pt2 file",
     "transformers": "a configuration of Hugging Face",
 }
 """Where a model may come from."""

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ingest.scenario.fields import Places, Section, Whole, builder, configuration, graph_file
+from ingest.scenario.fields import Places, Section, Whole, builder, configuration, exported_file, graph_file
 
 __all__ = ["ModelSection"]
 
 
 class ModelSection(Section):
-    """Where the layer graph comes from: exactly one of build, graph and transformers."""
+    """Where the layer graph comes from: exactly one of build, graph, exported and transformers."""
 
     build: Annotated[str, AfterValidator(builder)] | None = Field(
         default=None,
@@ -20,6 +20,9 @@ class ModelSection(Section):
     )
     graph: Annotated[str, AfterValidator(graph_file)] | None = Field(
         default=None, description="a traced layer graph, a JSON file; the path is relative to the scenario file"
+    )
+    exported: Annotated[str, AfterValidator(exported_file)] | None = Field(
+        default=None, description="a model that torch.export.save has written, a .pt2 file; nothing in it is run"
     )
     transformers: Annotated[str, AfterValidator(configuration)] | None = Field(
         default=None,

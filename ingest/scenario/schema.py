@@ -195,7 +195,7 @@ class ScenarioFile(Section):
     """A pipecut scenario: one model, one cluster, one training set-up."""
 
     name: Name = Field(description="the scenario's name")
-    model: ModelSection = Field(description="where the layer graph comes from: build, graph or transformers")
+    model: ModelSection = Field(description="which model: build, graph, exported or transformers")
     cluster: ClusterSection = Field(description="devices, servers and links")
     training: TrainingSection = Field(description="batch, number format and schedule")
     cost: CostSection = Field(default_factory=CostSection, description="readings of the cost model")

@@ -37,14 +37,12 @@ def follow(module: nn.Module, inputs: Inputs, name: str) -> Followed:
     ``inputs`` are example inputs whose dimension 0 is the batch. Raises TraceError when torch cannot follow the
     module, when the inputs disagree on the batch, and when the outputs do not depend on the inputs.
     """
-    batch = _batch(inputs, name)
+    batch = common_batch([tuple(tensor.shape) for tensor in _leaves(inputs)], name)
     program = exported(module, inputs, name)
     walk = Walk(name, canonical_names(module))
     outputs = walk.program(program)
     returned = tuple(walk.current(tensor) for tensor in tensors_in(outputs))
-    operations = _live(walk.operations, returned)
-    if not operations:
-        raise TraceError(f"model {name}: its outputs do not depend on its inputs, so there is nothing to cut")
+    operations = live(walk.operations, returned, name)
     parameters = dict(module.named_parameters())
     recording = Recording(
         operations=operations,
@@ -65,8 +63,8 @@ def _leaves(inputs: Inputs) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _batch(inputs: Inputs, name: str) -> int:
-    shapes = [tuple(tensor.shape) for tensor in _leaves(inputs)]
+def common_batch(shapes: Sequence[tuple[int, ...]], name: str) -> int:
+    """Return dimension 0 of all example inputs. Raises TraceError where they disagree."""
     if not shapes:
         raise TraceError(f"model {name}: no tensor among the example inputs, expected at least one")
     batches = {shape[0] if shape else None for shape in shapes}
@@ -100,8 +98,8 @@ def _element_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return next((tensor.element_size() for tensor in tensors if tensor.is_floating_point()), 4)
 
 
-def _live(operations: list[Operation], outputs: Iterable[Tensor]) -> tuple[Operation, ...]:
-    """Return the operations that reach an output and depend on the inputs.
+def live(operations: Sequence[Operation], outputs: Iterable[Tensor], name: str) -> tuple[Operation, ...]:
+    """Return the operations that reach an output and depend on the inputs. Raises TraceError if there is none.
 
     Counters such as BatchNorm's ``num_batches_tracked`` reach none; masks, position numbers and rotary tables
     that are computed from constants depend on no input, so each user recomputes them at its own place.
@@ -113,4 +111,7 @@ def _live(operations: list[Operation], outputs: Iterable[Tensor]) -> tuple[Opera
         if position is not None and position not in reached:
             reached.add(position)
             waiting += [operand.producer for operand in operations[position].operands]
-    return tuple(each for each in operations if each.position in reached and each.batched)
+    found = tuple(each for each in operations if each.position in reached and each.batched)
+    if not found:
+        raise TraceError(f"model {name}: its outputs do not depend on its inputs, so there is nothing to cut")
+    return found

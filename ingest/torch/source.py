@@ -37,17 +37,19 @@ _RESULT = "a torch.nn.Module and a tuple (or mapping) of example inputs"
 def load_model_graph(spec: str, folder: Path | None = None, use_cache: bool = True) -> nx.DiGraph:
     """Return the layer graph of a model.
 
-    ``spec`` is ``module:function``, or the path of a JSON file (ending in ``.json``), which is taken relative to
-    ``folder``, the scenario's folder (the current one if None). With ``use_cache`` a model that has been traced
-    before, and has not changed, is read from the cache without importing torch or the model. Raises ModelError, in
-    one readable sentence.
+    ``spec`` is ``module:function``, or the path of a layer graph (ending in ``.json``) or of an exported model
+    (``.pt2``), which is taken relative to ``folder``, the scenario's folder (the current one if None). With
+    ``use_cache`` a model that has been traced before, and has not changed, is read from the cache without
+    importing torch or the model. Raises ModelError, in one readable sentence.
     """
     folders = [(folder or Path()).resolve(), Path.cwd()]
     if spec.endswith(".json"):
         return read_graph(folders[0] / spec)
+    if spec.endswith(".pt2"):
+        return _exported(folders[0] / spec)
     match = _FUNCTION.fullmatch(spec)
     if match is None:
-        raise ModelError(f"model {spec!r}: expected 'module:function' or the path of a .json file")
+        raise ModelError(f"model {spec!r}: expected 'module:function' or the path of a .json or .pt2 file")
     module, function = match.groups()
     importlib.invalidate_caches()
     origin = find_module(module, folders)
@@ -62,6 +64,18 @@ def load_model_graph(spec: str, folder: Path | None = None, use_cache: bool = Tr
             store_trace(spec, origin, graph, loaded_before)
     finally:
         _forget(loaded_before)
+    return graph
+
+
+def _exported(path: Path) -> nx.DiGraph:
+    """Return the layer graph of a file of ``torch.export.save``; neither torch nor anything in it is run."""
+    from ingest.torch.exported_file import read_exported
+    from ingest.torch.trace import graph_of
+
+    recording, notes = read_exported(path)
+    graph = graph_of(recording, path.stem)
+    if notes:
+        graph.graph["notes"] = notes
     return graph
 
 

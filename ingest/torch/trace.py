@@ -25,7 +25,7 @@ from ingest.torch.record import record
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["TraceError", "trace"]
+__all__ = ["TraceError", "graph_of", "trace"]
 
 _NO_MODULE = ModuleKind("", "")
 _RESULT_KEPT_IN_PLACE = frozenset({"leaky_relu", "elu", "celu", "selu", "hardtanh", "relu6", "threshold"})
@@ -40,7 +40,11 @@ def trace(module: nn.Module, inputs: Inputs, name: str) -> nx.DiGraph:
     weight is allocated. Raises TraceError, which names the layer and operator, when the module cannot be followed
     or costed.
     """
-    recording = record(module, inputs, name)
+    return graph_of(record(module, inputs, name), name)
+
+
+def graph_of(recording: Recording, name: str) -> nx.DiGraph:
+    """Return the layer graph of a recording. Raises TraceError where a layer cannot be costed."""
     runs, home = group(recording)
     return _Costing(name, recording, runs, home).graph()
 

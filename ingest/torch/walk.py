@@ -1,7 +1,6 @@
 """Walk over the nodes of an exported torch graph and write down every operator call as a plain record.
 
-In-place operators stay in an exported graph, and later readers still name the tensor before the change. Every
-write is therefore remembered by storage, and a reader of that storage depends on the last writer.
+What depends on what over in-place changes is kept in ``ingest.operators.recorder``.
 """
 
 from __future__ import annotations
@@ -13,16 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.errors import TraceError
 from ingest.operators.operations import Call, Operation, Tensor, tensors_in
+from ingest.operators.recorder import Recorder
 
 if TYPE_CHECKING:
     from torch import fx
     from torch.export import ExportedProgram
 
-_SAME_AS = {"max.other": "maximum", "min.other": "minimum"}
-"""Overloads that are another operator in all but name."""
-_CONVERSIONS = frozenset({"to", "type_as", "contiguous", "float", "double", "half", "bfloat16", "alias"})
-"""Operators that return their operand itself where it is in the wanted format already."""
-_MERGES = frozenset({"reshape", "flatten", "contiguous", "clone"})
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Higher-order operators that torch.export puts around ``no_grad`` and ``autocast`` regions."""
 
@@ -37,11 +32,14 @@ class Walk:
 
     model: str
     canonical: Mapping[str, str]
-    operations: list[Operation] = field(default_factory=list)
+    recorder: Recorder = field(default_factory=Recorder)
     nodes: list[fx.Node] = field(default_factory=list)
     _values: dict[fx.Node, Any] = field(default_factory=dict)
-    _writes: dict[int, Tensor] = field(default_factory=dict)
-    _attended: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """What was recorded so far, in execution order."""
+        return self.recorder.operations
 
     def program(self, program: ExportedProgram) -> object:
         """Record a whole program and return its outputs, with a :class:`Tensor` for every tensor."""
@@ -54,18 +52,7 @@ class Walk:
 
     def current(self, tensor: Tensor) -> Tensor:
         """Return a tensor as a reader finds it now: produced by the last writer of its storage."""
-        written = self._writes.get(tensor.storage)
-        if written is None or written.producer is None:
-            return tensor
-        if tensor.producer is not None and tensor.producer >= written.producer:
-            return tensor
-        return replace(
-            tensor,
-            producer=written.producer,
-            batched=tensor.batched or written.batched,
-            differentiable=tensor.differentiable or written.differentiable,
-            parameters=tensor.parameters | written.parameters,
-        )
+        return self.recorder.current(tensor)
 
     def _source(self, node: fx.Node, kind: str, target: str | None) -> object:
         """Return the value of a graph input: a parameter, a constant or an example input."""
@@ -140,33 +127,19 @@ class Walk:
             return self._number(node, results)
         target: Any = node.target
         schema = target._schema
-        arguments = self._arguments(node, schema)
-        position, call, name = len(self.operations), _call_of(node), _operator_name(schema)
-        operands = list(tensors_in(list(arguments.values())))
-        if name in _CONVERSIONS and results.untyped_storage()._cdata == operands[0].storage:
-            return operands[0]  # nothing to convert: the operator returned its operand
-        batched = any(operand.batched for operand in operands)
-        gradient = differentiable and name != "detach" and any(operand.differentiable for operand in operands)
-        parameters = frozenset[str]().union(*(operand.parameters for operand in operands if not batched))
-        outputs = tuple(
-            replace(
-                (tensor := self._tensor(f"{node.name}#{index}", result, position, call)),
-                batched=batched,
-                differentiable=gradient and tensor.floating,
-                parameters=parameters,
-            )
-            for index, result in enumerate(kept)
-        )
-        outputs = self._attention_layout(name, operands, outputs)
+        arguments, call = self._arguments(node, schema), _call_of(node)
         written = [
             argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
         ]
-        for argument in written:
-            for tensor in tensors_in(arguments[argument]):
-                self._writes[tensor.storage] = outputs[0]
-        operation = Operation(position, name, str(target), arguments, outputs, call, in_place=bool(written))
-        self.operations.append(operation)
-        self.nodes.append(node)
+        tensors = [self._tensor(f"{node.name}#{index}", result, None, call) for index, result in enumerate(kept)]
+        before = len(self.operations)
+        outputs = self.recorder.add(
+            str(target), arguments, tensors, call, written=written, differentiable=differentiable
+        )
+        if len(self.operations) > before:
+            self.nodes.append(node)
+        elif not several:
+            return outputs[0]
         return outputs if several else outputs[0]
 
     def _number(self, node: fx.Node, value: object) -> object:
@@ -183,23 +156,6 @@ class Walk:
 
     def _layer(self, call: Call) -> str:
         return call.module or f"of {self.model} itself"
-
-    def _attention_layout(
-        self, name: str, operands: list[Tensor], outputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """Correct the storage behind attention: its kernels write (batch, sequence, heads, size) in memory order.
-
-        On the meta device the heads lie outside, so that bringing them together seems to copy the tensor.
-        """
-        if name == "scaled_dot_product_attention":
-            self._attended[outputs[0].storage] = outputs[0]
-        source = self._attended.get(operands[0].storage) if operands and name in _MERGES else None
-        if source is None or source.rank != 4:
-            return outputs
-        batch, heads, sequence, size = source.shape
-        if operands[0].shape != (batch, sequence, heads, size):
-            return outputs
-        return tuple(replace(output, storage=source.storage) for output in outputs)
 
     def _arguments(self, node: fx.Node, schema: Any) -> dict[str, object]:  # noqa: ANN401
         """Name the arguments of a call after the operator's schema, with its defaults."""
@@ -228,15 +184,6 @@ class Walk:
             batched=False,
             differentiable=False,
         )
-
-
-def _operator_name(schema: Any) -> str:  # noqa: ANN401
-    """Return ``add`` for ``aten::add_.Tensor``; operators outside aten keep their namespace."""
-    namespace, _, bare = schema.name.partition("::")
-    if namespace != "aten":
-        return schema.name
-    same = _SAME_AS.get(f"{bare}.{schema.overload_name}")
-    return same or (bare if bare.startswith("__") else bare.rstrip("_"))
 
 
 def _call_of(node: fx.Node) -> Call:

@@ -74,7 +74,9 @@ def test_the_path_of_a_traced_graph(project: Path) -> None:
     "spec", ["", "net", "net:", ":build", "net:build:more", "net.py:build()", "1net:build", "a b:c"]
 )
 def test_what_is_neither_a_function_nor_a_file(project: Path, spec: str) -> None:
-    assert failure(project, spec) == f"model {spec!r}: expected 'module:function' or the path of a .json file"
+    assert (
+        failure(project, spec) == f"model {spec!r}: expected 'module:function' or the path of a .json or .pt2 file"
+    )
 
 
 def test_no_such_module(project: Path) -> None:
