@@ -30,7 +30,7 @@ _CONVERSIONS = frozenset({"to", "type_as", "float", "double", "half", "bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Strided:
     """How a tensor lies in memory: its number format, sizes and strides in elements."""
 
     format: int
@@ -48,7 +48,7 @@ class Layout:
         return True
 
 
-def shares(name: str, arguments: Mapping[str, object], operand: Layout, result: Layout) -> bool:
+def shares(name: str, arguments: Mapping[str, object], operand: Strided, result: Strided) -> bool:
     """Tell whether a result lies in the memory of the first operand. In-place operators are not asked about."""
     if name in _RESHAPES:
         return viewable(operand, result.shape)
@@ -59,7 +59,7 @@ def shares(name: str, arguments: Mapping[str, object], operand: Layout, result: 
     return name in _VIEWS
 
 
-def viewable(old: Layout, shape: Sequence[int]) -> bool:
+def viewable(old: Strided, shape: Sequence[int]) -> bool:
     """Tell whether a tensor can be seen in another shape without a copy (``computeStride`` of torch)."""
     if math.prod(old.shape) == 0 or not old.shape:
         return True

@@ -15,7 +15,7 @@ from typing import Any
 from ingest.errors import ModelError, TraceError
 from ingest.operators.operations import Call, ModuleKind, Recording, Tensor, tensors_in
 from ingest.operators.recorder import Recorder, operator_name
-from ingest.torch.aliases import Layout, shares
+from ingest.torch.aliases import Strided, shares
 from ingest.torch.archive import open_archive
 from ingest.torch.record import common_batch, live
 
@@ -49,7 +49,7 @@ class _Reader:
         self._tied = _first_names(weights)
         self._recorder = Recorder()
         self._values: dict[str, Any] = {}
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, Strided] = {}
         self._modules: dict[str, ModuleKind] = {}
         self._parameters: dict[str, Tensor] = {}
         self._given: list[Tensor] = []
@@ -177,9 +177,9 @@ class _Reader:
         around = tuple(row[1] for row in outer)
         return Call(key if module else "", module, tuple(row[0] for row in outer), around)
 
-    def _layout(self, meta: Mapping[str, Any]) -> Layout:
+    def _layout(self, meta: Mapping[str, Any]) -> Strided:
         sizes, strides = (tuple(_hint(one) for one in meta[key]) for key in ("sizes", "strides"))
-        return Layout(meta["dtype"], sizes, strides)
+        return Strided(meta["dtype"], sizes, strides)
 
     def _tensor(self, name: str, meta: Mapping[str, Any], shared: Tensor | None) -> Tensor:
         layout = self._layouts[name] = self._layout(meta)

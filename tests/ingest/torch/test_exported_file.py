@@ -20,7 +20,7 @@ from torch.nn import functional
 from formulation.problem.layers import layers_of
 from ingest.errors import ModelError
 from ingest.torch import archive
-from ingest.torch.aliases import Layout, viewable
+from ingest.torch.aliases import Strided, viewable
 from ingest.torch.exported_file import EVALUATION
 from ingest.torch.source import load_model_graph
 from ingest.torch.trace import trace
@@ -180,6 +180,6 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("shape", [(24,), (2, 12), (6, 4), (2, 3, 2, 2), (1, 24), (4, 6)])
 def test_reshapes_share_memory_where_torch_says_so(order: tuple[int, ...], shape: tuple[int, ...]) -> None:
     tensor = torch.empty(2, 3, 4).permute(order)
-    layout = Layout(7, tuple(tensor.shape), tensor.stride())
+    layout = Strided(7, tuple(tensor.shape), tensor.stride())
     shared = tensor.reshape(shape).untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
     assert viewable(layout, shape) is shared and layout.contiguous is tensor.is_contiguous()
