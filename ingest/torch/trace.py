@@ -80,7 +80,8 @@ class _Costing:
         )
         edges = [(self._names[source][0], self._names[index][0], size) for source, index, size in flows]
         graph = layer_graph(self._model, layers, edges, self._recording.element_bytes)
-        graph.graph["modules"] = self._calls()
+        if calls := self._calls():
+            graph.graph["modules"] = calls
         if self._shared:
             graph.graph["shared_parameters"] = tuple((*ends, size) for ends, size in self._shared.items())
         return graph
