@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["StagesError"]
+__all__ = ["PeerError", "StagesError"]
 
 
 class StagesError(ValueError):
     """A model cannot be split as a plan wants it; ``str()`` names the stage or the layer, and what to do."""
+
+
+class PeerError(RuntimeError):
+    """Another process of a run is gone or does not answer; ``str()`` names what was waited for, and from whom."""

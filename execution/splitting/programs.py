@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from execution.splitting.crossing import PartNodes
+from execution.splitting.effects import Effects
 from execution.splitting.flat import FlatGraph, Region
 
 __all__ = ["HandedTensor", "StageProgram", "stage_program"]
@@ -37,7 +38,7 @@ class StageProgram:
     """What a stage computes for one size of batch.
 
     ``module`` takes the tensors of ``takes`` and ``inputs``, then the ``attributes`` by name, all by position, and
-    returns a tuple of those of ``gives``.
+    returns a tuple of those of ``gives``. A pass changes the attributes in ``written``.
     """
 
     module: fx.GraphModule
@@ -45,9 +46,10 @@ class StageProgram:
     inputs: tuple[HandedTensor, ...]
     gives: tuple[HandedTensor, ...]
     attributes: tuple[str, ...]
+    written: tuple[str, ...]
 
 
-def stage_program(flat: FlatGraph, part: PartNodes, differentiable: set[fx.Node]) -> StageProgram:
+def stage_program(flat: FlatGraph, part: PartNodes, effects: Effects) -> StageProgram:
     """Return the program of a stage. Cost: linear in its nodes."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
@@ -63,7 +65,7 @@ def stage_program(flat: FlatGraph, part: PartNodes, differentiable: set[fx.Node]
     graph.output(tuple(values[node] for node in part.gives))
 
     def handed(nodes: Sequence[fx.Node]) -> tuple[HandedTensor, ...]:
-        return tuple(_handed(node, node in differentiable) for node in nodes)
+        return tuple(_handed(node, node in effects.differentiable) for node in nodes)
 
     return StageProgram(
         module=fx.GraphModule(nn.Module(), graph),
@@ -71,6 +73,7 @@ def stage_program(flat: FlatGraph, part: PartNodes, differentiable: set[fx.Node]
         inputs=handed(part.inputs),
         gives=handed(part.gives),
         attributes=tuple(str(node.target) for node in part.attributes),
+        written=tuple(str(node.target) for node in part.attributes if str(node.target) in effects.written),
     )
 
 

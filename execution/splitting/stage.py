@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -49,6 +50,12 @@ class StageModule(nn.Module):
         return self._any.gives
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """The buffers that a pass changes."""
+        held = dict(self.named_buffers())
+        return tuple(name for name in self._any.written if name in held)
+
+    @property
     def _any(self) -> StageProgram:
         if self._latest is None:
             raise StagesError(f"stage {self.index} has no program yet")
@@ -83,6 +90,19 @@ class StageModule(nn.Module):
         held = [self._homes[name] for name in program.attributes]
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             return program.module(*tensors, *(home[name] for home, name in held))
+
+    @contextlib.contextmanager
+    def buffers_as(self, buffers: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Let passes use and change these tensors instead of the buffers of their names."""
+        homes = {name: self._homes[name] for name in buffers}
+        kept = {name: home[last] for name, (home, last) in homes.items()}
+        try:
+            for name, (home, last) in homes.items():
+                home[last] = buffers[name]
+            yield
+        finally:
+            for name, (home, last) in homes.items():
+                home[last] = kept[name]
 
     def _adopt(
         self, name: str, tensor: torch.Tensor, *, persistent: bool

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
-from torch import fx, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from execution.errors import StagesError
 from execution.splitting.crossing import nodes_of_stages
 from execution.splitting.effects import Effects, effects_of
 from execution.splitting.flat import FlatGraph, flattened
+from execution.splitting.interface import ModelInterface, interface_of
 from execution.splitting.programs import stage_program
 from execution.splitting.stage import StageModule
 from formulation.problem.plan import Plan
@@ -32,15 +32,10 @@ class ModelStages(Sequence[StageModule]):
     :meth:`outputs` puts what the last stage gives into the form that the model returns.
     """
 
-    def __init__(self, modules: Sequence[StageModule], flat: FlatGraph, followed: Followed) -> None:
+    def __init__(self, modules: Sequence[StageModule], interface: ModelInterface) -> None:
         """Keep the stages with how the model is called."""
         self._modules = tuple(modules)
-        self._names = [node.name for node in flat.inputs]
-        self._called = followed.program.call_spec
-        kept = {node: at for at, node in enumerate(dict.fromkeys(_nodes(flat)))}
-        self._returned: list[tuple[int | None, Any]] = [
-            (kept[one], None) if isinstance(one, fx.Node) else (None, one) for one in flat.outputs
-        ]
+        self.interface = interface
 
     @overload
     def __getitem__(self, at: int) -> StageModule: ...
@@ -63,15 +58,11 @@ class ModelStages(Sequence[StageModule]):
 
         Raises StagesError for arguments of another structure than those of the example.
         """
-        leaves, found = pytree.tree_flatten((args, keywords))
-        if self._called.in_spec is not None and found != self._called.in_spec:
-            raise StagesError(f"the model was split for arguments {self._called.in_spec}, got {found}")
-        return dict(zip(self._names, leaves, strict=True))
+        return self.interface.named(args, keywords)
 
     def outputs(self, given: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (what the model returns)
         """Return what the model returns, from what the last stage gives."""
-        leaves = [value if at is None else given[at] for at, value in self._returned]
-        return leaves if self._called.out_spec is None else pytree.tree_unflatten(leaves, self._called.out_spec)
+        return self.interface.outputs(given)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:  # noqa: ANN401 (as the model)
         """Run all stages in this process and return what the model returns."""
@@ -121,9 +112,13 @@ class ModelProgram:
             ]
         )
         for module, part in zip(modules, nodes_of_stages(self.flat, self.effects, stage_of_layer), strict=True):
-            program = stage_program(self.flat, part, self.effects.differentiable)
+            program = stage_program(self.flat, part, self.effects)
             module.learn(program, self.flat.attributes, unsaved)
-        return into if into is not None else ModelStages(modules, self.flat, self.followed)
+        return into if into is not None else ModelStages(modules, self._interface())
+
+    def _interface(self) -> ModelInterface:
+        called = self.followed.program.call_spec
+        return interface_of(self.flat, called.in_spec, called.out_spec)
 
 
 def stages(model: nn.Module, inputs: Inputs, plan: Plan) -> ModelStages:
@@ -146,7 +141,3 @@ def _check_layers(plan: Plan, called: Sequence[str]) -> None:
             f"the plan's stages hold layers {spans or 'of no stage'}; the model has {len(called)} layers, and "
             "each must be in one stage: make the plan from this model with inputs of this form"
         )
-
-
-def _nodes(flat: FlatGraph) -> list[fx.Node]:
-    return [one for one in flat.outputs if isinstance(one, fx.Node)]

@@ -1,0 +1,176 @@
+"""Plans run by threads that stand for processes: gradients of the unsplit model, whatever schedule and widths."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from execution.running.layout import layout_of
+from execution.running.pipeline import Pipeline, samples_of
+from execution.splitting.stages import ModelProgram
+from formulation.problem.groups import Group
+from formulation.problem.modes import Mode
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.schedules.actions import Action
+from formulation.schedules.gpipe import gpipe
+from formulation.schedules.interleaved import interleaved
+from formulation.schedules.naive import naive
+from formulation.schedules.one_f_one_b import one_f_one_b
+from formulation.schedules.table import PipelineSchedule, of_actions
+from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from tests.execution import models
+from tests.execution.threads import Network, ThreadChannel, in_threads
+
+Widths = Sequence[int]
+
+
+def equal_plan(layers: int, widths: Widths, recompute: Sequence[int] = ()) -> Plan:
+    """Return a plan of stages with about equally many layers, of so many devices each."""
+    ends = [at * layers // len(widths) for at in range(len(widths) + 1)]
+    groups = [Group(((0, wide),), Mode(wide, at in recompute)) for at, wide in enumerate(widths)]
+    return Plan(
+        tuple(Stage(Span(a, b), one, (0,) * (b - a)) for a, b, one in zip(ends, ends[1:], groups, strict=False))
+    )
+
+
+def mean_square(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    leaves = [one for one in pytree.tree_leaves(outputs) if isinstance(one, torch.Tensor)]
+    return sum(
+        ((one.double() - targets.view(-1, *[1] * (one.dim() - 1))).square().mean() for one in leaves),
+        torch.zeros((), dtype=torch.double),
+    )
+
+
+def batch_of(inputs: Any, many: int) -> Any:
+    """Return inputs of so many samples like those of an example, unlike each other."""
+    return pytree.tree_map(
+        lambda one: (
+            torch.randn(many, *one.shape[1:]).to(one.dtype)
+            if one.is_floating_point()
+            else torch.randint(0, 13, (many, *one.shape[1:]))
+        ),
+        inputs,
+    )
+
+
+def unsplit(model: nn.Module, batch: Any, targets: torch.Tensor, many: int) -> tuple[float, dict[str, Any]]:
+    """Return the loss and the gradients and buffers of a step of the unsplit model, micro-batch by micro-batch."""
+    model = copy.deepcopy(model).train()
+    total, size = 0.0, len(targets) // many
+    for number in range(many):
+        rows = range(number * size, (number + 1) * size)
+        part = samples_of(batch, rows)
+        outputs = model(**part) if isinstance(part, dict) else model(*part)
+        loss = mean_square(outputs, samples_of(targets, rows)) / many
+        loss.backward()
+        total += loss.item()
+    buffers = {f"buffer {name}": one for name, one in model.named_buffers()}
+    return total, buffers | {name: one.grad for name, one in model.named_parameters()}
+
+
+def channel(network: Network, process: int, groups: object) -> ThreadChannel:
+    return ThreadChannel(network, process)
+
+
+def two_steps(pipeline: Pipeline, batch: Any, targets: torch.Tensor) -> tuple[Any, Any, dict[str, Any]]:
+    first = pipeline.step(batch, targets)
+    found = {name: one.grad for name, one in pipeline.parameters.items()}
+    for stage in pipeline.stages:
+        found |= {f"buffer {name}": one.clone() for name, one in stage.module.named_buffers()}
+        assert stage.in_flight == 0
+    for one in pipeline.parameters.values():
+        one.grad = None
+    return first, pipeline.step(batch, targets), found
+
+
+def run(
+    make: Callable[[], models.Made],
+    schedule: PipelineSchedule,
+    widths: Widths,
+    micro_batch: int,
+    recompute: Sequence[int] = (),
+    buffers: bool = True,
+) -> Network:
+    """Run two steps of a plan and of the unsplit model, and hold one against the other."""
+    torch.manual_seed(3)
+    model, inputs = make()
+    model = model.double()
+    inputs = pytree.tree_map(lambda one: one.double() if one.is_floating_point() else one, inputs)
+    many = schedule.micro_batches
+    batch, targets = batch_of(inputs, many * micro_batch), torch.randn(many * micro_batch, dtype=torch.double)
+    expected, wanted = unsplit(model, batch, targets, many)
+    plan = equal_plan(len(ModelProgram.of(model, inputs).layers), widths, recompute)
+    layout = layout_of(plan, schedule, micro_batch)
+    network = Network(layout.size)
+    pipelines = [
+        Pipeline(
+            copy.deepcopy(model), inputs, plan, layout, mean_square, process, partial(channel, network, process)
+        )
+        for process in range(layout.size)
+    ]
+    results = in_threads(network, [partial(two_steps, pipeline, batch, targets) for pipeline in pipelines])
+    for process, (first, _, found) in enumerate(results):
+        assert (first is None) == (process not in layout.processes[-1])
+        assert first is None or first == pytest.approx(expected, rel=1e-12)
+        for name, one in found.items():
+            if buffers or not name.startswith("buffer"):
+                torch.testing.assert_close(one, wanted[name], rtol=1e-12, atol=1e-12, msg=f"{process}: {name}")
+    seen = {name for _, _, found in results for name in found if not name.startswith("buffer")}
+    assert seen == {name for name, one in wanted.items() if not name.startswith("buffer")}
+    return network
+
+
+ORDERS = {
+    "naive": naive(3, 4),
+    "gpipe": gpipe(3, 4),
+    "1f1b": one_f_one_b(3, 4),
+    "zb-h1": zero_bubble_h1(3, 4),
+    "interleaved": interleaved(2, 2, 4),
+    "one rank": interleaved(1, 3, 2),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("make", [models.unet, models.tied_gpt, models.chosen, models.called_twice])
+def test_every_schedule(make: Callable[[], models.Made], order: PipelineSchedule) -> None:
+    run(make, order, [1] * order.stages, micro_batch=2)
+
+
+def test_an_order_of_ones_own() -> None:
+    rows = [["0F0", "0F1", "0B1", "0B0"], ["1F0", "1F1", "1I1", "1I0", "1W0", "1W1"]]
+    order = of_actions("mine", [[Action.parse(token) for token in row] for row in rows])
+    run(models.resnet, order, [1, 1], micro_batch=2, buffers=False)
+
+
+@pytest.mark.parametrize("widths", [(2, 1, 1), (1, 2, 1), (3, 1), (2, 3), (1, 1, 3)], ids=str)
+@pytest.mark.parametrize("make", [models.unet, models.tied_gpt, models.keywords])
+def test_uneven_widths_and_batches_that_do_not_divide(make: Callable[[], models.Made], widths: Widths) -> None:
+    order = one_f_one_b(len(widths), 3)
+    run(make, order, widths, micro_batch=5)
+
+
+def test_widths_under_other_schedules() -> None:
+    run(models.gpt, zero_bubble_h1(3, 4), (2, 1, 1), micro_batch=3)
+    run(models.gpt, interleaved(2, 2, 4), (2, 2, 2, 2), micro_batch=3)
+
+
+@pytest.mark.parametrize("make", [models.batch_norm, models.counting, models.dropout])
+@pytest.mark.parametrize("order", [one_f_one_b(2, 3), zero_bubble_h1(2, 3)], ids=["1f1b", "zb-h1"])
+def test_recomputation_changes_buffers_once(make: Callable[[], models.Made], order: PipelineSchedule) -> None:
+    run(make, order, (1, 1), micro_batch=4, recompute=(0, 1))
+
+
+def test_only_what_the_receiver_lacks_is_sent() -> None:
+    network = run(models.cnn, one_f_one_b(2, 2), (2, 1), micro_batch=4)
+    forward = {(a, b): size for a, b, size in network.sent if a < b}
+    assert set(forward) == {(0, 2), (1, 2)} and len(set(forward.values())) == 1
