@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PeerError", "StagesError"]
+__all__ = ["PeerError", "RunFailedError", "StagesError"]
 
 
 class StagesError(ValueError):
@@ -11,3 +11,7 @@ class StagesError(ValueError):
 
 class PeerError(RuntimeError):
     """Another process of a run is gone or does not answer; ``str()`` names what was waited for, and from whom."""
+
+
+class RunFailedError(RuntimeError):
+    """A run ended before its time; ``str()`` says which process failed, and why."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from execution.running.channel import Channel, Ticket
-from execution.running.layout import Piece, RunLayout
+from execution.running.layout import RunLayout, Shipment
 from execution.splitting.programs import HandedTensor
 
 __all__ = ["BACKWARD", "FORWARD", "Arriving", "Exchange"]
@@ -122,11 +122,11 @@ class Exchange:
         return ((direction * len(self._handed) + cut) * many + number) * self._most + at
 
 
-def _ends(piece: Piece, direction: int) -> tuple[int, int]:
+def _ends(piece: Shipment, direction: int) -> tuple[int, int]:
     return (piece.sender, piece.receiver) if direction == FORWARD else (piece.receiver, piece.sender)
 
 
-def _part(tensor: torch.Tensor, piece: Piece, mine: range) -> torch.Tensor:
+def _part(tensor: torch.Tensor, piece: Shipment, mine: range) -> torch.Tensor:
     """Return the samples of a piece out of a tensor that holds those of this process."""
     if piece.first == mine.start and piece.stop == mine.stop:
         return tensor

@@ -13,11 +13,11 @@ from formulation.problem.plan import Plan
 from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.validate import validate
 
-__all__ = ["Piece", "RunLayout", "layout_of"]
+__all__ = ["RunLayout", "Shipment", "layout_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Shipment:
     """Samples ``first`` to before ``stop`` of a micro-batch, which a process sends to another one."""
 
     sender: int
@@ -53,7 +53,7 @@ class RunLayout:
         at = held.index(process)
         return range(at * self.micro_batch // len(held), (at + 1) * self.micro_batch // len(held))
 
-    def pieces(self, stage: int) -> tuple[Piece, ...]:
+    def pieces(self, stage: int) -> tuple[Shipment, ...]:
         """Return what crosses the cut behind a stage forward, each piece from one process to another."""
         found = []
         for sender in self.processes[stage]:
@@ -61,7 +61,7 @@ class RunLayout:
                 mine, theirs = self.samples(stage, sender), self.samples(stage + 1, receiver)
                 first, stop = max(mine.start, theirs.start), min(mine.stop, theirs.stop)
                 if first < stop:
-                    found.append(Piece(sender, receiver, first, stop))
+                    found.append(Shipment(sender, receiver, first, stop))
         return tuple(found)
 
 
@@ -82,9 +82,10 @@ def layout_of(plan: Plan, schedule: PipelineSchedule, micro_batch: int) -> RunLa
         devices = plan.stages[stage].group.devices
         if len(ranks) > 1:
             raise StagesError(f"stage {stage}: ranks that take turns with micro-batches cannot be run yet")
-        if widths.setdefault(ranks[0], devices) != devices:
+        rank = min(ranks)
+        if widths.setdefault(rank, devices) != devices:
             raise StagesError(
-                f"stage {stage} has {devices} devices, and another stage of its rank {widths[ranks[0]]}: "
+                f"stage {stage} has {devices} devices, and another stage of its rank {widths[rank]}: "
                 "stages of one rank need equally many"
             )
         if devices > micro_batch:
@@ -97,7 +98,5 @@ def layout_of(plan: Plan, schedule: PipelineSchedule, micro_batch: int) -> RunLa
     for rank in range(schedule.ranks):
         first[rank] = len(rank_of)
         rank_of += [rank] * widths[rank]
-    processes = tuple(
-        tuple(range(first[ranks[0]], first[ranks[0]] + widths[ranks[0]])) for ranks in schedule.stage_ranks
-    )
-    return RunLayout(schedule, micro_batch, processes, tuple(rank_of))
+    held = [range(first[rank], first[rank] + widths[rank]) for (rank, *_) in schedule.stage_ranks]
+    return RunLayout(schedule, micro_batch, tuple(map(tuple, held)), tuple(rank_of))

@@ -28,7 +28,9 @@ from ingest.torch.hugging_face import Configured, build, config_file
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ModelError", "load_configured_graph", "load_model_graph"]
+    from ingest.torch.export import Inputs
+
+__all__ = ["ModelError", "load_configured_graph", "load_model", "load_model_graph"]
 
 _FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 _RESULT = "a torch.nn.Module and a tuple (or mapping) of example inputs"
@@ -102,6 +104,27 @@ def load_configured_graph(
     if use_cache:
         store_trace(spec, file, graph, loaded_before)
     return graph
+
+
+def load_model(spec: str, asked: Configured | None = None, folder: Path | None = None) -> tuple[nn.Module, Inputs]:
+    """Return a model with its weights, as its function makes them, and its example inputs.
+
+    ``spec`` is ``module:function`` or, with what is ``asked`` of it, a configuration of Hugging Face's
+    transformers; ``folder`` is that of the scenario. Raises ModelError, in one readable sentence.
+    """
+    folders = [(folder or Path()).resolve(), Path.cwd()]
+    if asked is not None:
+        _torch(spec)
+        return build(config_file(folders[0] / spec), asked)
+    match = _FUNCTION.fullmatch(spec)
+    if match is None:
+        raise ModelError(f"model {spec}: only a model has weights; a graph can be planned and not run")
+    module, function = match.groups()
+    importlib.invalidate_caches()
+    _refuse_namesake(module, find_module(module, folders), spec)
+    with _importable(folders):
+        _torch(spec)
+        return _built(_function(_imported(module, spec, folders), function, spec), spec)
 
 
 def _torch(spec: str) -> ModuleType:

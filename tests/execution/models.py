@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from ingest.models.gpt import GPT
-from ingest.models.resnet import BasicBlock, ResNet
+from ingest.models.resnet import BasicBlock
 from tests.ingest.torch.tiny_models import Calls, attend, explicit_attention
 
 Inputs = Any
@@ -32,7 +32,11 @@ def cnn() -> Made:
 
 
 def resnet() -> Made:
-    return ResNet(BasicBlock, (1, 1, 1, 1), classes=5), (torch.randn(2, 3, 32, 32),)
+    blocks = [BasicBlock(4, 4, 1), BasicBlock(4, 8, 2)]
+    stem = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)), (
+        torch.randn(2, 3, 10, 10),
+    )
 
 
 class UNet(nn.Module):

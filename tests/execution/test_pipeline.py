@@ -12,15 +12,11 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from execution.running.layout import layout_of
-from execution.running.pipeline import Pipeline, samples_of
+from execution.running.pipeline import Pipeline
 from execution.splitting.stages import ModelProgram
-from formulation.problem.groups import Group
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.actions import Action
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
@@ -29,53 +25,12 @@ from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule, of_actions
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from tests.execution import models
+from tests.execution.cases import Widths, batch_of, equal_plan, mean_square, unsplit
 from tests.execution.threads import Network, ThreadChannel, in_threads
 
-Widths = Sequence[int]
 
-
-def equal_plan(layers: int, widths: Widths, recompute: Sequence[int] = ()) -> Plan:
-    """Return a plan of stages with about equally many layers, of so many devices each."""
-    ends = [at * layers // len(widths) for at in range(len(widths) + 1)]
-    groups = [Group(((0, wide),), Mode(wide, at in recompute)) for at, wide in enumerate(widths)]
-    return Plan(
-        tuple(Stage(Span(a, b), one, (0,) * (b - a)) for a, b, one in zip(ends, ends[1:], groups, strict=False))
-    )
-
-
-def mean_square(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    leaves = [one for one in pytree.tree_leaves(outputs) if isinstance(one, torch.Tensor)]
-    return sum(
-        ((one.double() - targets.view(-1, *[1] * (one.dim() - 1))).square().mean() for one in leaves),
-        torch.zeros((), dtype=torch.double),
-    )
-
-
-def batch_of(inputs: Any, many: int) -> Any:
-    """Return inputs of so many samples like those of an example, unlike each other."""
-    return pytree.tree_map(
-        lambda one: (
-            torch.randn(many, *one.shape[1:]).to(one.dtype)
-            if one.is_floating_point()
-            else torch.randint(0, 13, (many, *one.shape[1:]))
-        ),
-        inputs,
-    )
-
-
-def unsplit(model: nn.Module, batch: Any, targets: torch.Tensor, many: int) -> tuple[float, dict[str, Any]]:
-    """Return the loss and the gradients and buffers of a step of the unsplit model, micro-batch by micro-batch."""
-    model = copy.deepcopy(model).train()
-    total, size = 0.0, len(targets) // many
-    for number in range(many):
-        rows = range(number * size, (number + 1) * size)
-        part = samples_of(batch, rows)
-        outputs = model(**part) if isinstance(part, dict) else model(*part)
-        loss = mean_square(outputs, samples_of(targets, rows)) / many
-        loss.backward()
-        total += loss.item()
-    buffers = {f"buffer {name}": one for name, one in model.named_buffers()}
-    return total, buffers | {name: one.grad for name, one in model.named_parameters()}
+def slow(make: Callable[[], models.Made]) -> Any:
+    return pytest.param(make, marks=pytest.mark.slow)
 
 
 def channel(network: Network, process: int, groups: object) -> ThreadChannel:
@@ -141,7 +96,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-@pytest.mark.parametrize("make", [models.unet, models.tied_gpt, models.chosen, models.called_twice])
+@pytest.mark.parametrize("make", [models.tied_gpt, *map(slow, (models.unet, models.chosen, models.called_twice))])
 def test_every_schedule(make: Callable[[], models.Made], order: PipelineSchedule) -> None:
     run(make, order, [1] * order.stages, micro_batch=2)
 
@@ -153,18 +108,19 @@ def test_an_order_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("widths", [(2, 1, 1), (1, 2, 1), (3, 1), (2, 3), (1, 1, 3)], ids=str)
-@pytest.mark.parametrize("make", [models.unet, models.tied_gpt, models.keywords])
+@pytest.mark.parametrize("make", [models.unet, *map(slow, (models.tied_gpt, models.keywords))])
 def test_uneven_widths_and_batches_that_do_not_divide(make: Callable[[], models.Made], widths: Widths) -> None:
     order = one_f_one_b(len(widths), 3)
     run(make, order, widths, micro_batch=5)
 
 
+@pytest.mark.slow
 def test_widths_under_other_schedules() -> None:
     run(models.gpt, zero_bubble_h1(3, 4), (2, 1, 1), micro_batch=3)
     run(models.gpt, interleaved(2, 2, 4), (2, 2, 2, 2), micro_batch=3)
 
 
-@pytest.mark.parametrize("make", [models.batch_norm, models.counting, models.dropout])
+@pytest.mark.parametrize("make", [models.batch_norm, models.counting, slow(models.dropout)])
 @pytest.mark.parametrize("order", [one_f_one_b(2, 3), zero_bubble_h1(2, 3)], ids=["1f1b", "zb-h1"])
 def test_recomputation_changes_buffers_once(make: Callable[[], models.Made], order: PipelineSchedule) -> None:
     run(make, order, (1, 1), micro_batch=4, recompute=(0, 1))

@@ -1,0 +1,105 @@
+"""Which process runs what, and what cannot be run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from execution.errors import StagesError
+from execution.running.layout import Shipment, layout_of
+from execution.running.passes import StageRunner
+from execution.running.pipeline import Pipeline
+from execution.splitting.stages import ModelProgram
+from formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from formulation.schedules.interleaved import interleaved
+from formulation.schedules.one_f_one_b import one_f_one_b
+from tests.execution import models
+from tests.execution.cases import equal_plan, mean_square
+from tests.execution.own_loop import plan_of
+from tests.execution.threads import Network, ThreadChannel
+from tests.ingest.torch.tiny_models import Calls
+
+
+def test_samples_and_pieces_of_uneven_widths() -> None:
+    layout = layout_of(equal_plan(6, (3, 2)), one_f_one_b(2, 1), 7)
+    assert layout.processes == ((0, 1, 2), (3, 4)) and layout.rank_of == (0, 0, 0, 1, 1) and layout.size == 5
+    assert [layout.samples(0, one) for one in range(3)] == [range(0, 2), range(2, 4), range(4, 7)]
+    assert [layout.samples(1, one) for one in (3, 4)] == [range(0, 3), range(3, 7)]
+    pieces = {(0, 3, 0, 2), (1, 3, 2, 3), (1, 4, 3, 4), (2, 4, 4, 7)}
+    assert set(layout.pieces(0)) == {Shipment(*one) for one in pieces}
+
+
+def test_chunks_of_a_rank_are_on_its_processes() -> None:
+    layout = layout_of(equal_plan(8, (2, 1, 2, 1)), interleaved(2, 2, 2), 4)
+    assert layout.processes == ((0, 1), (2,), (0, 1), (2,))
+    assert layout.stages_of(1) == (0, 2) and layout.stages_of(2) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("widths", "schedule", "micro_batch", "words"),
+    [
+        ((1, 1), one_f_one_b(3, 2), 4, "schedule one_f_one_b has 3 stages, the plan 2"),
+        ((1, 1), async_one_f_one_b(2, 2), 4, "weights of several versions cannot be run yet"),
+        (
+            (5, 1),
+            one_f_one_b(2, 2),
+            4,
+            "stage 0: 5 devices share micro-batches of 4 samples, so one would get none",
+        ),
+        ((1, 1, 2, 1), interleaved(2, 2, 2), 4, "stage 2 has 2 devices, and another stage of its rank 1"),
+    ],
+)
+def test_what_cannot_be_run(widths: tuple[int, ...], schedule: object, micro_batch: int, words: str) -> None:
+    with pytest.raises(StagesError, match=re.escape(words)):
+        layout_of(equal_plan(8, widths), schedule, micro_batch)  # type: ignore[arg-type]
+
+
+def test_uneven_widths_need_the_samples_first() -> None:
+    model = Calls(lambda m, x: m.b(m.a(x).transpose(0, 1)), a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    inputs = (torch.randn(3, 5, 4),)
+    plan = plan_of([2], len(ModelProgram.of(model, inputs).layers))
+    wide = equal_plan(2, (2, 1)).stages[0].group
+    plan = type(plan)((type(plan.stages[0])(plan.stages[0].span, wide, plan.stages[0].forms), plan.stages[1]))
+    layout = layout_of(plan, one_f_one_b(2, 1), 4)
+    words = "the cut before stage 1: transpose of shape [5, 2, 4] does not have the samples as its first dimension"
+    with pytest.raises(StagesError, match=re.escape(words)):
+        Pipeline(model, inputs, plan, layout, mean_square, 0, lambda _: ThreadChannel(Network(3), 0))
+
+
+def test_dropout_is_drawn_again_as_the_first_time_and_by_its_seed() -> None:
+    model = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5))
+    x = torch.randn(4, 6)
+    (stage,) = ModelProgram.of(model, (x,)).split(plan_of([], 2))
+    found = []
+    for recompute, number, seed in ((False, 0, 1), (True, 0, 1), (True, 1, 1), (True, 0, 2)):
+        runner = StageRunner(stage, recompute=recompute, loss=lambda given, _: given[0].sum(), seed=(seed,))
+        model.zero_grad()
+        state = torch.get_rng_state()
+        runner.forward(number, [], [x])
+        runner.backward(number, [])
+        assert torch.equal(state, torch.get_rng_state())
+        found.append((runner.total, model.get_parameter("0.weight").grad))
+    (first, one), (second, other), *others = found
+    assert first is not None and second is not None and one is not None and other is not None
+    assert torch.equal(first, second) and torch.equal(one, other)
+    assert all(total is not None and not torch.equal(total, first) for total, _ in others)
+
+
+def test_a_stage_keeps_no_output_that_its_graph_does_not_need() -> None:
+    model, inputs = models.batch_norm()
+    program = ModelProgram.of(model, inputs)
+    stage = program.split(plan_of([4], len(program.layers)))[0]
+    assert program.layers[3] == "3"  # the output of a linear layer, which nothing in the stage needs again
+    runner = StageRunner(stage)
+    (given,) = runner.forward(0, [], list(inputs))
+    assert given.grad_fn is None and runner.in_flight == 1
+    memory = StorageWeakRef(given.untyped_storage())
+    del given
+    assert memory.expired()
