@@ -23,7 +23,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Goal, Schedule, Training
 from formulation.problem.plan import Plan
 from formulation.problem.units import ceil_fraction
-from ingest.scenario.shipped import SHIPPED
+from ingest.scenario.shipped import SHIPPED, scenario_files
 
 if TYPE_CHECKING:
     from ingest.scenario.load import Scenario
@@ -115,7 +115,7 @@ def every_series(overrides: Sequence[str], folder: Path | None = None) -> list[S
 
     Raises InputError for a scenario that cannot be opened or whose model cannot be built.
     """
-    paths = sorted((folder or SHIPPED).rglob("*.yaml"))
+    paths = scenario_files(folder or SHIPPED)
     found = [one for path in paths for one in _series_of(path, overrides)]
     return sorted(found, key=lambda one: len(one.unlimited.layers) * one.unlimited.devices)
 
@@ -125,7 +125,7 @@ def _series_of(path: Path, overrides: Sequence[str]) -> Iterator[Series]:
     with reading(path):
         graph = scenario.layers()
         for variant in variants_for(len(graph)):
-            changed = varied(scenario, variant)
+            changed = varied(scenario.settled(graph), variant)
             if changed is not None:
                 yield Series(changed, variant, changed.instance(graph))
 

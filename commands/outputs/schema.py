@@ -11,12 +11,14 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from commands.outputs.common import Failure
+from commands.outputs.devices import DevicesOutput
 from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
 from commands.outputs.runs import NothingRunOutput, SimulateOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
 
 OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "compare": (CompareOutput, GapTableOutput),
+    "devices": (DevicesOutput,),
     "evaluate": (EvaluateOutput,),
     "plan": (PlanOutput,),
     "simulate": (SimulateOutput, NothingRunOutput),

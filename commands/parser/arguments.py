@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_trace(commands)
     _add_verify(commands)
     _add_study(commands)
+    _add_devices(commands)
     return parser
 
 
@@ -267,4 +268,11 @@ def _add_study(commands: Any) -> None:  # noqa: ANN401
     command.add_argument("--plans", metavar="DIR", help="a folder of plans in the study's format")
     command.add_argument("--time-limit", metavar="TIME", type=seconds, help="longest time of each search")
     command.add_argument("--out", metavar="FILE", help="also write the tables to a document (Markdown)")
+    _add_json(command)
+
+
+def _add_devices(commands: Any) -> None:  # noqa: ANN401
+    command = _command(commands, "devices", "list the devices and machines that a scenario may name", reads=())
+    command.add_argument("name", metavar="NAME", nargs="?", help="show one device or machine with its sources")
+    command.add_argument("--markdown", action="store_true", help="write the tables for a document")
     _add_json(command)

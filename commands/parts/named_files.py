@@ -58,9 +58,9 @@ def inputs_of(arguments: argparse.Namespace) -> Iterator[Named]:
         else:
             yield Named(f"the file of {_word(name)}", Path(value))
     if getattr(arguments, "everything", False):
-        from ingest.scenario.shipped import SHIPPED
+        from ingest.scenario.shipped import SHIPPED, scenario_files
 
-        yield from (Named("a shipped scenario", path) for path in SHIPPED.rglob("*.yaml"))
+        yield from (Named("a shipped scenario", path) for path in scenario_files(SHIPPED))
 
 
 def outputs_of(arguments: argparse.Namespace) -> Iterator[Named]:

@@ -14,20 +14,20 @@ from pydantic import ValidationError
 from formulation.constraints.keys import Names
 from formulation.problem.constraints import kinds
 from ingest.mistakes import Mistake, Where, did_you_mean
-from ingest.scenario.constraints_section import sound_parts
-from ingest.scenario.messages import mistake_at
-from ingest.scenario.model_checks import model_problems
-from ingest.scenario.schema import (
+from ingest.scenario.cluster_section import (
     MOST_SERVERS,
     ClusterSection,
     DeviceSection,
-    ModelSection,
     NameSection,
     PairSection,
-    Section,
     ServerSection,
-    TrainingSection,
 )
+from ingest.scenario.constraints_section import sound_parts
+from ingest.scenario.fields import Section
+from ingest.scenario.messages import mistake_at
+from ingest.scenario.model_checks import model_problems
+from ingest.scenario.model_section import ModelSection
+from ingest.scenario.schema import TrainingSection
 from ingest.text.yaml_source import Document
 
 __all__ = ["check_meaning", "ends_by_name", "pairs_of"]
@@ -82,18 +82,11 @@ def _not_a_part(training: TrainingSection) -> int | None:
 
 
 def _server_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
-    """Every server's device class exists, and several devices of a server have a link between them."""
-    classes = cluster.get("devices")
+    """Several devices of a server have a link between them; that its device exists is known by then."""
     for index, server in _servers(cluster):
-        where = ("cluster", "servers", index)
-        if isinstance(classes, dict) and server.device not in classes:
-            hint = did_you_mean(server.device, classes)
-            yield (*where, "device"), f"no device class '{server.device}' in cluster.devices{hint}"
         if server.devices > 1 and server.link is None:
-            yield (
-                (*where, "devices"),
-                f"{server.devices} devices and no 'link' between them; give the server a link",
-            )
+            where = ("cluster", "servers", index, "devices")
+            yield where, f"{server.devices} devices and no 'link' between them; give the server a link"
 
 
 def _name_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated
 
@@ -21,11 +22,13 @@ __all__ = [
     "Goals",
     "Memory",
     "Name",
+    "NumberFormat",
     "Places",
     "Price",
     "Ratio",
     "Section",
     "Speed",
+    "StrictPart",
     "Whole",
     "builder",
     "configuration",
@@ -34,10 +37,25 @@ __all__ = [
 ]
 
 
-class Section(BaseModel):
-    """A part of a scenario file: strict types, no unknown keys."""
+class StrictPart(BaseModel):
+    """A part of a file that a person writes: strict types, no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+class Section(StrictPart):
+    """A part of a scenario file."""
+
+
+class NumberFormat(StrEnum):
+    """A format that devices compute in. TF32 takes and gives numbers of four bytes."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"
 
 
 def _name(text: str) -> str:

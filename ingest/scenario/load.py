@@ -1,9 +1,10 @@
 """Scenarios: one YAML file that says which model is cut, for which cluster, trained how, priced how.
 
-``load_scenario`` goes from text to meaning in four steps: read the YAML with its lines
-(``ingest.text.yaml_source``), apply overrides (``ingest.text.overrides``), compare with the schema
-(``ingest.scenario.schema``), check what the parts mean together (``ingest.scenario.checks``). Mistakes of all
-four are raised as one ScenarioError. The format is described in ``docs/formats/scenario.md``.
+``load_scenario`` goes from text to meaning in five steps: read the YAML with its lines
+(``ingest.text.yaml_source``), apply overrides (``ingest.text.overrides``), write out what is left to the library
+(``ingest.scenario.machines``), compare with the schema (``ingest.scenario.schema``), check what the parts mean
+together (``ingest.scenario.checks``). Mistakes of all five are raised as one ScenarioError. The format is
+described in ``docs/formats/scenario.md``.
 
 Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code that builds a model.
 """
@@ -23,13 +24,16 @@ from formulation.problem.options import Constraints, CostModel, Goal, Training
 from formulation.problem.units import NS_PER_SECOND, Link
 from ingest.mistakes import ScenarioError
 from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
+from ingest.scenario.cluster_section import ClusterSection, LinkSection
 from ingest.scenario.constraints_section import read_constraints
+from ingest.scenario.library import with_peaks
+from ingest.scenario.machines import completed
 from ingest.scenario.messages import mistakes_of
 from ingest.scenario.model_checks import SOURCES
 from ingest.scenario.model_section import ModelSection
-from ingest.scenario.schema import ClusterSection, LinkSection, ScenarioFile, SolverSection, TrainingSection
+from ingest.scenario.schema import ScenarioFile, SolverSection, TrainingSection
 from ingest.text.overrides import apply_overrides
-from ingest.text.yaml_source import Document, read_document
+from ingest.text.yaml_source import read_document
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -68,6 +72,7 @@ class Scenario:
     that keeps producers before consumers;
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
     ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
+    ``open_peaks``: devices of the library whose peak follows from the size of these elements.
     """
 
     name: str
@@ -84,6 +89,7 @@ class Scenario:
     solver: SolverChoice
     expected: int | None = None
     elements_of_model: bool = False
+    open_peaks: tuple[str, ...] = ()
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
@@ -91,14 +97,22 @@ class Scenario:
 
         layers = layers.copy()
         layers.graph["free_order"] = self.free_order
-        training, size = self.training, layers.graph["element_bytes"]
-        if self.elements_of_model:
-            training = replace(training, bytes_per_element=size)
-        elif training.bytes_per_element != size:
-            asked = f"training.bytes_per_element is {training.bytes_per_element}"
+        whole, size = self.settled(layers), layers.graph["element_bytes"]
+        if whole.training.bytes_per_element != size:
+            asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
             notes = layers.graph.get("notes", ())
             layers.graph["notes"] = (*notes, f"{asked}, the model's elements have {size}: all bytes are scaled")
-        return build_instance(layers, self.cluster, training, self.cost, self.constraints, self.goals)
+        return build_instance(layers, whole.cluster, whole.training, self.cost, self.constraints, self.goals)
+
+    def settled(self, layers: nx.DiGraph) -> Scenario:
+        """Return the scenario with what it leaves to the elements of a layer graph: their size, and open peaks.
+
+        Raises ValueError where the library has no peak of a device for such elements.
+        """
+        size = layers.graph["element_bytes"]
+        training = replace(self.training, bytes_per_element=size) if self.elements_of_model else self.training
+        cluster = with_peaks(self.cluster, self.open_peaks, size)
+        return replace(self, training=training, cluster=cluster, elements_of_model=False, open_peaks=())
 
     def layers(self) -> nx.DiGraph:
         """Build or read the model (this runs the code that the scenario names) and return its layer graph.
@@ -122,7 +136,8 @@ class Scenario:
 
 def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """Read a scenario file and apply ``path=value`` overrides. Raises ScenarioError with every mistake."""
-    document = apply_overrides(read_document(Path(path)), overrides)
+    whole = completed(apply_overrides(read_document(Path(path)), overrides))
+    document = whole.document
     mistakes = list(document.mistakes)
     found: ScenarioFile | None = None
     try:
@@ -132,10 +147,10 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     mistakes += check_meaning(document)
     if mistakes or found is None:
         raise ScenarioError(mistakes)
-    return _scenario(found, document, Path(path))
+    return replace(_scenario(found, Path(path)), open_peaks=whole.open_peaks)
 
 
-def _scenario(found: ScenarioFile, document: Document, path: Path) -> Scenario:
+def _scenario(found: ScenarioFile, path: Path) -> Scenario:
     return Scenario(
         name=found.name,
         path=path,

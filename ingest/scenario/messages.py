@@ -11,18 +11,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from ingest.mistakes import Mistake, Where, did_you_mean, number_hint, path_text, shown
-from ingest.scenario.schema import ScenarioFile, Section
+from ingest.scenario.fields import StrictPart
+from ingest.scenario.schema import ScenarioFile
 from ingest.text.yaml_source import Document
 
 __all__ = ["mistake_at", "mistakes_of"]
 
 Found = dict[str, Any]
 """One entry of ``ValidationError.errors()``: ``type``, ``loc``, ``input``, ``ctx``, ``msg``."""
+Sentence = Callable[[Found, Where, type[StrictPart]], str]
+"""Says an entry, given the path of its value and the shape of the whole document."""
 
 
-def mistakes_of(error: ValidationError, document: Document) -> list[Mistake]:
-    """Return a mistake for everything that pydantic found wrong with a document."""
-    return [_mistake(typing.cast(Found, found), document) for found in error.errors(include_url=False)]
+def mistakes_of(
+    error: ValidationError, document: Document, root: type[StrictPart] = ScenarioFile
+) -> list[Mistake]:
+    """Return a mistake for everything that pydantic found wrong with a document whose shape is ``root``."""
+    return [_mistake(typing.cast(Found, found), document, root) for found in error.errors(include_url=False)]
 
 
 def mistake_at(document: Document, where: Where, message: str) -> Mistake:
@@ -32,41 +37,41 @@ def mistake_at(document: Document, where: Where, message: str) -> Mistake:
     return Mistake(place, "" if overridden else path_text(where), message)
 
 
-def _mistake(found: Found, document: Document) -> Mistake:
+def _mistake(found: Found, document: Document, root: type[StrictPart]) -> Mistake:
     where: Where = tuple(found["loc"])
     where = where[:-1] if where and where[-1] == "[key]" else where
     sentence = _SENTENCES.get(found["type"], _otherwise)
-    return mistake_at(document, where, sentence(found, where))
+    return mistake_at(document, where, sentence(found, where, root))
 
 
-def _unknown_key(found: Found, where: Where) -> str:
-    section = section_at(where[:-1])
+def _unknown_key(found: Found, where: Where, root: type[StrictPart]) -> str:
+    section = section_at(where[:-1], root)
     return "unknown key" + (did_you_mean(str(where[-1]), section.model_fields) if section else "")
 
 
-def _missing(found: Found, where: Where) -> str:
-    section = section_at(where[:-1])
+def _missing(found: Found, where: Where, root: type[StrictPart]) -> str:
+    section = section_at(where[:-1], root)
     field = section.model_fields.get(str(where[-1])) if section else None
     return f"missing: {field.description}" if field else "missing"
 
 
-def _expected(what: str) -> Callable[[Found, Where], str]:
-    def sentence(found: Found, where: Where) -> str:
+def _expected(what: str) -> Sentence:
+    def sentence(found: Found, where: Where, root: type[StrictPart]) -> str:
         return f"expected {what}, got {shown(found['input'])}"
 
     return sentence
 
 
-def _not_whole(found: Found, where: Where) -> str:
+def _not_whole(found: Found, where: Where, root: type[StrictPart]) -> str:
     return f"expected a whole number, got {shown(found['input'])}{number_hint(found['input'])}"
 
 
-def _not_text(found: Found, where: Where) -> str:
+def _not_text(found: Found, where: Where, root: type[StrictPart]) -> str:
     scalar = isinstance(found["input"], str | int) or hasattr(found["input"], "as_tuple")
     return f"expected text, got {shown(found['input'])}" + ("; put it in quotes" if scalar else "")
 
 
-def _not_a_choice(found: Found, where: Where) -> str:
+def _not_a_choice(found: Found, where: Where, root: type[StrictPart]) -> str:
     choices = re.findall(r"'([^']*)'", found["ctx"]["expected"])
     given = found["input"]
     meant = did_you_mean(given, choices) if isinstance(given, str) else ""
@@ -74,29 +79,29 @@ def _not_a_choice(found: Found, where: Where) -> str:
     return wanted + (meant if "did you mean" in meant else "")
 
 
-def _limit(text: str, key: str) -> Callable[[Found, Where], str]:
-    def sentence(found: Found, where: Where) -> str:
+def _limit(text: str, key: str) -> Sentence:
+    def sentence(found: Found, where: Where, root: type[StrictPart]) -> str:
         return f"expected {text.format(found['ctx'][key])}, got {shown(found['input'])}"
 
     return sentence
 
 
-def _entries(found: Found, where: Where) -> str:
+def _entries(found: Found, where: Where, root: type[StrictPart]) -> str:
     context = found["ctx"]
     least = "min_length" in context
     limit = f"at least {context['min_length']}" if least else f"at most {context['max_length']}"
     return f"expected {limit} entries, got {context['actual_length']}"
 
 
-def _own_words(found: Found, where: Where) -> str:
+def _own_words(found: Found, where: Where, root: type[StrictPart]) -> str:
     return str(found["ctx"]["error"])
 
 
-def _otherwise(found: Found, where: Where) -> str:
+def _otherwise(found: Found, where: Where, root: type[StrictPart]) -> str:
     return f"{found['msg']}, got {shown(found['input'])}"
 
 
-_SENTENCES: dict[str, Callable[[Found, Where], str]] = {
+_SENTENCES: dict[str, Sentence] = {
     "extra_forbidden": _unknown_key,
     "missing": _missing,
     "int_type": _not_whole,
@@ -116,15 +121,17 @@ _SENTENCES: dict[str, Callable[[Found, Where], str]] = {
 """How each kind of pydantic error is said."""
 
 
-def section_at(where: Where) -> type[Section] | None:
-    """Return the section that the schema has at a path, or None where it has none."""
-    current: Any = ScenarioFile
+def section_at(where: Where, root: type[StrictPart] = ScenarioFile) -> type[StrictPart] | None:
+    """Return the section that a schema has at a path, or None where it has none."""
+    current: Any = root
     for step in where:
-        if isinstance(current, type) and issubclass(current, Section):
+        if isinstance(current, type) and issubclass(current, StrictPart):
             field = current.model_fields.get(str(step))
             current = field.annotation if field else None
         else:
             current = next(reversed(typing.get_args(current)), None)
         if isinstance(current, types.UnionType):
             current = next(part for part in typing.get_args(current) if part is not type(None))
-    return current if isinstance(current, type) and issubclass(current, Section) else None
+        if typing.get_origin(current) is typing.Annotated:
+            current = typing.get_args(current)[0]
+    return current if isinstance(current, type) and issubclass(current, StrictPart) else None

@@ -27,96 +27,26 @@ from formulation.problem.options import (
     Synchronisation,
     Training,
 )
+from ingest.scenario.cluster_section import ClusterSection
 from ingest.scenario.constraints_section import constraints_section
 from ingest.scenario.fields import (
-    Bandwidth,
     Byname,
     Duration,
     Goals,
-    Memory,
     MicroBatches,
     Name,
-    Price,
     Ratio,
     Section,
-    Speed,
 )
 from ingest.scenario.model_section import ModelSection
 
 __all__ = ["ScenarioFile", "schema_text"]
 
-MOST_DEVICES = 4096
-"""Most devices of one server."""
-MOST_SERVERS = 1024
-"""Most servers of a cluster; a full mesh of them has half a million links."""
 MOST_SAMPLES = 10**9
 """Most samples of one optimiser step."""
 
 _TRAINING = Training(global_batch=1)
 _COST = CostModel()
-
-
-class DeviceSection(Section):
-    """A class of accelerators."""
-
-    memory: Memory = Field(description="memory of one device, like '11 GiB'")
-    peak: Speed = Field(description="peak speed of one device, like '13.4 TFLOP/s'")
-    price_per_hour: Price = Field(
-        default=0, description="price of one device for an hour, like 2.48, any currency"
-    )
-
-
-class LinkSection(Section):
-    """A connection between two devices."""
-
-    bandwidth: Bandwidth = Field(description="bandwidth in one direction, like '10 Gbit/s' or '15.75 GB/s'")
-    latency: Duration = Field(default=0, description="latency of one message, like '5 us'")
-
-
-class NameSection(Section):
-    """What one server, or ``count`` alike ones, are called."""
-
-    name: Name = Field(description="the server's name; alike servers get it with a number: node0, node1, ...")
-    count: Annotated[int, Field(ge=1, le=MOST_SERVERS)] | None = Field(
-        default=None, description="how many alike servers; without it one server, named without a number"
-    )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the servers that this entry stands for."""
-        return (self.name,) if self.count is None else tuple(f"{self.name}{n}" for n in range(self.count))
-
-
-class ServerSection(NameSection):
-    """One server, or ``count`` alike ones."""
-
-    device: Name = Field(description="the name of a device class of this file")
-    devices: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = Field(description="how many devices a server holds")
-    link: LinkSection | None = Field(default=None, description="what joins every two devices inside the server")
-
-
-class PairSection(LinkSection):
-    """A link between two servers or switches."""
-
-    between: Annotated[list[Name], Field(min_length=2, max_length=2)] = Field(
-        description="two servers or switches; the name of alike servers stands for each of them"
-    )
-
-
-class ClusterSection(Section):
-    """Devices, servers, and the links between servers."""
-
-    devices: Annotated[dict[Name, DeviceSection], Field(min_length=1)] = Field(
-        description="the device classes, by name"
-    )
-    servers: Annotated[list[ServerSection], Field(min_length=1)] = Field(
-        description="the servers, in the order of the line of devices"
-    )
-    between_servers: LinkSection | None = Field(
-        default=None, description="a link between every two servers (full mesh)"
-    )
-    links: list[PairSection] = Field(default=[], description="single links; they override between_servers")
-    switches: list[Name] = Field(default=[], description="names of switches that links may use")
 
 
 class TrainingSection(Section):

@@ -1,10 +1,18 @@
-"""Where the scenarios that come with pipecut lie."""
+"""Where the scenarios and the library of devices that come with pipecut lie."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["SHIPPED"]
+__all__ = ["LIBRARY", "SHIPPED", "scenario_files"]
 
 SHIPPED = Path(__file__).resolve().parents[2] / "scenarios"
 """The folder of the shipped scenarios, one sub-folder for each source."""
+LIBRARY = SHIPPED / "library"
+"""The folder of the library: files of devices and machines, no scenarios."""
+
+
+def scenario_files(folder: Path) -> list[Path]:
+    """Return the scenario files in a folder and its sub-folders, in order; files of the library are none."""
+    library = folder / LIBRARY.name
+    return sorted(path for path in folder.rglob("*.yaml") if library not in path.parents)

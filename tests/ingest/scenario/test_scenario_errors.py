@@ -93,7 +93,7 @@ SET: tuple[tuple[str, str], ...] = (
     ("cluster.servers.x.devices=1", "cluster.servers is a list; write an index, like cluster.servers[0]"),
     (
         "cluster.servers.0.device=RTX 2080",
-        "no device class 'RTX 2080' in cluster.devices; did you mean 'RTX 2080 Ti'?",
+        "no device class 'RTX 2080' in cluster.devices or the library; did you mean 'RTX 2080 Ti'?",
     ),
     ("name.x=1", "name is no section that could hold 'x'; it is 'pipepar-vgg16'"),
     (
