@@ -244,16 +244,15 @@ def plan(
 ) -> Planned:
     """Find the best plan and prove it. The outcome prints as the table of the command line.
 
-    Without ``solver`` the default one is asked, without ``limits`` until it is done. The outcome has passed the
-    evaluator's check, and a proof by the default solver agrees with a second exact method, unless ``cross_check``
-    is false. Ctrl-C stops the search and raises KeyboardInterrupt; to have the best plan so far instead, stop it
+    Without ``solver`` whoever is fastest is asked, without ``limits`` until it is done. The outcome has passed the
+    evaluator's check, and the notes say which second exact method a proof agrees with, unless ``cross_check`` is
+    false. Ctrl-C stops the search and raises KeyboardInterrupt; to have the best plan so far instead, stop it
     through ``limits``. Raises FalseClaimError if a check fails, and ValueError for wrong input.
     """
     from commands.results.planned import plan_instance
     from formulation.outcome import Limits
-    from solvers.crosscheck.checked_solve import MAIN_SOLVER
 
-    return plan_instance(instance, solver or MAIN_SOLVER, limits or Limits(), cross_check=cross_check)
+    return plan_instance(instance, solver, limits or Limits(), cross_check=cross_check)
 
 
 def compare(instance: Instance, solvers: Sequence[str], *, limits: Limits | None = None) -> Compared:

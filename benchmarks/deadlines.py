@@ -24,7 +24,7 @@ from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
-from solvers.crosscheck.checked_solve import solve_and_cross_check
+from solvers.auto.solve import plan
 from solvers.explain.explain import explain
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +51,7 @@ ROWS = (
         "gpt3, 128 devices",
         GPT3,
         (),
-        ("cpsat", "cpsat_stages", "state_dp", "line_dp", "megatron", "alpa", "pipepar"),
+        ("cpsat", "state_dp", "line_dp", "megatron", "alpa", "pipepar"),
     ),
     DeadlineRow(
         "gpt3, 1024 devices", GPT3, ("cluster.servers[0].count=128",), ("cpsat", "state_dp", "line_dp", "megatron")
@@ -67,12 +67,10 @@ ROWS = (
         "resnet152, 32 devices",
         RESNET,
         (*FAST, *LARGE),
-        ("cpsat", "cpsat_stages", "pipedream"),
+        ("cpsat", "pipedream"),
     ),
     DeadlineRow("resnet152, 8 devices", RESNET, FAST, ("brute_force", "pipepar", "pipedream_code")),
-    DeadlineRow(
-        "hetpipe resnet152, free, memory", HETPIPE, FREE, ("cpsat", "cpsat_stages", "state_dp", "hetpipe")
-    ),
+    DeadlineRow("hetpipe resnet152, free, memory", HETPIPE, FREE, ("cpsat", "state_dp", "hetpipe")),
 )
 EXPLAINED = (
     DeadlineRow("gpt3, 128 devices of 1 GiB", GPT3, ("cluster.devices.A100.memory=1 GiB",), ("explain",)),
@@ -95,7 +93,7 @@ def measured(row: DeadlineRow, solver: str, limit_s: float) -> dict[str, Any]:
         if solver == "explain":
             said = "complete" if explain(instance, limits).complete else "stopped early"
         else:
-            said = _words(solve_and_cross_check(instance, find_any(solver), limits))
+            said = _words(plan(instance, limits, find_any(solver)))
     except ValueError as error:
         said = f"refused: {str(error)[:60]}"
     wall = time.monotonic() - began

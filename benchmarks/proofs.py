@@ -55,14 +55,11 @@ def rows() -> Iterator[ProofRow]:
         plain, limited = (*FAST, count), (*FAST, count, *BINDING)
         if devices == 8:
             yield ProofRow("resnet152, 8 devices, independent", "pipepar/resnet152.yaml", plain, "cpsat")
-        yield ProofRow(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "cpsat_stages")
-        yield ProofRow(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "cpsat_stages")
         yield ProofRow(f"resnet152, {devices} devices", "pipepar/resnet152.yaml", plain, "state_dp")
         yield ProofRow(f"resnet152, {devices} devices, memory", "pipepar/resnet152.yaml", limited, "state_dp")
     for model in ("vgg19", "resnet152"):
         free = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
-        for solver in ("cpsat_stages", "state_dp"):
-            yield ProofRow(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, solver)
+        yield ProofRow(f"hetpipe {model}, free, memory", f"hetpipe/{model}.yaml", free, "state_dp")
     yield ProofRow("gpt3, 128 devices, replicas, memory", "../benchmarks/instances/gpt3.yaml", (), "state_dp")
     for model in ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152"):
         for batch in (64, 128):

@@ -6,7 +6,7 @@ point and method, and fitted exponents (least squares of log seconds over log si
 
 Instances are the first layers of ResNet-152 at operator grain (batch 64, one micro-batch) on servers of two
 devices, 300 GB/s inside and 12.5 GB/s between servers. With several device classes the servers of each class
-stand together, at 13.4 TFLOP/s times 1, 0.8, 0.6, 0.4. ``cpsat``, ``cpsat_stages``, ``line_dp`` and
+stand together, at 13.4 TFLOP/s times 1, 0.8, 0.6, 0.4. ``cpsat``, ``line_dp`` and
 ``brute_force`` search and prove from nothing; the columns *last question* are the one question that closes the
 proof (is there a plan below the optimum?), put to CP-SAT and to HiGHS in the same model. Optima that differ end
 the run.
@@ -42,7 +42,6 @@ from solvers.cpsat import solver as layered
 from solvers.cpsat.base.engine import make_solver
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
-from solvers.cpsat.whole_stages import solver as staged
 from solvers.crosscheck import highs
 from solvers.dynamic.line import solver as line_dp
 from solvers.search.background import THREAD_NAME
@@ -172,7 +171,6 @@ Method = Callable[[Instance, int, float], str]
 
 METHODS: dict[str, Method] = {
     "cpsat": partial(_search, layered.solve),
-    "cpsat_stages": partial(_search, staged.solve),
     "line_dp": partial(_search, line_dp.solve),
     "brute_force": partial(_search, partial(brute_force.solve, max_plans=MOST_PLANS)),
     "CP-SAT, last question": _cpsat_question,

@@ -21,7 +21,8 @@ from ingest.plans.plan_file import plan_to_dict
 from report.claims import goals_to_list, scope_to_dict
 from report.content import summary_of
 from report.simulation import simulate
-from solvers.crosscheck.checked_solve import MAIN_SOLVER, contradiction
+from solvers.catalogue import AUTO
+from solvers.crosscheck.checked_solve import contradiction
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -62,14 +63,14 @@ def gap_of(evaluation: Evaluation, best: Outcome | None) -> float | None:
 def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
     """Search for the optimum. A plan that keeps the rules and beats what was proved refutes the proof."""
     try:
-        best = task.search(MAIN_SOLVER, cross_check=True)
+        best = task.search(AUTO.name)
     except ValueError as error:
-        raise InputError(f"{task.scenario.path}: {MAIN_SOLVER} cannot take this instance: {error}") from error
+        raise InputError(f"{task.scenario.path}: no solver can take this instance: {error}") from error
     if evaluation.feasible:
         given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=task.instance.goals)
         problem = contradiction(best, given)
         if problem:
-            raise task.claim_failed(MAIN_SOLVER, problem)
+            raise task.claim_failed(best.solver, problem)
     return best
 
 

@@ -17,7 +17,6 @@ from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
 from ingest.plans.plan_file import plan_to_dict, write_plan
 from report.claims import goals_to_list, scope_to_dict
-from solvers.crosscheck.checked_solve import MAIN_SOLVER
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
@@ -34,9 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.reply.put(outcome_to_dict(arguments.scenario.name, unknown))
         raise
     refuse_uncertifiable(task, proof)
-    check = arguments.cross_check and task.solver == MAIN_SOLVER
     try:
-        task, outcome = task.decide(cross_check=check)
+        task, outcome = task.decide(cross_check=arguments.cross_check)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
     outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)

@@ -22,7 +22,7 @@ from formulation.schedules.table import ScheduleError
 from planners.catalogue import all_names
 from report.content import content_of
 from report.simulation import simulate
-from solvers.crosscheck.checked_solve import MAIN_SOLVER, contradiction
+from solvers.crosscheck.checked_solve import contradiction
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -85,8 +85,7 @@ def _simulated(task: Task, plan: Plan, order: Order | None, best: BestOrder | No
 
 def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Task, Outcome]:
     try:
-        check = arguments.cross_check and task.solver == MAIN_SOLVER
-        return task.decide(cross_check=check)
+        return task.decide(cross_check=arguments.cross_check)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
 

@@ -131,6 +131,8 @@ class Limits:
     """Asked often during a search; once true, the solver returns its best plan with an honest proof."""
     progress: Callable[[Progress], None] = field(default=lambda _: None, compare=False)
     """Told of every new best plan and bound."""
+    start: Plan | None = field(default=None, compare=False)
+    """A plan that is known, for a search to begin with; the evaluator prices it, and whoever cannot leaves it."""
     end_s: float | None = field(default=None, compare=False)
     """When the time ends, in seconds of ``time.monotonic``; None before it begins, or without a limit."""
 

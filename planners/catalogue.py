@@ -83,7 +83,7 @@ def all_names() -> tuple[str, ...]:
 
 def find_any(name: str) -> SolverEntry:
     """Return the entry of a solver or planner. Raises ValueError with the known names for any other."""
-    for one in all_solvers():
+    for one in (catalogue.AUTO, *all_solvers()):
         if one.name == name:
             return one
-    raise ValueError(f"no solver {name!r}; expected one of {', '.join(all_names())}")
+    raise ValueError(f"no solver {name!r}; expected one of {catalogue.AUTO.name}, {', '.join(all_names())}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Solve = Callable[[Instance, Limits], Outcome]
 
-__all__ = ["SOLVERS", "SolverEntry", "entry", "find_solver", "solver_names"]
+__all__ = ["AUTO", "MAIN", "SOLVERS", "Solve", "SolverEntry", "entry", "find_solver", "solver_names"]
 
 
 def _takes_all(instance: Instance) -> Support:
@@ -60,18 +60,19 @@ def entry(
     )
 
 
+AUTO = entry(
+    "auto",
+    "whoever sees the whole instance and is fastest, checked by another; the default",
+    "solvers.auto.solve",
+    support="solvers.search.support:takes_all",
+)
+MAIN = "cpsat"
+"""The declarative model, which sees every rule."""
 SOLVERS: tuple[SolverEntry, ...] = (
     entry(
         "cpsat",
-        "the declarative model, searched and proved by OR-Tools CP-SAT",
+        "the declarative model in OR-Tools CP-SAT",
         "solvers.cpsat.solver",
-        support="solvers.cpsat.support",
-        exact=True,
-    ),
-    entry(
-        "cpsat_stages",
-        "CP-SAT over whole stages, with tables of the dynamic programme",
-        "solvers.cpsat.whole_stages.solver",
         support="solvers.cpsat.support",
         exact=True,
     ),
@@ -82,12 +83,12 @@ SOLVERS: tuple[SolverEntry, ...] = (
     entry(
         "paced_dp", "the exact branch and bound over bottlenecks", "solvers.dynamic.step_time.solver", exact=True
     ),
-    entry("brute_force", "every plan there is, for small instances", "solvers.exhaustive", exact=True),
+    entry("brute_force", "the enumeration of all plans", "solvers.exhaustive", exact=True),
 )
 
 
 def solver_names() -> tuple[str, ...]:
-    """Return the names of all solvers, in the order of the table."""
+    """Return the names of all solvers, in the order of the table, in which ``auto`` asks them."""
     return tuple(one.name for one in SOLVERS)
 
 

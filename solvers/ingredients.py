@@ -80,7 +80,6 @@ class Ingredient(enum.Enum):
     )
     FORMS = ("forms of single stages within memory", ("solvers.dynamic.tables.forms_under_memory",))
     LINE_PROGRAMME = ("the programme over the line", ("solvers.dynamic.line.solver", "solvers.blind"))
-    LINE_REACH = ("reachability on the line", ("solvers.dynamic.line.threshold",))
     STATE_REACH = (
         "reachability of device states",
         (
@@ -88,7 +87,6 @@ class Ingredient(enum.Enum):
             "solvers.dynamic.states.states",
             "solvers.dynamic.states.paths",
             "solvers.dynamic.states.solver",
-            "solvers.dynamic.states.starts",
         ),
     )
     INTERVALS = (
@@ -122,15 +120,6 @@ class Ingredient(enum.Enum):
             "solvers.cpsat.base.variables",
         ),
     )
-    WHOLE_STAGES = (
-        "the model of whole stages",
-        (
-            "solvers.cpsat.whole_stages.stages",
-            "solvers.cpsat.whole_stages.stage_plans",
-            "solvers.cpsat.whole_stages.solver",
-        ),
-    )
-    WARM_START = ("first plans of dynamic programmes", ("solvers.cpsat.whole_stages.warm_start",))
     CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
     HIGHS = ("HiGHS", ("solvers.crosscheck.highs", "solvers.crosscheck.milp"))
     LABELS = ("the maker of labels", ("solvers.certify",))
@@ -159,10 +148,6 @@ _MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.SUMS, I.MODEL)
 
 METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
-    "cpsat_stages": _method(
-        *(*_MODEL, I.CPSAT, *_STAGES, I.LINE_REACH, I.WHOLE_STAGES),
-        proposed_by=(I.FIRST_PLAN, I.WARM_START, I.LINE_PROGRAMME),
-    ),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.LINE_PROGRAMME),
     "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, proposed_by=(I.FIRST_PLAN,)),
     "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.FORMS, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),

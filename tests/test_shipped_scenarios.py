@@ -12,11 +12,11 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.demands import with_constraints
 from formulation.problem.options import Recompute
 from ingest.scenario.load import load_scenario
+from solvers.auto.solve import plan
 from solvers.certify import certify
 from solvers.cpsat import solver as layered
-from solvers.cpsat.whole_stages import solver as staged
 from solvers.dynamic.line import solver as line_dp
-from solvers.search.goals import solve_in_order
+from solvers.dynamic.states import solver as states
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
 GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"
@@ -28,7 +28,7 @@ def test_the_expected_optimum_is_proved_three_ways_and_certified(model: str) -> 
     scenario = load_scenario(PAPER / f"{model}.yaml")
     instance = scenario.load()
     assert scenario.expected is not None
-    for solve in (layered.solve, staged.solve, line_dp.solve):
+    for solve in (layered.solve, states.solve, line_dp.solve):
         found = checked(instance, solve(instance, Limits()))
         assert found.proof is Proof.OPTIMAL
         assert found.objective == found.bound == scenario.expected
@@ -50,7 +50,7 @@ def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
 def test_gpt2_on_small_cards_needs_recomputation_or_splitting() -> None:
     scenario = load_scenario(GPT2)
     instance = scenario.load()
-    outcome = checked(instance, solve_in_order(instance, staged.solve, Limits()))
+    outcome = checked(instance, plan(instance, Limits()))
     assert outcome.proof is Proof.OPTIMAL and outcome.objective == outcome.bound == scenario.expected
     assert outcome.plan is not None and outcome.objective is not None
     (fewest,) = outcome.further
@@ -59,7 +59,7 @@ def test_gpt2_on_small_cards_needs_recomputation_or_splitting() -> None:
     assert blind is not None and blind < outcome.objective, "without a limit on memory there is a faster plan"
     without = replace(scenario.constraints, recompute=Recompute.NEVER, tensor_parallel_degrees=(1,))
     slower = with_constraints(replace(instance, goals=instance.goals[:1]), without)
-    found = checked(slower, staged.solve(slower, Limits()))
+    found = checked(slower, states.solve(slower, Limits()))
     assert found.proof is Proof.OPTIMAL and found.objective == 79_935_731
     assert outcome.objective < 79_935_731, "so the freedoms are worth something here"
 

@@ -14,6 +14,7 @@ from commands.terminal import exit_codes
 from commands.terminal.failures import UsageError
 from planners.catalogue import all_names, all_solvers
 from planners.studies.catalogue import STUDIES, study_names
+from solvers.catalogue import AUTO
 
 DESCRIPTION = """\
 Cut a neural network into pipeline stages for the cluster you have, and prove that no better cut exists.
@@ -62,8 +63,9 @@ def _whole(least: int, most: int) -> Any:  # noqa: ANN401 (argparse takes any ca
 
 
 def _solver(text: str) -> str:
-    if text not in all_names():
-        raise argparse.ArgumentTypeError(f"no solver {text!r}; expected one of {', '.join(all_names())}")
+    known = (AUTO.name, *all_names())
+    if text not in known:
+        raise argparse.ArgumentTypeError(f"no solver {text!r}; expected one of {', '.join(known)}")
     return text
 
 
@@ -173,7 +175,7 @@ def _add_search(command: argparse.ArgumentParser) -> None:
 
 
 def _solver_list() -> str:
-    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in all_solvers())
+    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in (AUTO, *all_solvers()))
     return f"solvers:\n{rows}\n\n"
 
 
@@ -181,14 +183,14 @@ def _add_plan(commands: Any) -> None:  # noqa: ANN401
     summary = "find the best plan of a scenario and prove it"
     command = _command(commands, "plan", summary, _solver_list(), writes=("out", "certificate"))
     _add_scenario(command)
-    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else cpsat")
+    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else auto")
     _add_search(command)
     command.add_argument("--out", metavar="FILE", help="also write the plan to a file, for pipecut evaluate")
     command.add_argument(
         "--no-cross-check",
         dest="cross_check",
         action="store_false",
-        help="do not compare a proof of cpsat with the dynamic programme over the line",
+        help="do not compare a proof with that of a second exact method",
     )
     command.add_argument(
         "--double-check",
@@ -227,7 +229,7 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
     _add_scenario(command)
     command.add_argument("--plan", metavar="FILE", help="run this plan (JSON) instead of searching for the best")
     add_order(command)
-    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else cpsat")
+    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else auto")
     _add_search(command)
     command.add_argument(
         "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proof, as in plan"

@@ -54,7 +54,7 @@ def compared_row(task: Task, solver: str) -> ComparisonRow:
     if task.stop.is_set():
         return ComparisonRow(solver, reason="not run: stopped")
     try:
-        outcome = task.search(solver, cross_check=False)
+        outcome = task.search(solver, alone=True)
         return ComparisonRow(solver, outcome, broken_rules(task.instance, outcome))
     except ClaimFailedError as error:
         refuted = error.__cause__

@@ -23,8 +23,9 @@ from formulation.problem.plan import Plan
 from ingest.plans.plan_file import read_plan_in_order
 from ingest.scenario.load import Scenario
 from planners.catalogue import find_any
+from solvers.auto.solve import plan
 from solvers.choices.decide import decide
-from solvers.crosscheck.checked_solve import solve_and_cross_check, solve_checked, solve_or_ask_another
+from solvers.crosscheck.checked_solve import solve_checked
 from solvers.search.background import in_background
 
 Found = TypeVar("Found")
@@ -49,15 +50,17 @@ class Task:
     quiet: bool
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
 
-    def search(self, solver: str, *, cross_check: bool) -> Outcome:
+    def search(self, solver: str, *, alone: bool = False) -> Outcome:
         """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
 
-        Raises ClaimFailedError, with a reproducer on file, if a claim fails its check, and ValueError if the
-        solver cannot take the instance.
+        ``alone``: nobody else is asked, to check it or in its place (``solvers.auto``). Raises ClaimFailedError,
+        with a reproducer on file, if a claim fails its check, and ValueError if the solver cannot take the
+        instance.
         """
         method = find_any(solver)
-        how = solve_and_cross_check if cross_check else solve_checked
-        return self._followed(solver, lambda limits: how(self.instance, method, limits))
+        if alone:
+            return self._followed(solver, lambda limits: solve_checked(self.instance, method, limits))
+        return self._followed(solver, lambda limits: plan(self.instance, limits, method))
 
     def decide(self, *, cross_check: bool) -> tuple[Task, Outcome]:
         """Choose what the scenario leaves open, and search; return the task about what was chosen, and the claim.
@@ -67,7 +70,7 @@ class Task:
         method = find_any(self.solver)
 
         def ask(instance: Instance, limits: Limits) -> Outcome:
-            return solve_or_ask_another(instance, method, limits, cross_check=cross_check)
+            return plan(instance, limits, method, cross_check=cross_check)
 
         instance, outcome = self._followed(self.solver, lambda limits: decide(self.instance, ask, limits))
         return replace(self, instance=instance), outcome

@@ -25,7 +25,8 @@ from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.layers import layer_graph, layers_of
 from planners.catalogue import find_any
-from solvers.crosscheck.checked_solve import MAIN_SOLVER, solve_and_cross_check
+from solvers.auto.solve import plan
+from solvers.catalogue import AUTO
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -173,7 +174,7 @@ def trial_run(
     op_costs: OperatorCosts,
     op_configs: Forms,
     *,
-    solver: str = MAIN_SOLVER,
+    solver: str = AUTO.name,
     limits: Limits | None = None,
 ) -> Strategy:
     """Find the best strategy for a profiled model within the given forms, and prove it (as ``pipecut.plan`` does).
@@ -187,7 +188,7 @@ def trial_run(
     if unknown:
         raise ValueError(f"op_configs: no layer {', '.join(unknown)} in the model")
     instance = op_costs.inputs.instance(_restricted(model, op_configs))
-    return Strategy(instance, solve_and_cross_check(instance, find_any(solver), limits or Limits()))
+    return Strategy(instance, plan(instance, limits or Limits(), find_any(solver)))
 
 
 def simulate(inputs: Scenario, model: nx.DiGraph, strategy: Strategy) -> Simulated:

@@ -15,8 +15,9 @@ from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from planners.catalogue import find_any
+from solvers.auto.solve import plan
+from solvers.catalogue import AUTO
 from solvers.choices.decide import decide
-from solvers.crosscheck.checked_solve import solve_or_ask_another
 
 __all__ = ["Planned", "plan_instance", "planned", "stoppable"]
 
@@ -49,12 +50,12 @@ def planned(instance: Instance, outcome: Outcome) -> Planned:
     return Planned(**{row.name: getattr(outcome, row.name) for row in fields(Outcome)}, instance=instance)
 
 
-def plan_instance(instance: Instance, solver: str, limits: Limits, *, cross_check: bool) -> Planned:
+def plan_instance(instance: Instance, solver: str | None, limits: Limits, *, cross_check: bool) -> Planned:
     """Solve, check and cross-check; ``pipecut.plan`` says what is raised."""
-    method = find_any(solver)
+    method = AUTO if solver is None else find_any(solver)
 
     def ask(one: Instance, within: Limits) -> Outcome:
-        return solve_or_ask_another(one, method, within, cross_check=cross_check)
+        return plan(one, within, method, cross_check=cross_check)
 
     return stoppable(lambda within: planned(*decide(instance, ask, within)), limits)
 

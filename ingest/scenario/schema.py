@@ -105,7 +105,7 @@ else:
 class SolverSection(Section):
     """How the plan is searched."""
 
-    name: Name = Field(default="cpsat", description="the solver's name")
+    name: Name = Field(default="auto", description="the solver's name")
     time_limit: Annotated[Duration, Field(gt=0)] | None = Field(
         default=None, description="longest search, like '60 s'"
     )

@@ -15,8 +15,8 @@ from ingest.scenario.load import load_scenario
 from ingest.scenario.shipped import SHIPPED
 from planners.catalogue import all_names, find_any
 from planners.studies.study import StudyInputError
-from solvers.catalogue import find_solver
-from solvers.crosscheck.checked_solve import MAIN_SOLVER, solve_and_cross_check, solve_checked
+from solvers.auto.solve import plan
+from solvers.crosscheck.checked_solve import solve_checked
 
 FOLDER = SHIPPED / "pipepar"
 READINGS: Mapping[str, tuple[str, ...]] = {
@@ -61,7 +61,7 @@ def instance_of(model: str, batch: int, reading: str) -> Instance:
 
 def times_of(instance: Instance, limits: Limits) -> MethodTimes:
     """Run all planners and prove the optimum; every price is the evaluator's."""
-    best = solve_and_cross_check(instance, find_solver(MAIN_SOLVER), limits)
+    best = plan(instance, limits)
     baseline = planned(instance, BASELINE, limits)
     if best.objective is None or baseline is None:
         raise StudyInputError(f"{instance.name}: no plan within the time limit")

@@ -34,7 +34,6 @@ def build_model(
     threshold: int | None,
     families: Sequence[Family],
     *,
-    layered: bool = True,
     names: bool = False,
 ) -> Variables:
     """Post the families to a new model that asks for a plan whose first goal is at most ``threshold`` (None: any).
@@ -46,7 +45,7 @@ def build_model(
     instance = tables.instance
     slots = min(len(instance.layers), instance.devices)
     limits = thresholds_of(tables, threshold)
-    v = make_variables(tables, limits, stage_threshold_ns(tables, limits), slots, layered=layered)
+    v = make_variables(tables, limits, stage_threshold_ns(tables, limits), slots)
     for family in families:
         for index, constraint in in_time(family.post(v), tables.deadline):
             if names:

@@ -13,11 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 from ortools.sat.python import cp_model
 
 from formulation.constraints.violation import told
-from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
@@ -33,16 +31,10 @@ TIDY_WORK = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A way to ask for a plan of at most T: how to build the model, and how to read a plan from it.
-
-    ``read`` may refuse what the model proposes (None), if the next model will not propose it again.
-
-    ``values`` are, in ascending order, values that every objective is one of (None: any whole number).
-    """
+    """A way to ask for a plan of at most T: how to build the model, and how to read a plan from it."""
 
     build: Callable[[int], Variables]
-    read: Callable[[Variables, cp_model.CpSolver], Plan | None]
-    values: Times | None = None
+    read: Callable[[Variables, cp_model.CpSolver], Plan]
 
 
 @dataclass(slots=True)
@@ -93,7 +85,7 @@ class Search:
             threshold = self._next_threshold()
             status, plan = self._ask(threshold)
             if status == cp_model.INFEASIBLE:
-                self.lower = self._value_above(threshold)
+                self.lower = threshold + 1
             elif plan is not None:
                 self._take(plan, threshold)
             self._tell()
@@ -103,19 +95,7 @@ class Search:
         self.steps += 1
         if self.steps % 3 == 1:
             return self.upper - 1
-        values = self.question.values
-        if values is None:
-            return (self.lower + self.upper - 1) // 2
-        low, high = np.searchsorted(values, [self.lower, self.upper])
-        return int(values[(low + high - 1) // 2]) if low < high else self.upper - 1
-
-    def _value_above(self, threshold: int) -> int:
-        """Return the least value that an objective above the threshold can have (at most the best known)."""
-        values = self.question.values
-        if values is None:
-            return threshold + 1
-        at = int(np.searchsorted(values, threshold, side="right"))
-        return min(int(values[at]), self.upper) if at < len(values) else self.upper
+        return (self.lower + self.upper - 1) // 2
 
     def _ask(self, threshold: int) -> tuple[cp_model.CpSolverStatus, Plan | None]:
         v = self.question.build(threshold)

@@ -12,7 +12,6 @@ from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
 from solvers.cpsat.base.families import Family
 from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.bounds import lower_bound
@@ -31,12 +30,11 @@ def solve(
     instance: Instance,
     limits: Limits | None = None,
     families: Sequence[Family] = FAMILIES,
-    start: Plan | None = None,
 ) -> Outcome:
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
-    ``families`` are the constraints that say what a plan is and costs; ``start`` a plan to begin with, which must
-    keep every rule (default: the solver's own first plan). Raises TooLargeError before it takes too much memory.
+    ``families`` are the constraints that say what a plan is and costs. Raises TooLargeError before it takes too
+    much memory.
     """
     began_s, limits = time.monotonic(), begin(limits)
     tell_first(instance, limits)
@@ -48,7 +46,7 @@ def solve(
         question=Question(lambda threshold: build_model(tables, threshold, posted), read_plan),
         limits=limits,
         began_s=began_s,
-        plan=start or first_plan(tables),
+        plan=limits.start or first_plan(tables),
         lower=lower_bound(tables, floors(tables)),
         upper=ceiling(tables, instance.goals[0]) + 1,
     ).outcome(NAME)

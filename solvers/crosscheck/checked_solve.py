@@ -1,33 +1,40 @@
-"""Run a solver and hold its claim to account: every outcome that anyone sees has passed through here.
+"""Hold claims to account: every outcome that anyone sees has passed through here.
 
-The evaluator recomputes each claim (``formulation.outcome.checked``). A proof of CP-SAT is then compared with
-that of a second exact method, which shares no search with it: a dynamic programme over the line or over device
-states, or for the time of a step the branch and bound over bottlenecks.
+The evaluator recomputes each claim (``formulation.outcome.checked``). A proof is then compared with that of a
+second exact method, which rests on nothing that the first rests on (``solvers.ingredients``): a proof of CP-SAT
+with a dynamic programme, a proof of a programme with CP-SAT, asked for a better plan, or with a certificate.
 """
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from formulation.limits.size import TooLargeError
+from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
-from formulation.problem.options import Goal, Placement
-from solvers.catalogue import SOLVERS, find_solver
-from solvers.fallback import methods_after
-from solvers.ingredients import independent
-from solvers.search.goals import Solve, solve_in_order
+from solvers import catalogue
+from solvers.catalogue import MAIN, find_solver
+from solvers.crosscheck import certificate
+from solvers.crosscheck.claim import Claim, Verdict
+from solvers.ingredients import METHODS, independent
+from solvers.search.goals import solve_in_order
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from solvers.catalogue import SolverEntry
 
-MAIN_SOLVER = "cpsat"
-SECOND_SOLVER = "line_dp"
-NOT_INDEPENDENT = "not cross-checked: no exact method that sees this instance is independent of {}"
+__all__ = ["RefutedError", "better", "contradiction", "cross_checked", "solve_checked"]
+
+PARTLY = "line_dp"
+"""Who is asked where nobody sees the whole instance: its bound holds, and its plan is one of the line."""
+PATIENCE_S = 5.0
+"""How long a method may check a claim that is not among the fastest for the instance."""
+LARGEST_BYTES = 10_000_000
+"""Models above this size are not asked: CP-SAT proved none of them again within the time, given the best plan."""
 SAME_OPTIMUM = "{} finds the same optimum"
 SAME_INFEASIBLE = "{} finds no plan either"
+NO_SECOND = "no other exact method sees this instance"
 
 
 class RefutedError(FalseClaimError):
@@ -39,99 +46,119 @@ class RefutedError(FalseClaimError):
 
 
 def solve_checked(instance: Instance, solver: SolverEntry, limits: Limits) -> Outcome:
-    """Solve with one solver and check its claim.
+    """Solve with one solver, for all goals, and check its claim.
 
     Raises RefutedError if the claim does not hold, and ValueError if the solver cannot take the instance.
     """
-    return _checked(instance, solver.load(), limits)
-
-
-def _checked(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
-    outcome = solve_in_order(instance, solve, limits)
+    outcome = solve_in_order(instance, solver.load(), limits)
     try:
         return checked(instance, outcome)
     except FalseClaimError as error:
         raise RefutedError(str(error), outcome) from error
 
 
-def solve_or_ask_another(
-    instance: Instance, solver: SolverEntry, limits: Limits, *, cross_check: bool = True
-) -> Outcome:
-    """Solve and cross-check; where an instance is too large for a solver, ask others, whose plan it then is.
+def cross_checked(instance: Instance, outcome: Outcome, limits: Limits) -> Outcome:
+    """Return an outcome about one goal with a note on what a second, independent method makes of its proof.
 
-    The notes say what stopped whom. Raises FalseClaimError as :func:`solve_and_cross_check` does, and ValueError
-    if the solver cannot take the instance for another reason, or none can.
+    Outcomes that prove nothing stay as they are. Raises FalseClaimError if two methods contradict each other.
     """
-    limits = limits.begun()
-    try:
-        return solve_and_cross_check(instance, solver, limits, cross_check=cross_check)
-    except TooLargeError as error:
-        refused = [f"{solver.name}: {error}"]
-    for name, solve in methods_after(solver.name):
-        try:
-            outcome = _checked(instance, solve, limits)
-        except ValueError as error:
-            refused.append(f"{name}: {error}")
-        else:
-            return replace(outcome, notes=(*refused, f"{name} was asked instead", *outcome.notes))
-    raise TooLargeError("; ".join(refused))
-
-
-def solve_and_cross_check(
-    instance: Instance, solver: SolverEntry, limits: Limits, *, cross_check: bool = True
-) -> Outcome:
-    """Solve, check, and compare a proof of CP-SAT with a second exact method, within the same time limit.
-
-    The outcome is the first solver's, its notes say how the comparison went.
-    Raises FalseClaimError if a claim fails its check or the two methods contradict each other.
-    """
-    limits = limits.begun()
-    outcome = solve_checked(instance, solver, limits)
-    first = outcome.of_first_goal()
-    proved = first.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
-    if not (cross_check and proved and solver.name == MAIN_SOLVER):
+    if outcome.proof not in (Proof.OPTIMAL, Proof.INFEASIBLE) or outcome.solver not in METHODS:
         return outcome
-    if not independent(solver.name, SECOND_SOLVER):
-        return _noted(outcome, NOT_INDEPENDENT.format(solver.name))
     if limits.deadline.over():
         return _noted(outcome, "not cross-checked: the time limit was used up")
+    against: list[str] = []
+    for entry, within in _seconds(instance, outcome, limits, against):
+        try:
+            second = solve_checked(instance, entry, within)
+        except ValueError as error:
+            against.append(f"{entry.name} cannot take this instance ({error})")
+            continue
+        problem = contradiction(outcome, second)
+        if problem:
+            raise FalseClaimError(problem)
+        if second.proof is outcome.proof:
+            same = SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
+            return _noted(outcome, same.format(entry.summary))
+        against.append(f"{entry.name} proves nothing in {second.seconds:.1f} s")
+    if _certified(instance, outcome, limits):
+        return _noted(outcome, SAME_OPTIMUM.format("a certificate, checked without a solver,"))
+    why = "; ".join(against) or NO_SECOND
+    return _noted(outcome, _in_part(instance, outcome, limits) or f"not cross-checked: {why}")
+
+
+def _seconds(
+    instance: Instance, outcome: Outcome, limits: Limits, against: list[str]
+) -> Iterator[tuple[SolverEntry, Limits]]:
+    """Yield who sees the whole instance and is independent of the first, in order, and for how long."""
+    quiet = replace(limits, progress=lambda _: None)
+    for entry in catalogue.SOLVERS:
+        if not entry.exact or not independent(outcome.solver, entry.name):
+            continue
+        support = entry.accepts(instance)
+        if not (support.takes and support.proves):
+            continue
+        if entry.name == MAIN and (support.bytes_needed or 0) > LARGEST_BYTES:
+            against.append(f"the model of {entry.name} is too large to prove it again")
+            continue
+        programme = entry.name not in (MAIN, "brute_force")
+        yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan)
+
+
+def _certified(instance: Instance, outcome: Outcome, limits: Limits) -> bool:
+    """Tell whether a certificate proves the same. Raises FalseClaimError where it proves otherwise."""
+    if not independent(outcome.solver, "certificate") or limits.deadline.over():
+        return False
+    claim = Claim(instance, outcome.solver, outcome.plan, outcome.objective)
     try:
-        second = _second(instance, solver.name, replace(limits, progress=lambda _: None))
-    except ValueError as error:
-        return _noted(outcome, f"not cross-checked: {SECOND_SOLVER} cannot take this instance ({error})")
-    problem = contradiction(first, second)
+        answer = certificate.ask(claim, limits.within(4 * PATIENCE_S))
+    except StoppedError:
+        return False
+    if answer.verdict is Verdict.DISAGREED:
+        raise FalseClaimError(f"{outcome.solver}: {answer.reason}")
+    return answer.verdict is Verdict.AGREED
+
+
+def _in_part(instance: Instance, outcome: Outcome, limits: Limits) -> str:
+    """Say what the programme over the line, which does not see the whole instance, makes of an optimum."""
+    entry = find_solver(PARTLY)
+    support = entry.accepts(instance)
+    if outcome.proof is not Proof.OPTIMAL or not support.takes or support.proves:
+        return ""
+    if not independent(outcome.solver, entry.name) or limits.deadline.over():
+        return ""
+    try:
+        second = solve_checked(instance, entry, replace(limits, progress=lambda _: None))
+    except ValueError:
+        return ""
+    problem = contradiction(outcome, second)
     if problem:
         raise FalseClaimError(problem)
-    return _noted(outcome, _agreement(first, second))
-
-
-def _second(instance: Instance, solver: str, limits: Limits) -> Outcome:
-    """Ask an exact method that sees this instance for its first goal; the one over the line where none does.
-
-    Only methods that are independent of ``solver`` are asked. Raises ValueError where the last one cannot take it.
-    """
-    first = replace(instance, goals=instance.goals[:1])
-    beyond_line = instance.constraints.memory or instance.constraints.placement is not Placement.LINE
-    if instance.goals[0] is Goal.ITERATION_TIME or beyond_line:
-        name = "paced_dp" if instance.goals[0] is Goal.ITERATION_TIME else "state_dp"
-        if independent(solver, name):
-            with contextlib.suppress(ValueError):
-                return solve_checked(first, find_solver(name), limits)
-    return solve_checked(first, find_solver(SECOND_SOLVER), limits)
-
-
-def _agreement(outcome: Outcome, second: Outcome) -> str:
-    """Say what a second outcome that does not contradict a proof is worth."""
-    if second.proof is outcome.proof:
-        same = SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
-        return same.format(_words(second.solver))
-    if second.bound is not None and second.blind_to and outcome.proof is Proof.OPTIMAL:
+    if second.bound is not None and second.blind_to:
         blind = ", ".join(second.blind_to)
-        return f"not cross-checked in full: {second.solver}, blind to {blind}, finds {second.amount(second.bound)}"
+        return f"not cross-checked in full: {entry.name}, blind to {blind}, finds {second.amount(second.bound)}"
     if second.proof is Proof.FEASIBLE and second.objective is not None:
         best = second.amount(second.objective)
-        return f"not cross-checked in full: the best plan of {second.solver} has {best}, {second.goals[0]}"
-    return f"not cross-checked: {second.solver} says nothing here"
+        return f"not cross-checked in full: the best plan of {entry.name} has {best}, {second.goals[0]}"
+    return ""
+
+
+def better(one: Outcome, other: Outcome) -> Outcome:
+    """Return what two checked outcomes about the same goal say together: the better plan, the larger bound.
+
+    Raises FalseClaimError if they contradict each other.
+    """
+    problem = contradiction(one, other)
+    if problem:
+        raise FalseClaimError(problem)
+    if other.proof in (Proof.OPTIMAL, Proof.INFEASIBLE) or one.plan is None or one.proof is Proof.UNKNOWN:
+        first, second = other, one
+    elif one.objective is not None and other.objective is not None and other.proof is not Proof.UNKNOWN:
+        first, second = (other, one) if other.objective < one.objective else (one, other)
+    else:
+        first, second = one, other
+    if second.bound is None or first.proof is Proof.INFEASIBLE or second.bound <= (first.bound or 0):
+        return first
+    return replace(_noted(first, f"bound: {second.solver}"), bound=second.bound)
 
 
 def contradiction(one: Outcome, other: Outcome) -> str | None:
@@ -149,11 +176,6 @@ def contradiction(one: Outcome, other: Outcome) -> str | None:
         if bounded.bound is not None and bounded.bound > priced.objective:
             return f"{bounded.solver} claims that no plan is below {bounded.amount(bounded.bound)}, but {found}"
     return None
-
-
-def _words(solver: str) -> str:
-    """Say in words which method a name stands for."""
-    return next((one.summary for one in SOLVERS if one.name == solver), solver)
 
 
 def _noted(outcome: Outcome, note: str) -> Outcome:

@@ -46,7 +46,7 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
         if proved:
             narrowed = limited(narrowed, before, value, goal)
             # Nobody is told of the bounds of later goals, which are in other units.
-            found = _best_by(narrowed, plan, solve, replace(limits, progress=lambda _: None))
+            found = _best_by(narrowed, plan, solve, replace(limits, progress=lambda _: None, start=plan))
             plan, claim = found.plan, found.claim
             notes += [f"{goal}: {note}" for note in found.notes]
             proved, value = claim.status is Status.PROVED, claim.value

@@ -135,8 +135,14 @@ def entries() -> tuple[SolverEntry, ...]:
 
 
 def instead_of(name: str, fake: catalogue.Solve) -> tuple[SolverEntry, ...]:
-    """Return the catalogue with one solver replaced by a fake."""
-    return tuple(replace(entry, load=lambda: fake) if entry.name == name else entry for entry in catalogue.SOLVERS)
+    """Return the catalogue with one solver replaced by a fake that signs with its name."""
+
+    def signed(instance: Instance, limits: Limits) -> Outcome:
+        return replace(fake(instance, limits), solver=name)
+
+    return tuple(
+        replace(entry, load=lambda: signed) if entry.name == name else entry for entry in catalogue.SOLVERS
+    )
 
 
 if __name__ == "__main__":

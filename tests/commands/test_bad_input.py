@@ -68,7 +68,7 @@ def test_overrides(pipecut: Command, scenario: Path) -> None:
     refused(pipecut("plan", scenario, "--set", "training.nothing=1"), "training.nothing=1")
     refused(pipecut("plan", scenario, "--set", "training.global_batch"), "training.global_batch")
     refused(pipecut("plan", scenario, "--set", "training.global_batch=0"), "global_batch")
-    refused(pipecut("plan", scenario, "--set", "solver.name=magic"), "magic", "expected one of cpsat")
+    refused(pipecut("plan", scenario, "--set", "solver.name=magic"), "magic", "expected one of auto, cpsat")
 
 
 LARGE = "--set=cost.backward_factor=999999999999999999999999"

@@ -7,7 +7,7 @@ from commands.parser.arguments import parse
 from planners.catalogue import all_names
 from tests.command_line import Command
 
-REAL = "cpsat,cpsat_stages,line_dp,pipepar,pipepar_listed,data_parallel,brute_force"
+REAL = "cpsat,line_dp,pipepar,pipepar_listed,data_parallel,brute_force"
 
 
 def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -97,7 +97,7 @@ def test_what_is_no_plan_cannot_be_run(pipecut: Command, scenario: Path, monkeyp
     assert not Path("page.html").exists() and "page.html: not written" in ran.err
     assert "breaks     cover" in pipecut("simulate", scenario, "--plan", plan).out
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", empty_handed))
-    ran = pipecut("simulate", scenario)
+    ran = pipecut("simulate", scenario, "--solver", "cpsat")
     assert ran.code == 3 and "no plan found" in ran.out
 
 

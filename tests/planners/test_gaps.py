@@ -45,7 +45,7 @@ from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 PLAN = Plan(())
-SOLVERS = "line_dp,cpsat_stages,pipepar,pipedream,alpa,data_parallel,picky"
+SOLVERS = "line_dp,state_dp,pipepar,pipedream,alpa,data_parallel,picky"
 TESTED = tuple(SOLVERS.split(","))
 
 
@@ -253,14 +253,14 @@ def test_the_document_is_the_json(folder: Path, pipecut: Command, monkeypatch: p
 
 
 def test_a_false_claim_is_marked_and_ends_with_its_code(folder: Path, pipecut: Command) -> None:
-    ran = pipecut("compare", "--all", "--json", "--solvers", "line_dp,cpsat_stages,wrong_price,broken")
+    ran = pipecut("compare", "--all", "--json", "--solvers", "line_dp,state_dp,wrong_price,broken")
     states = {row["status"] for case in ran.json["cases"] for row in case["planners"]}
     assert ran.code == 4 and states == {FAILED}
     assert planner_of(ran.json, "wrong_price")["failed"] == 12
 
 
 def test_the_summary_goes_to_the_terminal(folder: Path, pipecut: Command) -> None:
-    ran = pipecut("compare", "--all", "--solvers", "line_dp,cpsat_stages,data_parallel", "--quiet")
+    ran = pipecut("compare", "--all", "--solvers", "line_dp,state_dp,data_parallel", "--quiet")
     assert ran.code == 0 and ran.err == ""
     assert re.search(r"^data_parallel .* %$", ran.out, re.MULTILINE)
     assert re.search(r"^data_parallel: worst in tiny, ", ran.out, re.MULTILINE)
@@ -288,7 +288,7 @@ def test_ctrl_c_shows_what_is_done_and_writes_nothing(
     extra = SolverEntry("third_time", "a fake", lambda: third_time)
     monkeypatch.setattr(catalogue, "SOLVERS", (*catalogue.SOLVERS, extra))
     Path("gaps.md").write_text("the old table", encoding="utf-8")
-    ran = pipecut("compare", "--all", "--json", "--out", "gaps.md", "--solvers", "line_dp,cpsat_stages,third_time")
+    ran = pipecut("compare", "--all", "--json", "--out", "gaps.md", "--solvers", "line_dp,state_dp,third_time")
     assert ran.code == 3 and [case["memory_percent"] for case in ran.json["cases"]] == [None, 100]
     assert "stopped after 2 of 12 cases; gaps.md is not written" in ran.err
     assert Path("gaps.md").read_text(encoding="utf-8") == "the old table"

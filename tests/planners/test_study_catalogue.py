@@ -8,6 +8,7 @@ import pytest
 from formulation.outcome import Limits
 from ingest.scenario.load import load_scenario
 from planners.catalogue import all_names, all_solvers, find_any
+from solvers.catalogue import AUTO
 from tests.commands.fakes import ROOT
 
 
@@ -21,13 +22,13 @@ def test_an_entry_loads_the_solver_that_signs_with_its_name(entry: object, scena
 
 def test_names_are_unique_and_known() -> None:
     assert len(set(all_names())) == len(all_solvers())
-    with pytest.raises(ValueError, match="no solver 'magic'; expected one of cpsat, "):
+    with pytest.raises(ValueError, match="no solver 'magic'; expected one of auto, cpsat, "):
         find_any("magic")
 
 
 def test_every_solver_module_is_in_the_catalogue() -> None:
     """A module that defines ``solve`` from an instance and limits to an outcome is that of an entry."""
-    said = {(entry.load().__module__) for entry in all_solvers()}
+    said = {(entry.load().__module__) for entry in (AUTO, *all_solvers())}
     defining = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for room in ("solvers", "planners")

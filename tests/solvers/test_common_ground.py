@@ -164,7 +164,7 @@ def test_every_method_finds_what_pricing_every_plan_finds(name: str) -> None:
     for judged_by in (instance, steps(instance), replace(instance, goals=(Goal.COST,))):
         best = truth(judged_by)
         assert best.values is not None
-        for method in ("cpsat", "cpsat_stages", "state_dp", "paced_dp", "brute_force"):
+        for method in ("cpsat", "state_dp", "paced_dp", "brute_force"):
             try:
                 found = checked(judged_by, find_solver(method).load()(judged_by, ONE))
             except ValueError:
@@ -282,7 +282,7 @@ def test_every_method_agrees_on_mixed_devices(sharing: Sharing, placement: Place
 def agree_all(instance: Instance) -> None:
     best = truth(instance)
     assert best.values is not None and best.plan is not None
-    for method in ("cpsat", "cpsat_stages", "state_dp", "brute_force"):
+    for method in ("cpsat", "state_dp", "brute_force"):
         found = checked(instance, find_solver(method).load()(instance, ONE))
         assert (method, found.objective, found.bound) == (method, best.values[0], best.values[0])
     certificate = certify(instance, best.plan, best.values[0])
@@ -317,5 +317,5 @@ def test_a_limit_on_cost_is_kept_where_all_but_the_price_is_alike() -> None:
     instance = made(dear, replace(FREE, at_most=(GoalLimit(Goal.COST, 4),)))
     best, free = truth(instance), truth(made(dear))
     assert best.values is not None and free.values is not None and best.values > free.values
-    for method in ("cpsat", "cpsat_stages", "brute_force"):
+    for method in ("cpsat", "brute_force"):
         assert checked(instance, find_solver(method).load()(instance, ONE)).objective == best.values[0]

@@ -158,13 +158,10 @@ def reads(name: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_reads_what_the_table_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_reads_what_the_table_says(name: str) -> None:
     for module in pkgutil.walk_packages(solvers.__path__, "solvers."):
         importlib.import_module(module.name)
     called = reads(name)
-    if name == "cpsat_stages":  # and where there are too many states
-        monkeypatch.setattr("solvers.cpsat.whole_stages.warm_start.MODERATE_STATES", 0)
-        called |= reads(name)
     if name == "paced_dp":  # and where no plan fits
         hopeless = replace(with_memory(BASE, Placement.LINE, 300), goals=(Goal.ITERATION_TIME,))
         called |= traced(lambda: find_solver(name).load()(hopeless, ONE))
@@ -186,7 +183,6 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
     ("name", "patched"),
     [
         ("cpsat", "solvers.cpsat.solver.first_plan"),
-        ("cpsat_stages", "solvers.cpsat.whole_stages.solver.best_start"),
         ("state_dp", "solvers.dynamic.states.solver.first_plan"),
         ("paced_dp", "solvers.dynamic.step_time.solver.first_plan"),
     ],
@@ -206,7 +202,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
 
 
 def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
-    assert {route.name for route in ROUTES} | {"cpsat", "cpsat_stages", "paced_dp"} == set(METHODS)
+    assert {route.name for route in ROUTES} | {"cpsat", "paced_dp"} == set(METHODS)
 
 
 def test_common_ground_is_the_formulation() -> None:
@@ -222,7 +218,6 @@ def test_who_is_independent_of_whom() -> None:
     programmes = {"line_dp", "state_dp", "paced_dp"}
     on_model = {"cpsat", "case_split", "presolve", "highs"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
-    assert of["cpsat_stages"] == {"brute_force", "certificate"}
     for name in programmes:
         assert of[name] == on_model | {"brute_force", "certificate"}
     assert of["brute_force"] == set(METHODS) - {"brute_force"}
@@ -239,12 +234,10 @@ def test_of_an_unknown_claimant_nobody_is_independent() -> None:
     assert not any(check.confirms for check in checks)
 
 
-def test_the_programme_over_states_does_not_confirm_whole_stages() -> None:
-    """``cpsat_stages`` posts what that programme reaches: a lie of its tables would be told twice."""
-    outcome = find_solver("cpsat_stages").load()(BASE, ONE)
-    checks = {check.route.name: check for check in double_check(BASE, outcome, ONE)}
-    assert checks["state_dp"].answer.verdict is Verdict.AGREED
-    common = checks["state_dp"].shared
-    assert common is not None and Ingredient.STATE_REACH in common and not checks["state_dp"].confirms
-    by_cpsat = {check.route.name: check for check in double_check(BASE, layered.solve(BASE, ONE), ONE)}
-    assert by_cpsat["state_dp"].confirms and not by_cpsat["highs"].confirms
+def test_what_shares_a_search_does_not_confirm() -> None:
+    """The routes that ask the model again rest on it; a programme does not."""
+    checks = {check.route.name: check for check in double_check(BASE, layered.solve(BASE, ONE), ONE)}
+    common = checks["highs"].shared
+    assert checks["highs"].answer.verdict is Verdict.AGREED and not checks["highs"].confirms
+    assert common is not None and Ingredient.MODEL in common
+    assert checks["state_dp"].confirms

@@ -154,9 +154,7 @@ def hours_long(count: int = 48) -> Instance:
     return instance_of(layers, mesh(*servers, inside=BYTE_LINK), CostModel())
 
 
-@pytest.mark.parametrize(
-    "solver", [pytest.param("cpsat", marks=pytest.mark.slow), "cpsat_stages", "line_dp", "state_dp"]
-)
+@pytest.mark.parametrize("solver", [pytest.param("cpsat", marks=pytest.mark.slow), "line_dp", "state_dp"])
 def test_times_of_hours_on_many_devices_are_planned(solver: str) -> None:
     """Each layer on 16 of 48 devices: 6 * 2**45 / 16 FLOP at 1 GFLOP/s, each of its two passes rounded up."""
     (entry,) = (one for one in all_solvers() if one.name == solver)

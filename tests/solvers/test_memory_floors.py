@@ -23,8 +23,8 @@ from formulation.problem.options import Constraints, Schedule, Training
 from formulation.problem.plan import Span
 from solvers import exhaustive as brute_force
 from solvers.cpsat.valid import floors, furthest
-from solvers.cpsat.whole_stages import solver as staged
 from solvers.dynamic.states import solver
+from solvers.dynamic.states import solver as states
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
@@ -32,8 +32,8 @@ from solvers.dynamic.tables.stage_times import stage_times
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 from tests.solvers.cpsat.test_cpsat_memory import limited
-from tests.solvers.cpsat.test_cpsat_staged_memory import ALONE
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
+from tests.solvers.dynamic.test_forms_under_memory import ALONE
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 COPIED = tuple(matrix(name, 10, weights=100, allowed=(0,)) for name in "ab")
@@ -91,6 +91,6 @@ def tight(draw: st.DrawFn) -> Instance:
 @given(tight())
 def test_optima_are_those_of_brute_force(instance: Instance) -> None:
     expected = brute_force.solve(instance)
-    for solve in (solver.solve, staged.solve):
+    for solve in (solver.solve, states.solve):
         found = checked(instance, solve(instance, Limits(workers=1)))
         assert (found.proof, found.objective) == (expected.proof, expected.objective)

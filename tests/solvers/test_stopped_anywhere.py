@@ -11,14 +11,14 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement, Training
 from planners.catalogue import all_solvers, find_any
-from solvers.catalogue import SolverEntry
+from solvers.catalogue import AUTO, SolverEntry
 from solvers.certify import certify
 from solvers.explain.explain import explain
 from tests.examples import chain, instance_of, matrix, mesh
 
 AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")
 """Solvers that take no choice and end in a moment."""
-BEST = ("cpsat", "cpsat_stages", "state_dp", "paced_dp")
+BEST = ("auto", "cpsat", "state_dp", "paced_dp")
 
 
 def example(*goals: Goal) -> Instance:
@@ -43,7 +43,7 @@ def instance_for(entry: SolverEntry) -> Instance:
     return example(Goal.ITERATION_TIME) if entry.name == "paced_dp" else example()
 
 
-@pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", (AUTO, *all_solvers()), ids=lambda entry: entry.name)
 @pytest.mark.parametrize("polls", [0, 1, 2, 3, 5, 8, 20, 50, 200, 1000])
 def test_a_solver_stopped_anywhere_makes_an_honest_claim(entry: SolverEntry, polls: int) -> None:
     instance, wish = instance_for(entry), Wish(polls)
@@ -53,7 +53,7 @@ def test_a_solver_stopped_anywhere_makes_an_honest_claim(entry: SolverEntry, pol
     assert (found.plan is None) == (found.proof is Proof.UNKNOWN)
 
 
-@pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", (AUTO, *all_solvers()), ids=lambda entry: entry.name)
 def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
     wish = Wish(0)
     entry.load()(instance_for(entry), Limits(workers=1, stopped=wish))

@@ -18,7 +18,7 @@ from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW
 
-EXACT = ("cpsat", "cpsat_stages", "line_dp", "state_dp")
+EXACT = ("cpsat", "line_dp", "state_dp")
 NARROW = {
     "degree": Constraints(max_servers=1, tensor_parallel_degrees=(2,)),
     "size": Constraints(max_servers=1, devices_per_stage=(2,)),

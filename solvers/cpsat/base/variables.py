@@ -91,12 +91,9 @@ class Variables:
         return self.known_together[first, last]
 
 
-def make_variables(
-    tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int, *, layered: bool = True
-) -> Variables:
+def make_variables(tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int) -> Variables:
     """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold.
 
-    Without ``layered`` there are no variables for kinds and forms of single layers (stage tables stand for them).
     Raises StoppedError after the deadline of the tables.
     """
 
@@ -118,10 +115,8 @@ def make_variables(
         starts=starts,
         runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in timed(slots)],
         kind=[[model.new_bool_var(f"kind[{k},{c}]") for c in range(kinds)] for k in range(slots)],
-        layer_kind=[
-            [model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total * layered)
-        ],
-        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total * layered)],
+        layer_kind=[[model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total)],
+        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total)],
         cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
         touches=[
             [model.new_bool_var(f"touches[{k},{s}]") for s in range(len(tables.instance.servers))]

@@ -34,7 +34,6 @@ from formulation.problem.plan import Plan, Span, Stage
 from ingest.plans.plan_file import plan_to_dict
 from ingest.plans.plan_reader import plan_of
 from solvers.cpsat import solver as layered
-from solvers.cpsat.whole_stages import solver as staged
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.step_time import solver as paced
@@ -103,7 +102,6 @@ SOLVERS = {
     "line_dp": line_dp.solve,
     "state_dp": states.solve,
     "cpsat": layered.solve,
-    "cpsat_stages": staged.solve,
     "paced_dp": paced.solve,
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,18 +14,15 @@ from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
-from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement
-from formulation.problem.plan import Plan
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.cpsat.constraints.placing import alike_servers
-from solvers.cpsat.whole_stages import solver as staged
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
@@ -63,13 +59,6 @@ def test_solvers_that_cannot_see_a_demand_claim_nothing_that_it_refutes(instance
             assert found.bound <= best.objective
         if found.proof is Proof.OPTIMAL:
             assert found.objective == best.objective
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
-@given(demanding())
-def test_the_accelerated_model_gives_way(instance: Instance) -> None:
-    found = checked(instance, staged.solve(instance, ONE_WORKER))
-    assert found.objective == brute_force.solve(instance).objective
 
 
 DEAR = matrix("c", 10, weights=1000, taken=1000)
@@ -149,13 +138,3 @@ def test_a_pin_to_a_stage_means_its_first_and_its_last_layer(glob: str, stage: i
     instance = constrained(pins=(Pin(glob, stage=stage),))
     found, expected = checked(instance, layered.solve(instance, ONE_WORKER)), brute_force.solve(instance)
     assert (found.proof, found.objective) == (expected.proof, expected.objective)
-
-
-def test_the_accelerated_model_gives_way_to_a_constraint_of_one_s_own() -> None:
-    def check(instance: Instance, plan: Plan) -> Iterator[Violation]:
-        if len(plan) > 1:
-            yield Violation("whole", "plan", len(plan), 1, "stages", "one stage only")
-
-    whole = constrained(own=(Own("whole", check, lambda v: iter([((0,), v.model.add(sum(v.cut) <= 0))])),))
-    found = checked(whole, staged.solve(whole, ONE_WORKER))
-    assert found.proof is Proof.OPTIMAL and found.plan is not None and len(found.plan) == 1

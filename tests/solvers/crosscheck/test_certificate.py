@@ -25,7 +25,7 @@ from formulation.costs.least import StagePrices
 from formulation.costs.memory import keeps_in_slot
 from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
-from formulation.outcome import Proof, checked
+from formulation.outcome import Proof
 from formulation.problem.cluster import Server, cluster_graph
 from formulation.problem.demands import with_constraints, with_layers
 from formulation.problem.groups import group_kind, possible_groups
@@ -36,7 +36,6 @@ from formulation.problem.units import Link
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive as brute_force
 from solvers.certify import certify, labels_below, search_of
-from solvers.cpsat.whole_stages import solver as staged
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver
 from solvers.dynamic.tables.stage_times import stage_times
@@ -340,14 +339,12 @@ def test_form_search_counts_what_the_stage_received() -> None:
 
 
 @pytest.mark.slow
-def test_a_published_cluster_is_planned_twice_and_certified() -> None:
+def test_a_published_cluster_is_planned_and_certified() -> None:
     """VGG-19 anywhere on HetPipe's sixteen devices of four classes, under asynchronous 1F1B and its memory."""
     path = Path(__file__).parents[3] / "scenarios" / "hetpipe" / "vgg19.yaml"
     free = ["constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link"]
     instance = load_scenario(path, free).load()
     plan, objective = optimum(instance)
-    second = checked(instance, staged.solve(instance))
-    assert (second.proof, second.objective) == (Proof.OPTIMAL, objective)
     certificate = certify(instance, plan, objective)
     assert certificate.optimal
     verify(instance, certificate)

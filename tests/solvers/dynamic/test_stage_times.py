@@ -16,6 +16,7 @@ from formulation.costs.tables import FORBIDDEN, build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import line_group, possible_groups
+from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split, layer_graph
 from formulation.problem.options import AllReduce, CostModel, StageTime, Training
 from formulation.problem.plan import Plan, Span, Stage
@@ -271,3 +272,13 @@ def test_spans_between_chosen_cuts_are_those_of_the_whole_table(instance, data):
     assert np.array_equal(some.time, whole.time[:, cuts[:-1]][:, :, cuts])
     assert np.array_equal(some.communication, whole.communication[:, cuts[:-1]][:, :, cuts])
     assert np.array_equal(some.compute_sum, whole.compute_sum[:, cuts])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances())
+def test_stage_times_never_fall_when_a_layer_is_added(instance: Instance) -> None:
+    times = stage_times(build_tables(instance, tuple(line_groups(instance).values())))
+    for kind in times.time:
+        for first, row in enumerate(kind):
+            real = row[first + 1 :]
+            assert (real[1:] >= real[:-1]).all()

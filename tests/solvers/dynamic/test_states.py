@@ -15,7 +15,6 @@ from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from formulation.problem.cluster import Server, cluster_graph
-from formulation.problem.cuts import every_cut
 from formulation.problem.demands import with_constraints
 from formulation.problem.groups import Group, group_kind, possible_groups
 from formulation.problem.instance import Instance
@@ -40,11 +39,7 @@ from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver
-from solvers.dynamic.states.reach import reach_at
-from solvers.dynamic.states.starts import StartsOfStages
 from solvers.dynamic.states.states import state_space
-from solvers.dynamic.tables.atom_tables import atom_tables
-from solvers.dynamic.tables.stage_table import StageTable
 from tests.examples import chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import CLASSES, instances, layer_graphs, links
 from tests.solvers.cpsat.test_freedoms import degrees, freed, has_groups
@@ -160,24 +155,6 @@ def test_no_optimal_plan_placed_freely_takes_fewer_devices(instance: Instance) -
 
 def devices(plan: Plan) -> int:
     return sum(stage.group.devices for stage in plan.stages)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
-@given(cases(max_layers=3), st.data())
-def test_labels_for_cpsat_hold_in_every_plan(instance: Instance, data: st.DataObject) -> None:
-    """Whatever plan keeps a threshold: each stage starts at a layer that the states allow its slot and group."""
-    rows = [(plan, evaluate(instance, plan)) for plan in brute_force.plans(instance)]
-    kept = [(plan, row.objective) for plan, row in rows if row.feasible and row.objective is not None]
-    assume(kept)
-    threshold = data.draw(st.sampled_from(sorted({price for _, price in kept})))
-    tables = build_tables(instance, possible_groups(instance))
-    reach = reach_at(state_space(tables), StageTable(atom_tables(tables, every_cut(instance))), threshold)
-    assert reach is not None
-    starts = StartsOfStages(reach)
-    for plan, price in kept:
-        for index, stage in enumerate(plan.stages if price <= threshold else ()):
-            group = tables.groups.index(stage.group)
-            assert stage.span.first in starts.layers(len(plan) - 1 - index, group)
 
 
 def told_apart(instance: Instance) -> Instance:

@@ -35,7 +35,7 @@ def named(goal: Goal, placement: Placement = Placement.LINE) -> Instance:
         ("paced_dp", named(Goal.ITERATION_TIME)),
         ("cpsat", named(Goal.BOTTLENECK)),
         ("cpsat", named(Goal.MEMORY)),
-        ("cpsat_stages", named(Goal.ITERATION_TIME)),
+        ("cpsat", named(Goal.ITERATION_TIME)),
     ],
     ids=lambda value: value if isinstance(value, str) else str(value.goals[0]),
 )

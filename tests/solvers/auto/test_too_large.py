@@ -13,11 +13,11 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.options import Training
-from solvers import fallback
+from solvers.auto import simpler
+from solvers.auto.simpler import some_cuts, with_some_cuts
+from solvers.auto.solve import plan
 from solvers.catalogue import find_solver
-from solvers.crosscheck.checked_solve import solve_or_ask_another
 from solvers.dynamic.tables.stage_times import stage_times
-from solvers.fallback import some_cuts, with_some_cuts
 from tests.examples import chain, instance_of, matrix, mesh
 
 
@@ -49,8 +49,8 @@ def test_another_method_is_asked_and_the_notes_say_what_stopped_whom(
     instance = deep(60, 2, 2)
     best = find_solver("state_dp").load()(instance, Limits()).objective
     monkeypatch.setattr(size, "MOST_BYTES", 190_000)
-    monkeypatch.setattr(fallback, "SOME_CUTS", 12)
-    found = checked(instance, solve_or_ask_another(instance, find_solver(solver), Limits()))
+    monkeypatch.setattr(simpler, "SOME_CUTS", 12)
+    found = checked(instance, plan(instance, Limits(), find_solver(solver)))
     assert found.proof is Proof.FEASIBLE and found.objective is not None and found.bound is not None
     assert best is not None and found.bound <= best <= found.objective <= best * 11 // 10
     assert found.notes[0].startswith(f"{solver}: ") and "a method may take" in found.notes[0]
@@ -59,8 +59,8 @@ def test_another_method_is_asked_and_the_notes_say_what_stopped_whom(
 
 def test_where_nobody_can_take_an_instance_all_reasons_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "MOST_BYTES", 10)
-    with pytest.raises(TooLargeError, match=r"state_dp: .*; paced_dp: .*; cpsat: "):
-        solve_or_ask_another(deep(9, 2), find_solver("state_dp"), Limits())
+    with pytest.raises(TooLargeError, match=r"state_dp: .*; cpsat: .*; line_dp: .*; state_dp at 192 cuts: "):
+        plan(deep(9, 2), Limits(), find_solver("state_dp"))
 
 
 def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
@@ -78,7 +78,7 @@ def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
 def test_five_thousand_layers_on_64_devices_have_a_plan() -> None:
     instance = deep(5000, *[8] * 8)
     for solver in ("cpsat", "state_dp"):
-        found = checked(instance, solve_or_ask_another(instance, find_solver(solver), Limits(time_limit_s=20)))
+        found = checked(instance, plan(instance, Limits(time_limit_s=20), find_solver(solver)))
         assert found.proof is Proof.FEASIBLE and found.gap is not None and found.gap < 0.05
     with pytest.raises(TooLargeError, match=r"would take about 35\.8 GiB, a method may take 4 GiB"):
         find_solver("line_dp").load()(instance, Limits())

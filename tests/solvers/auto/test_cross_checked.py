@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.amounts import goal_amount
 from formulation.problem.instance import Instance
@@ -12,12 +13,13 @@ from formulation.problem.options import Goal
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers import catalogue
+from solvers.auto.solve import plan
 from solvers.catalogue import find_solver
+from solvers.crosscheck import checked_solve
 from solvers.crosscheck.checked_solve import (
     SAME_INFEASIBLE,
     SAME_OPTIMUM,
     contradiction,
-    solve_and_cross_check,
 )
 from tests.commands.fakes import instead_of, picky, some_plan, wrong_excluded
 
@@ -52,34 +54,53 @@ def test_contradictions(instance: Instance) -> None:
         assert contradiction(*pair) == f"b claims that no plan exists, but a has a plan of {ms(price)}"
 
 
-def test_only_proofs_of_the_main_solver_are_cross_checked(instance: Instance) -> None:
-    assert solve_and_cross_check(instance, find_any("line_dp"), Limits()).notes == ()
-    assert solve_and_cross_check(instance, find_any("data_parallel"), Limits()).proof is Proof.FEASIBLE
+def test_only_proofs_are_cross_checked(instance: Instance) -> None:
+    assert plan(instance, Limits(), find_any("data_parallel")).notes == ()
+    assert plan(instance, Limits(), find_any("line_dp"), cross_check=False).notes == ()
+
+
+@pytest.mark.parametrize("name", ["line_dp", "state_dp", "brute_force"])
+def test_a_proof_of_a_programme_is_compared_with_the_model(instance: Instance, name: str) -> None:
+    found = plan(instance, Limits(), find_any(name))
+    assert found.solver == name and found.proof is Proof.OPTIMAL
+    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("cpsat").summary)
+
+
+def test_where_the_model_is_too_large_a_certificate_is_the_second_proof(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    notes = plan(instance, Limits(), find_any("line_dp")).notes
+    assert notes[-1] == SAME_OPTIMUM.format("a certificate, checked without a solver,")
+    step = replace(instance, goals=(Goal.ITERATION_TIME,))
+    notes = plan(step, Limits(), find_any("paced_dp")).notes
+    assert notes[-1] == "not cross-checked: the model of cpsat is too large to prove it again"
 
 
 def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [one for name in ("cpsat", "line_dp") for one in instead_of(name, wrong_excluded) if one.name == name]
     monkeypatch.setattr(catalogue, "SOLVERS", tuple(both))
-    assert solve_and_cross_check(instance, find_any("cpsat"), Limits()).notes == (
-        SAME_INFEASIBLE.format("wrong_excluded"),
+    assert plan(instance, Limits(), find_any("cpsat")).notes == (
+        SAME_INFEASIBLE.format(find_solver("line_dp").summary),
     )
-
-
-def test_a_method_that_shares_its_search_is_not_asked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solvers.crosscheck.checked_solve.MAIN_SOLVER", "cpsat_stages")
-    note = "not cross-checked: no exact method that sees this instance is independent of cpsat_stages"
-    assert solve_and_cross_check(instance, find_any("cpsat_stages"), Limits()).notes[-1] == note
 
 
 def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     def note() -> str:
-        return solve_and_cross_check(instance, find_any("cpsat"), Limits(time_limit_s=60)).notes[-1]
+        return plan(instance, Limits(time_limit_s=60), find_any("cpsat")).notes[-1]
 
-    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("line_dp", picky))
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("solvers.crosscheck.certificate.certifiable", lambda _: "not today")
+    everyone = instead_of("line_dp", picky)
+    monkeypatch.setattr(catalogue, "SOLVERS", everyone)
+    assert note() == SAME_OPTIMUM.format(find_solver("state_dp").summary)
+    few = tuple(one for one in everyone if one.name in ("cpsat", "line_dp"))
+    monkeypatch.setattr(catalogue, "SOLVERS", few)
     assert note() == "not cross-checked: line_dp cannot take this instance (more layers than this solver takes)"
-    stopped = instead_of("line_dp", lambda *_: Outcome("line_dp", Proof.UNKNOWN))
-    monkeypatch.setattr(catalogue, "SOLVERS", stopped)
-    assert note() == "not cross-checked: line_dp says nothing here"
+    silent = instead_of("line_dp", lambda *_: Outcome("line_dp", Proof.UNKNOWN))
+    monkeypatch.setattr(catalogue, "SOLVERS", silent)
+    assert note() == "not cross-checked: line_dp proves nothing in 0.0 s"
 
 
 @pytest.mark.parametrize(
@@ -96,25 +117,29 @@ def test_the_second_method_is_one_that_sees_the_instance(
     scenario: Path, overrides: list[str], goals: tuple[Goal, ...], method: str
 ) -> None:
     instance = replace(load_scenario(scenario, overrides).load(), goals=goals)
-    outcome = solve_and_cross_check(instance, find_any("cpsat"), Limits())
+    outcome = plan(instance, Limits(), find_any("cpsat"))
     assert outcome.proof is Proof.OPTIMAL
-    assert outcome.notes[-1] == SAME_OPTIMUM.format(find_solver(method).summary)
+    assert SAME_OPTIMUM.format(find_solver(method).summary) in outcome.notes
 
 
 RECEIVER = "cost.boundary_charge=receiver"
 """What no programme over states sees."""
 
 
-def test_a_second_method_that_is_blind_to_a_rule_agrees_only_in_part(scenario: Path) -> None:
+def test_a_second_method_that_is_blind_to_a_rule_agrees_only_in_part(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     overrides = ["cluster.devices.card.memory=6 MB", *SLOW_NETWORK, RECEIVER]
-    outcome = solve_and_cross_check(load_scenario(scenario, overrides).load(), find_any("cpsat"), Limits())
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    outcome = plan(load_scenario(scenario, overrides).load(), Limits(), find_any("cpsat"))
     assert outcome.proof is Proof.OPTIMAL
     assert outcome.notes[-1].startswith("not cross-checked in full: line_dp, blind to memory, finds ")
 
 
-def test_free_placement_is_at_least_as_good_as_the_line(scenario: Path) -> None:
+def test_free_placement_is_at_least_as_good_as_the_line(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
     instance = load_scenario(scenario, ["constraints.placement=free", RECEIVER]).load()
-    outcome = solve_and_cross_check(instance, find_any("cpsat"), Limits())
+    outcome = plan(instance, Limits(), find_any("cpsat"))
     assert outcome.notes[-1].startswith("not cross-checked in full: the best plan of line_dp has ")
 
 
@@ -140,9 +165,9 @@ def test_the_second_method_gets_what_is_left_of_the_time(
         if entry.name in ("cpsat", "line_dp")
     ]
     monkeypatch.setattr(catalogue, "SOLVERS", tuple(entries))
-    solve_and_cross_check(instance, find_any("cpsat"), Limits(time_limit_s=10))
+    plan(instance, Limits(time_limit_s=10), find_any("cpsat"))
     assert left == [1.0]
-    assert "used up" in solve_and_cross_check(instance, find_any("cpsat"), Limits(time_limit_s=10)).notes[-1]
+    assert "used up" in plan(instance, Limits(time_limit_s=10), find_any("cpsat")).notes[-1]
 
 
 def test_a_better_plan_from_the_second_method_is_a_false_claim(
@@ -152,4 +177,17 @@ def test_a_better_plan_from_the_second_method_is_a_false_claim(
     wrong = replace(found, proof=Proof.OPTIMAL, bound=found.objective)
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", lambda *_: wrong))
     with pytest.raises(FalseClaimError, match=r"cpsat claims that no plan is below 5.436 ms .*, but line_dp"):
-        solve_and_cross_check(instance, find_any("cpsat"), Limits())
+        plan(instance, Limits(), find_any("cpsat"))
+
+
+def test_a_certificate_that_is_stopped_confirms_nothing(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise StoppedError
+
+    monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("solvers.crosscheck.certificate.certify", stopped)
+    notes = plan(instance, Limits(time_limit_s=60), find_any("line_dp")).notes
+    assert notes[-1] == "not cross-checked: the model of cpsat is too large to prove it again"

@@ -1,0 +1,55 @@
+"""What to try where nothing is proved: in words, with the numbers of the instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from formulation.costs.tables import possible_kinds
+from formulation.limits.size import TooLargeError
+from formulation.outcome import Limits, Outcome
+from formulation.problem.cuts import cut_space
+from formulation.problem.demands import with_constraints
+from formulation.problem.instance import Instance
+from formulation.problem.options import Constraints
+from solvers import catalogue
+from solvers.auto.simpler import neighbours
+
+MANY_CUTS, MANY_KINDS = 64, 12
+"""From how many places to cut, and kinds of device groups, fewer of them make a proof much easier."""
+
+
+def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, ...]:
+    """Return what may prove the first goal that is open, the most promising first; nothing if there is nothing."""
+    return tuple(f"to try: {one}" for one in _ways(instance, outcome, limits))
+
+
+def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]:
+    if limits.time_limit_s is not None and limits.deadline.over():
+        yield f"more time than {limits.time_limit_s:g} s (--time-limit)"
+    plain = next(neighbours(with_constraints(instance, Constraints(memory=instance.constraints.memory))))
+    for entry in catalogue.SOLVERS:
+        if not entry.exact or entry.name == outcome.solver:
+            continue
+        support = entry.accepts(instance)
+        if support.takes and support.proves:
+            yield f"--solver {entry.name}, which sees the whole instance"
+        elif support.reason and not support.too_large and entry.accepts(plain).takes:
+            yield f"the instance without what {entry.name} does not see ({support.reason})"
+    cuts = len(cut_space(instance).places) - 2
+    if cuts > MANY_CUTS:
+        yield f"fewer than {cuts} places to cut: merge layers, or close some with constraints.no_cut"
+    kinds = _kinds(instance)
+    if kinds > MANY_KINDS:
+        yield (
+            f"fewer than {kinds} kinds of device groups: narrow constraints.max_servers,"
+            " constraints.devices_per_stage or constraints.tensor_parallel_degrees"
+        )
+    if outcome.further and outcome.of_first_goal().bound == outcome.objective:
+        yield f"the goal {instance.goals[0]} alone, which is proved"
+
+
+def _kinds(instance: Instance) -> int:
+    try:
+        return len(possible_kinds(instance))
+    except TooLargeError:
+        return 0

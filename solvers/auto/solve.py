@@ -1,0 +1,161 @@
+"""One way to every solver: the exact method that sees the whole instance and is fastest is asked, a second checks.
+
+Where the declarative model is small, it is asked first, and a dynamic programme checks it. Elsewhere a programme
+is asked first, in the order of the catalogue, and the model is asked whether there is a better plan. Both choices
+are those of a measurement (``docs/methods.md``). Goals are decided one by one, each by whoever sees it. Whoever
+cannot take the instance, or does not end, is named in the notes with what stopped it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from formulation.limits.size import TooLargeError
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from formulation.problem.instance import Instance
+from solvers import catalogue
+from solvers.auto import simpler
+from solvers.auto.advice import advice
+from solvers.catalogue import AUTO, MAIN
+from solvers.crosscheck.checked_solve import RefutedError, better, cross_checked
+from solvers.ingredients import METHODS
+from solvers.search.goals import solve_in_order
+
+if TYPE_CHECKING:
+    from solvers.catalogue import Solve, SolverEntry
+    from solvers.search.support import Support
+
+__all__ = ["plan", "solve"]
+
+QUICK_BYTES = 1_000_000
+"""Up to this size of its model CP-SAT is asked first: it proved every such instance of the table within 4 s."""
+PATIENCE_S = 5.0
+"""How long CP-SAT may take where a programme sees the instance too."""
+CHECKS_ONLY = ("brute_force",)
+"""Exact methods that are slower than the model wherever it takes an instance."""
+PROVED = (Proof.OPTIMAL, Proof.INFEASIBLE)
+
+
+def solve(instance: Instance, limits: Limits) -> Outcome:
+    """Return the best plan by whoever is fastest, checked and cross-checked (:func:`plan`)."""
+    return plan(instance, limits)
+
+
+def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cross_check: bool = True) -> Outcome:
+    """Find the best plan, check every claim, and compare each proof with that of a second, independent method.
+
+    Where the instance is too large for ``method``, or it does not see a later goal, others are asked, and the
+    notes say why. The time limit is that of all of it.
+    Raises RefutedError if a claim fails its check, FalseClaimError if two methods contradict each other,
+    ValueError if ``method`` does not take the instance for another reason than its size, and TooLargeError if
+    nobody does.
+    """
+    limits = limits.begun()
+
+    def of_one_goal(judged: Instance, within: Limits) -> Outcome:
+        judged = replace(judged, goals=judged.goals[:1])
+        later = judged.goals != instance.goals[:1]
+        outcome = _asked(judged, within, method, later=later)
+        return cross_checked(judged, outcome, within) if cross_check else outcome
+
+    outcome = solve_in_order(instance, of_one_goal, limits)
+    try:
+        outcome = checked(instance, outcome)
+    except FalseClaimError as error:
+        raise RefutedError(str(error), outcome) from error
+    if outcome.proof in PROVED or outcome.solver not in METHODS:
+        return outcome
+    return replace(outcome, notes=(*outcome.notes, *advice(instance, outcome, limits)))
+
+
+def _asked(instance: Instance, limits: Limits, method: SolverEntry, *, later: bool) -> Outcome:
+    asking = _Asking(instance, limits)
+    if method is not AUTO:
+        support = method.accepts(instance)
+        if not (support.too_large or (later and support.reason)):
+            support.refuse()
+            try:
+                return asking.checked(method.load(), limits)
+            except TooLargeError as error:
+                asking.notes.append(f"{method.name}: {error}")
+        else:
+            asking.notes.append(f"{method.name}: {support.reason}")
+    return asking.whoever_is_fastest("" if method is AUTO else method.name)
+
+
+@dataclass(slots=True)
+class _Asking:
+    """The methods that are asked about one goal, the best outcome so far, and what stopped the others."""
+
+    instance: Instance
+    limits: Limits
+    best: Outcome | None = None
+    notes: list[str] = field(default_factory=list)
+    refusing: set[str] = field(default_factory=set)
+
+    def whoever_is_fastest(self, skipped: str) -> Outcome:
+        """Ask one after another until one proves, or time is over. Raises TooLargeError if none takes it."""
+        for name, solve, limits in self._in_order(skipped):
+            if self.best is not None:
+                if self.best.proof in PROVED or self.limits.deadline.over():
+                    break
+                self.notes.append(f"{self.best.solver} has not proved it after {self.best.seconds:.1f} s")
+            self._ask(name, solve, limits)
+        if self.best is None:
+            raise TooLargeError("; ".join(self.notes))
+        return replace(self.best, notes=(*self.notes, *self.best.notes))
+
+    def checked(self, solve: Solve, limits: Limits) -> Outcome:
+        """Ask a method, and check its claim. Raises RefutedError, and what the method raises."""
+        outcome = solve(self.instance, limits)
+        try:
+            return checked(self.instance, outcome)
+        except FalseClaimError as error:
+            raise RefutedError(str(error), outcome) from error
+
+    def _ask(self, name: str, solve: Solve, limits: Limits) -> None:
+        known = None if self.best is None else self.best.plan
+        try:
+            found = self.checked(solve, limits if known is None else replace(limits, start=known))
+        except ValueError as error:
+            self.notes.append(f"{name}: {error}")
+            self.refusing.add(name)
+            return
+        if self.notes:
+            self.notes.append(f"{name} was asked instead")
+        self.best = found if self.best is None else checked(self.instance, better(self.best, found))
+
+    def _in_order(self, skipped: str) -> Iterator[tuple[str, Solve, Limits]]:
+        """Yield who is asked, in order, and for how long."""
+        able: dict[str, tuple[SolverEntry, Support]] = {}
+        some = False
+        for entry in catalogue.SOLVERS:
+            if not entry.exact or entry.name in (*CHECKS_ONLY, skipped):
+                continue
+            support = entry.accepts(self.instance)
+            if support.takes and support.proves:
+                able[entry.name] = entry, support
+            elif support.too_large:
+                self.notes.append(f"{entry.name}: {support.reason}")
+                some = some or entry.name != MAIN
+        main = able.pop(MAIN, None)
+        quick = main is not None and (main[1].bytes_needed or 0) <= QUICK_BYTES
+        if main is not None and quick and able:
+            yield MAIN, main[0].load(), self.limits.share(2).within(PATIENCE_S)
+        for entry, _ in able.values():
+            yield entry.name, entry.load(), self.limits
+        if some or skipped:
+            yield f"state_dp at {simpler.SOME_CUTS} cuts", simpler.with_some_cuts, self.limits
+            if self.best is not None and self.best.plan is not None:
+                return
+        if main is not None and MAIN not in self.refusing:
+            yield MAIN, main[0].load(), self._with_a_start(quick=quick)
+
+    def _with_a_start(self, *, quick: bool) -> Limits:
+        """Return the limits with a first plan for a large model that no programme sees."""
+        if quick or self.limits.start is not None or self.best is not None:
+            return self.limits
+        start = simpler.plan_of_a_neighbour(self.instance, self.limits.share(3))
+        return self.limits if start is None else replace(self.limits, start=start)

@@ -1,1 +1,0 @@
-"""The accelerated mode: cut positions and tables of whole stages."""

@@ -1,0 +1,182 @@
+"""Who is asked, who checks, what is said where someone is stopped, and what to try where nothing is proved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+
+from formulation.costs.lower_bound import lower_bound
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal
+from ingest.scenario.load import load_scenario
+from ingest.scenario.shipped import SHIPPED
+from solvers import catalogue
+from solvers.auto import solve as auto
+from solvers.auto.simpler import plan_of_a_neighbour
+from solvers.auto.solve import plan
+from solvers.catalogue import SOLVERS, find_solver
+from solvers.crosscheck.checked_solve import SAME_OPTIMUM, better
+from solvers.search.goals import solve_in_order
+from tests.commands.fakes import instead_of, some_plan
+from tests.enumerator import truth
+from tests.problems import problems
+from tests.solvers.cpsat.test_freedoms import has_groups
+
+RECEIVER = "cost.boundary_charge=receiver"
+"""What no programme over states sees."""
+
+
+@pytest.fixture
+def instance(scenario: Path) -> Instance:
+    return load_scenario(scenario).load()
+
+
+def silent(instance: Instance, _: Limits) -> Outcome:
+    """Stop without a proof."""
+    return replace(some_plan(instance, ""), bound=lower_bound(instance))
+
+
+def test_a_small_model_is_asked_first_and_a_programme_checks_it(instance: Instance) -> None:
+    found = plan(instance, Limits())
+    assert found.solver == "cpsat" and found.proof is Proof.OPTIMAL
+    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("state_dp").summary)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "goal", "name"),
+    [
+        (["constraints.memory=false"], Goal.BOTTLENECK, "line_dp"),
+        ([], Goal.BOTTLENECK, "state_dp"),
+        ([], Goal.ITERATION_TIME, "paced_dp"),
+        ([RECEIVER], Goal.BOTTLENECK, "cpsat"),
+        ([], Goal.MEMORY, "cpsat"),
+    ],
+)
+def test_elsewhere_the_fastest_that_sees_it_is_asked_and_the_model_checks(
+    scenario: Path, overrides: list[str], goal: Goal, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "QUICK_BYTES", 0)
+    instance = replace(load_scenario(scenario, overrides).load(), goals=(goal,))
+    found = plan(instance, Limits())
+    assert found.solver == name and found.proof is Proof.OPTIMAL
+    checker = "brute_force" if name == "cpsat" else "cpsat"
+    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver(checker).summary)
+
+
+def test_goals_are_decided_each_by_who_sees_them(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "QUICK_BYTES", 0)
+    instance = replace(instance, goals=(Goal.BOTTLENECK, Goal.DEVICES))
+    by_model = checked(instance, solve_in_order(instance, find_solver("cpsat").load(), Limits()))
+    for method in (catalogue.AUTO, find_solver("state_dp")):
+        found = plan(instance, Limits(), method)
+        assert found.solver == "state_dp" and found.proof is Proof.OPTIMAL
+        assert [one.value for one in found.claims] == [one.value for one in by_model.claims]
+    assert any(note.startswith("devices: state_dp: states ") for note in found.notes)
+    assert "devices: cpsat was asked instead" in found.notes
+
+
+def test_who_does_not_end_is_named_and_another_is_asked(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", silent))
+    found = plan(instance, Limits(time_limit_s=60))
+    assert found.solver == "state_dp" and found.proof is Proof.OPTIMAL
+    assert (
+        found.notes[0].startswith("cpsat has not proved it after ") and "state_dp was asked instead" in found.notes
+    )
+    monkeypatch.setattr(auto, "QUICK_BYTES", 0)
+    monkeypatch.setattr(catalogue, "SOLVERS", SOLVERS)
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("state_dp", silent))
+    found = plan(instance, Limits(time_limit_s=60))
+    assert found.solver == "cpsat" and found.notes[0].startswith("state_dp has not proved it after ")
+
+
+def test_a_plan_of_one_and_the_bound_of_another_are_a_proof(instance: Instance) -> None:
+    best = find_solver("state_dp").load()(instance, Limits())
+    assert best.objective is not None
+    found = replace(best, proof=Proof.FEASIBLE, bound=1)
+    bounded = replace(silent(instance, Limits()), solver="cpsat", bound=best.objective)
+    for pair in ((found, bounded), (bounded, found)):
+        both = checked(instance, better(*pair))
+        assert (both.proof, both.objective, both.bound) == (Proof.OPTIMAL, best.objective, best.objective)
+        assert both.notes[-1] == "bound: cpsat"
+    with pytest.raises(FalseClaimError, match="claims that no plan is below"):
+        better(found, replace(bounded, bound=best.objective + 1))
+
+
+def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", silent))
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("solvers.auto.advice.MANY_CUTS", 3)
+    monkeypatch.setattr("solvers.auto.advice.MANY_KINDS", 0)
+    instance = load_scenario(scenario, [RECEIVER]).load()
+    tries = [note for note in plan(instance, Limits()).notes if note.startswith("to try: ")]
+    reason = find_solver("state_dp").accepts(instance).reason
+    assert "boundary_charge" in reason
+    assert tries[0] == f"to try: the instance without what state_dp does not see ({reason})"
+    assert tries[1].startswith("to try: fewer than 4 places to cut") and "kinds of device groups" in tries[2]
+    assert len(tries) == 3
+    one = plan(load_scenario(scenario).load(), Limits(time_limit_s=1e-9), find_solver("cpsat")).notes
+    assert "to try: more time than 1e-09 s (--time-limit)" in one
+    assert "to try: --solver state_dp, which sees the whole instance" in one
+
+
+def test_a_proof_needs_no_advice(instance: Instance) -> None:
+    assert not any(note.startswith("to try") for note in plan(instance, Limits()).notes)
+
+
+def test_the_plan_of_a_neighbour_is_one_here(scenario: Path) -> None:
+    instance = load_scenario(scenario, [RECEIVER]).load()
+    first = plan_of_a_neighbour(instance, Limits())
+    assert first is not None
+    monitored = find_solver("cpsat").load()(instance, Limits(start=first, time_limit_s=0))
+    assert monitored.plan is not None
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+@given(problems())
+def test_whoever_is_asked_the_optimum_is_that_of_all_plans(instance: Instance) -> None:
+    assume(has_groups(instance))
+    found = checked(instance, plan(instance, Limits(workers=1)))
+    best = truth(instance)
+    values = None if best.values is None else tuple(best.values)
+    assert found.proof is (Proof.INFEASIBLE if values is None else Proof.OPTIMAL)
+    assert values is None or tuple(one.value for one in found.claims) == values
+
+
+@pytest.mark.parametrize("entry", SOLVERS, ids=lambda entry: entry.name)
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+@given(instance=problems())
+def test_what_a_method_accepts_is_what_it_does(entry: catalogue.SolverEntry, instance: Instance) -> None:
+    """Who says that it proves ends with a proof, and who gives a reason raises it."""
+    assume(has_groups(instance))
+    instance = replace(instance, goals=instance.goals[:1])
+    support = entry.accepts(instance)
+    assert support == entry.accepts(instance) and support.takes is not bool(support.reason)
+    if not support.takes:
+        with pytest.raises(ValueError, match=r".") as raised:
+            entry.load()(instance, Limits(workers=1))
+        assert str(raised.value) == support.reason
+        return
+    found = checked(instance, entry.load()(instance, Limits(workers=1)))
+    assert found.blind_to == support.unseen
+    if support.proves:
+        assert found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
+
+
+def test_no_shipped_scenario_names_a_solver() -> None:
+    paths = sorted(SHIPPED.glob("*/*.yaml"))
+    assert len(paths) >= 10
+    assert {load_scenario(path).solver.name for path in paths} == {"auto"}
