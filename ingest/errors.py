@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from pathlib import Path
+
+_LIBRARY = sysconfig.get_path("stdlib")
+_MOST_CAUSES = 4
 
 
 class ModelError(ValueError):
@@ -20,18 +24,35 @@ class GraphFileError(ModelError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the kind of an error and the first line of its message."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """Return the kind of an error and the first line of its message, and the next one where that leads to it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    text = text.rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def with_causes(error: BaseException) -> str:
+    """Return :func:`first_line` of an error and of those that led to it."""
+    told = [first_line(error)]
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    while cause is not None and len(told) < _MOST_CAUSES:
+        told.append(first_line(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return ", because of ".join(dict.fromkeys(told))
 
 
 def place(error: BaseException) -> str:
     """Return `` (at file:line)`` for the innermost frame of an error in the user's own code, or nothing."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" (at {error.filename}:{error.lineno})"
-    foreign = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     here = str(Path(__file__).parent)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(foreign) and not frame.filename.startswith(here):
+        if not is_foreign(frame.filename) and not frame.filename.startswith(here):
             return f" (at {frame.filename}:{frame.lineno})"
     return ""
+
+
+def is_foreign(file: str) -> bool:
+    """Tell whether a file is Python's own or an installed package's, or none at all."""
+    installed = any(f"{os.sep}{folder}{os.sep}" in file for folder in ("site-packages", "dist-packages"))
+    return installed or file.startswith(("<", _LIBRARY))

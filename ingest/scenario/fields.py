@@ -68,6 +68,10 @@ def _name(text: str) -> str:
 def builder(text: str) -> str:
     """Keep the name of a Python function. Raises ValueError if it is not ``module:function``."""
     module, _, function = text.partition(":")
+    if module.endswith(".py"):
+        raise ValueError(
+            f"name the module, not its file, like '{module[:-3].replace('/', '.').lstrip('.')}:{function}'"
+        )
     if not all(part.isidentifier() for part in [*module.split("."), function]):
         raise ValueError("expected 'package.module:function', the function that builds the model")
     return text

@@ -6,11 +6,13 @@ import contextlib
 import gc
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ingest.errors import TraceError, first_line, place
+from ingest.torch.advice import advice, depends_on_values
 from ingest.torch.plain_calls import as_in_training
 
 if TYPE_CHECKING:
@@ -20,13 +22,6 @@ if TYPE_CHECKING:
 
 Inputs = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 """Example inputs: positional (a tuple or list) or by keyword (a mapping)."""
-
-_DATA_DEPENDENT = (
-    "GuardOnDataDependentSymNode",
-    "DataDependentOutputException",
-    "UserError",
-    "PendingUnbackedSymbol",
-)
 
 
 def exported(module: nn.Module, inputs: Inputs, name: str) -> ExportedProgram:
@@ -40,11 +35,11 @@ def exported(module: nn.Module, inputs: Inputs, name: str) -> ExportedProgram:
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("meta"))
     arguments, keywords = _on_device(inputs, device)
-    with as_in_training(module), _quiet(), torch.device(device):
+    with as_in_training(module), quiet(), torch.device(device):
         try:
             return torch.export.export(module, arguments, keywords, strict=False)
         except Exception as error:
-            raise TraceError(_explain(name, error)) from error
+            raise TraceError(_explain(name, module, inputs, error)) from error
 
 
 def _on_device(inputs: Inputs, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -59,10 +54,10 @@ def _on_device(inputs: Inputs, device: torch.device) -> tuple[tuple[Any, ...], d
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch's warnings off the terminal: what matters of them is in the error that follows."""
+def quiet() -> Iterator[None]:
+    """Keep what torch logs off the terminal: what matters of it is in the error that follows."""
     level, collecting = logging.root.manager.disable, gc.isenabled()
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     gc.disable()  # an export makes long-lived objects: looking for garbage among them costs a sixth of the time
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
@@ -74,14 +69,23 @@ def _quiet() -> Iterator[None]:
             gc.enable()
 
 
-def _explain(name: str, error: Exception) -> str:
+def _explain(name: str, module: nn.Module, inputs: Inputs, error: Exception) -> str:
     """Say in a sentence what torch could not follow, where, and what to do."""
-    if any(ancestor.__name__ in _DATA_DEPENDENT for ancestor in type(error).__mro__):
+    if depends_on_values(error):
         return (
             f"model {name}: its control flow depends on the values of tensors{place(error)}; a plan needs one "
             "fixed graph, so replace the branch by torch.where, or take it out of forward"
         )
-    return (
-        f"model {name}: torch.export could not follow its forward ({first_line(error)}){place(error)}; "
-        "check that it runs on the example inputs under torch.device('meta')"
-    )
+    where = _innermost(module, error) + place(error)
+    return f"model {name}: forward failed{where}: {first_line(error)}; {advice(error, inputs)}"
+
+
+def _innermost(module: nn.Module, error: Exception) -> str:
+    """Name the innermost module in whose forward an error was raised."""
+    names = {id(part): path for path, part in module.named_modules()}
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        part = frame.f_locals.get("self")
+        if names.get(id(part)):
+            found = f" in {names[id(part)]} ({type(part).__name__})"
+    return found

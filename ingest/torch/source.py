@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
-from ingest.errors import ModelError, first_line, place
+from ingest.errors import ModelError, place, with_causes
 from ingest.graphs.graph_file import read_graph
+from ingest.torch.advice import built_on_meta
 from ingest.torch.cache import find_module, load_trace, store_trace, user_modules
 from ingest.torch.hugging_face import Configured, build, config_file
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ModelError", "load_configured_graph", "load_model", "load_model_graph"]
 
 _FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
+_FILE = re.compile(r"(.+)\.py:([^\W\d]\w*)")
 _RESULT = "a torch.nn.Module and a tuple (or mapping) of example inputs"
 
 
@@ -50,6 +53,9 @@ def load_model_graph(spec: str, folder: Path | None = None, use_cache: bool = Tr
     if spec.endswith(".pt2"):
         return _exported(folders[0] / spec)
     match = _FUNCTION.fullmatch(spec)
+    if file := _FILE.fullmatch(spec):
+        name = ".".join(Path(file[1]).parts)
+        raise ModelError(f"model {spec}: name the module, not its file: {name}:{file[2]}")
     if match is None:
         raise ModelError(f"model {spec!r}: expected 'module:function' or the path of a .json or .pt2 file")
     module, function = match.groups()
@@ -96,9 +102,10 @@ def load_configured_graph(
         return cached
     loaded_before = frozenset(sys.modules)
     torch = _torch(path)
+    from ingest.torch.export import quiet
     from ingest.torch.trace import trace
 
-    with torch.device("meta"):
+    with quiet(), torch.device("meta"):
         network, inputs = build(file, asked)
     graph = trace(network, inputs, file.parent.name if file.stem == "config" else file.stem)
     if use_cache:
@@ -187,7 +194,7 @@ def _imported(module: str, spec: str, folders: Sequence[Path]) -> ModuleType:
             message = f"model {spec}: importing {module} failed: {error}{place(error)}"
         raise ModelError(message) from error
     except (Exception, SystemExit) as error:
-        raise ModelError(f"model {spec}: importing {module} failed: {first_line(error)}{place(error)}") from error
+        raise ModelError(f"model {spec}: importing {module} failed: {with_causes(error)}{place(error)}") from error
 
 
 def _function(module: ModuleType, name: str, spec: str) -> Callable[[], object]:
@@ -196,7 +203,7 @@ def _function(module: ModuleType, name: str, spec: str) -> Callable[[], object]:
         return function
     if function is not None:
         raise ModelError(f"model {spec}: {name} is a {type(function).__name__}, expected a function")
-    own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    own = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
     offered = ", ".join(
         sorted(key for key in own if getattr(vars(module)[key], "__module__", "") == module.__name__)
     )
@@ -209,7 +216,8 @@ def _built(builder: Callable[[], object], spec: str) -> tuple[nn.Module, tuple[A
     try:
         result = builder()
     except (Exception, SystemExit) as error:
-        raise ModelError(f"model {spec}: the function raised {first_line(error)}{place(error)}") from error
+        told = f"{with_causes(error)}{place(error)}{built_on_meta(error)}"
+        raise ModelError(f"model {spec}: the function raised {told}") from error
     if isinstance(result, (tuple, list)) and len(result) == 2:
         network, inputs = result
         if isinstance(network, nn.Module) and isinstance(inputs, (tuple, list, Mapping)):

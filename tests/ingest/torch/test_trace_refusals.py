@@ -63,7 +63,7 @@ def test_conditional_regions_are_refused() -> None:
 
 def test_an_error_in_forward_is_told_in_a_sentence() -> None:
     message = refused(lambda m, x: m.fc(x), (2, 5), fc=lambda: nn.Linear(4, 4))
-    assert message.startswith("model model: torch.export could not follow its forward")
+    assert message.startswith("model model: forward failed in fc (Linear)")
 
 
 @pytest.mark.parametrize(
