@@ -11,9 +11,9 @@ from commands.terminal import human, output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError
 from commands.terminal.judged import goal_name
+from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
-from formulation.problem.amounts import goal_amount
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError

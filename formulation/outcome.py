@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from formulation.constraints.violation import Violation, told
+from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
 from formulation.limits.deadline import Deadline
-from formulation.problem.amounts import goal_amount
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan

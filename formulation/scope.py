@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formulation.constraints.plans.at_most import GoalLimit
-from formulation.problem.amounts import goal_amount, plural
+from formulation.costs.amounts import goal_amount, plural
 from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split

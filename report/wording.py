@@ -2,7 +2,7 @@
 
 Names come from users' files. What is no printable character (control characters, halves of surrogate pairs,
 marks that turn the direction of text) is shown as a question mark. What the terminal says the same way
-(``commands.terminal.human``) is written once, in ``formulation.problem.amounts``.
+(``commands.terminal.human``) is written once, in ``formulation.costs.amounts``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from formulation.problem import amounts
+from formulation.costs import amounts
 
 TIMES = tuple((unit.replace("us", "µs"), size) for unit, size in amounts.TIMES)
 """Units of time by size, as pages write them."""

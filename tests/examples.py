@@ -87,6 +87,7 @@ def times_a(instance: Instance, factor: int) -> Instance:
         replace(
             layer,
             parameter_bytes=factor * instance.parameter_bytes[at],
+            trainable_bytes=factor * instance.gradient_bytes[at],
             input_bytes=factor * instance.input_bytes[at],
             output_bytes=factor * instance.output_bytes[at],
             stash_bytes=factor * instance.stash_bytes[at],

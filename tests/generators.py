@@ -90,16 +90,18 @@ def layer_graphs(
 
 def _layer(draw: st.DrawFn, name: str, split: Split) -> Layer:
     matrix, follow = split is Split.MATRIX, split is Split.FOLLOW
+    weights = draw(tensor_bytes if matrix else st.one_of(st.just(0), tensor_bytes))
     return Layer(
         name=name,
         operator="any",
         split=split,
-        parameter_bytes=draw(tensor_bytes if matrix else st.one_of(st.just(0), tensor_bytes)),
+        parameter_bytes=weights,
         input_bytes=draw(tensor_bytes),
         output_bytes=draw(tensor_bytes),
         stash_bytes=draw(tensor_bytes),
         macs=draw(st.integers(0, 1_000_000)) if matrix else 0,
         torchstat_flops=draw(st.integers(0, 1_000_000)),
+        trainable_bytes=draw(st.sampled_from([None, None, None, 0, weights // 2])),
         allowed_forms=FORMS if follow else draw(st.one_of(st.just(FORMS), st.sampled_from(RESTRICTED))),
     )
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from commands.parts.comparison import ComparisonRow, gap_to
 from commands.terminal import human
 from commands.terminal.exit_codes import ExitCode
+from formulation.costs.amounts import goal_amount, goal_text
 from formulation.outcome import Outcome, Proof
-from formulation.problem.amounts import goal_amount, goal_text
 from formulation.problem.options import Goal
 from formulation.scope import scope_of, scope_parts
 

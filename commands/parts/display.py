@@ -14,8 +14,8 @@ from rich.text import Text
 from commands.terminal import human
 from commands.terminal.judged import goal_name
 from formulation.constraints.violation import told
+from formulation.costs.amounts import goal_amount
 from formulation.outcome import GoalClaim, Outcome, Proof, Status
-from formulation.problem.amounts import goal_amount
 from formulation.problem.layers import Split
 from formulation.problem.modes import in_words
 from formulation.scope import scope_of, scope_parts

@@ -16,8 +16,8 @@ from commands.terminal.failures import ClaimFailedError, OutOfTimeError, reading
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine
 from commands.terminal.reproducer import write_reproducer
+from formulation.costs.amounts import goal_text
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
-from formulation.problem.amounts import goal_text
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from ingest.plans.plan_file import read_plan_in_order

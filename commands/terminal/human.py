@@ -6,7 +6,7 @@ Only for display; everything that is compared stays in whole nanoseconds and byt
 
 from __future__ import annotations
 
-from formulation.problem.amounts import duration, exact_duration, gap, plural, scaled_size
+from formulation.costs.amounts import duration, exact_duration, gap, plural, scaled_size
 from report.wording import printable
 
 __all__ = ["WIDTH", "amount", "count", "duration", "exact_duration", "gap", "printable"]

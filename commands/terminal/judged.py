@@ -1,4 +1,4 @@
-"""What the goals measure, in words; their values are written by ``formulation.problem.amounts``."""
+"""What the goals measure, in words; their values are written by ``formulation.costs.amounts``."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from formulation.costs.memory import optimizer_bytes
 from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
@@ -203,10 +202,11 @@ def _stored_bytes(instance: Instance) -> int:
 def _layer_bytes(instance: Instance, layer: int) -> int:
     """Return the weights, gradients, optimiser state and activations of a layer, at their least."""
     training = instance.training
-    copies = 3 if training.schedule is Schedule.DOUBLE_BUFFERED else 2
+    copies = 2 if training.schedule is Schedule.DOUBLE_BUFFERED else 1
     whole = training.schedule is Schedule.GPIPE and instance.constraints.recompute is Recompute.NEVER
     kept = training.micro_batches if whole else 1
-    weights = copies * instance.parameter_bytes[layer] + optimizer_bytes(instance, layer)
+    trained = instance.gradient_bytes[layer] + instance.optimizer_bytes[layer]
+    weights = copies * instance.parameter_bytes[layer] + trained
     return weights + kept * instance.stash_bytes[layer]
 
 

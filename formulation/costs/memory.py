@@ -23,7 +23,7 @@ from formulation.problem.modes import Mode
 from formulation.problem.options import Schedule, Training
 from formulation.problem.plan import Plan, Stage
 from formulation.problem.shares import Shares
-from formulation.problem.units import ceil_div, ceil_fraction
+from formulation.problem.units import ceil_fraction
 
 __all__ = [
     "Keeps",
@@ -33,7 +33,6 @@ __all__ = [
     "keeps",
     "keeps_in_slot",
     "layer_parts",
-    "optimizer_bytes",
     "received_bytes",
     "stage_memory",
     "stage_parts",
@@ -183,11 +182,10 @@ def layer_parts(instance: Instance, stage: Stage, layer: int, shares: Shares) ->
     held = Fraction(1) if copied else shares.shard
     taken = shares.replica if (TAKEN_BY_MATRIX if matrix else MADE)[form] == WHOLE else shares.device
     made = shares.replica if MADE[form] == WHOLE else shares.device
-    weights = _part(instance.parameter_bytes[layer], held)
     return MemoryParts(
-        weights=weights,
-        gradients=weights,
-        optimizer=_part(optimizer_bytes(instance, layer), held),
+        weights=_part(instance.parameter_bytes[layer], held),
+        gradients=_part(instance.gradient_bytes[layer], held),
+        optimizer=_part(instance.optimizer_bytes[layer], held),
         stash=_part(instance.stash_bytes[layer], taken),
         working_set=_part(2 * instance.input_bytes[layer], taken) + _part(2 * instance.output_bytes[layer], made),
     )
@@ -203,20 +201,13 @@ def undivided(instance: Instance) -> MemoryParts:
     return added(
         MemoryParts(
             weights=instance.parameter_bytes[layer],
-            gradients=instance.parameter_bytes[layer],
-            optimizer=optimizer_bytes(instance, layer),
+            gradients=instance.gradient_bytes[layer],
+            optimizer=instance.optimizer_bytes[layer],
             stash=instance.stash_bytes[layer],
             working_set=2 * (instance.input_bytes[layer] + instance.output_bytes[layer]),
         )
         for layer in range(len(instance.layers))
     )
-
-
-def optimizer_bytes(instance: Instance, layer: int) -> int:
-    """Return the optimiser state of a layer's weights, undivided."""
-    training = instance.training
-    parameters = ceil_div(instance.parameter_bytes[layer], training.bytes_per_element)
-    return parameters * training.optimizer_bytes_per_parameter
 
 
 def capacity_bytes(instance: Instance, group: Group) -> int:

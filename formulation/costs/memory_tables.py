@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.forms import forms_on
-from formulation.costs.memory import Keeps, keeps_in_slot, optimizer_bytes
+from formulation.costs.memory import Keeps, keeps_in_slot
 from formulation.costs.tables import Tables, Times
 from formulation.costs.times import cut_bytes
 from formulation.limits.deadline import in_time
@@ -70,11 +70,11 @@ def memory_tables(tables: Tables) -> MemoryTables:
     Raises StoppedError after the deadline of the tables.
     """
     instance = tables.instance
-    states = [optimizer_bytes(instance, layer) for layer in range(len(instance.layers))]
     taken = [2 * size for size in instance.input_bytes]
     made = [2 * size for size in instance.output_bytes]
     weights = _divided(tables, instance.parameter_bytes, WHOLE_WEIGHTS, weights=True)
-    gradients, optimizer = weights, _divided(tables, states, WHOLE_WEIGHTS, weights=True)
+    gradients = _divided(tables, instance.gradient_bytes, WHOLE_WEIGHTS, weights=True)
+    optimizer = _divided(tables, instance.optimizer_bytes, WHOLE_WEIGHTS, weights=True)
     stash = _divided(tables, instance.stash_bytes, WHOLE_INPUT)
     again = np.array([kind.mode.recompute for kind in tables.kinds])[:, None, None]
     rooms, most = [one.memory_bytes for one in instance.device_classes], most_bytes(instance)

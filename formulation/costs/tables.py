@@ -173,7 +173,7 @@ def _inside(instance: Instance, kind: GroupKind) -> list[list[int]]:
     known: dict[tuple[Split, tuple[int, ...], int, int, int], list[int]] = {}
     rows: list[list[int]] = []
     for at, layer in enumerate(instance.layers):
-        sizes = (instance.parameter_bytes[at], instance.output_bytes[at], instance.input_bytes[at])
+        sizes = (instance.gradient_bytes[at], instance.output_bytes[at], instance.input_bytes[at])
         key = (layer.split, layer.allowed_forms, *sizes)
         if key not in known:
             known[key] = _inside_row(instance, kind, layer, sizes)

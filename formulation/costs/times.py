@@ -63,7 +63,7 @@ def synchronisation_ns(instance: Instance, layer: int, form: int, kind: GroupKin
         form,
         kind.tensor_parallel_degree,
         kind.replicas,
-        weights_bytes=instance.parameter_bytes[layer],
+        weights_bytes=instance.gradient_bytes[layer],
         shard=kind.shares.shard,
         kind=instance.cost.all_reduce,
     )

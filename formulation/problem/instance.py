@@ -6,9 +6,8 @@ are numbered 0..N-1 in pipeline order, servers 0..V-1 in line order, and every q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import networkx as nx
 
@@ -18,6 +17,7 @@ from formulation.problem.demands import lessened, narrowed, resolve
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.magnitude import check_magnitude
 from formulation.problem.options import Combine, Constraints, CostModel, Count, Goal, Training
+from formulation.problem.precision import activation_sizes, layer_sizes
 from formulation.problem.units import NS_PER_SECOND, Link, ceil_div
 
 __all__ = ["Edge", "FormEdge", "Instance", "build_instance"]
@@ -78,6 +78,8 @@ class Instance:
     forward_ns: tuple[tuple[int, ...], ...] = field(init=False)
     backward_ns: tuple[tuple[int, ...], ...] = field(init=False)
     parameter_bytes: tuple[int, ...] = field(init=False)
+    gradient_bytes: tuple[int, ...] = field(init=False)
+    optimizer_bytes: tuple[int, ...] = field(init=False)
     input_bytes: tuple[int, ...] = field(init=False)
     output_bytes: tuple[int, ...] = field(init=False)
     stash_bytes: tuple[int, ...] = field(init=False)
@@ -143,11 +145,8 @@ def _derived(written: Instance) -> dict[str, object]:
     model, training, cost = written.model, written.training, written.cost
     demands = resolve(written.constraints, model, written.cluster.servers)
     rows = narrowed(model.layers, demands)
-    batch = (scale := Fraction(training.bytes_per_element, model.element_bytes)) * training.micro_batch
-    edges = tuple(
-        Edge(one, other, size)
-        for (one, other, _), size in zip(model.edges, _scaled((row[2] for row in model.edges), batch), strict=True)
-    )
+    crossing = activation_sizes((size for _, _, size in model.edges), model.element_bytes, training)
+    edges = tuple(Edge(one, other, size) for (one, other, _), size in zip(model.edges, crossing, strict=True))
     sources = _sources(rows, edges)
     servers = lessened(written.cluster.servers, demands.reserve)
     classes = tuple(dict.fromkeys(server.device_class for server in servers))
@@ -164,11 +163,8 @@ def _derived(written: Instance) -> dict[str, object]:
         "device_classes": classes,
         "forward_ns": tuple(forward for forward, _ in passes),
         "backward_ns": tuple(backward for _, backward in passes),
-        "parameter_bytes": _scaled((layer.parameter_bytes for layer in rows), scale),
-        "input_bytes": _scaled((layer.input_bytes for layer in rows), batch),
-        "output_bytes": _scaled((layer.output_bytes for layer in rows), batch),
-        "stash_bytes": _scaled((layer.stash_bytes for layer in rows), batch),
         "demands": demands,
+        **layer_sizes(rows, model.element_bytes, training),
     }
 
 
@@ -181,17 +177,16 @@ def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostMod
         raise ValueError("iteration_time is paced by the slowest stage: it needs cost.combine 'max', not 'sum'")
 
 
-def _scaled(sizes: Iterable[int], factor: Fraction) -> tuple[int, ...]:
-    times, parts = factor.numerator, factor.denominator
-    return tuple(ceil_div(size * times, parts) for size in sizes)
-
-
 def _passes_ns(
     layers: Sequence[Layer], device: DeviceClass, training: Training, cost: CostModel
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what the forward and the backward passes of layers take: measured, or Size_o x P / d of eq. (3)."""
+    """Return what the forward and the backward passes of layers take: measured, or Size_o x P / d of eq. (3).
+
+    A product with frozen weights is computed backward for its input only: once less than for input and weights.
+    """
     samples, factor = training.micro_batch, cost.backward_factor
     each, slower = cost.flops_per_mac * samples * NS_PER_SECOND, factor.denominator * device.flops_per_second
+    of_frozen = max(0, factor.numerator - factor.denominator)
     times: list[tuple[int, int]] = []
     for layer in layers:
         if layer.measured and (found := layer.measured_on(device.name)):
@@ -199,7 +194,8 @@ def _passes_ns(
             forward, backward = (ceil_div(time * samples, found.samples) for time in rows)
         else:
             work = each * (layer.macs if cost.count is Count.MACS else layer.torchstat_flops)
-            forward, backward = -(-work // device.flops_per_second), -(-work * factor.numerator // slower)
+            again = of_frozen if layer.frozen else factor.numerator
+            forward, backward = -(-work // device.flops_per_second), -(-work * again // slower)
         times.append((forward, backward))
     return tuple(forward for forward, _ in times), tuple(backward for _, backward in times)
 

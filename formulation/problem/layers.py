@@ -56,12 +56,13 @@ class Measured:
 class Layer:
     """The smallest unit that the planner may cut between. All quantities are for one sample.
 
-    ``parameter_bytes`` are the weights (not multiplied by the batch); ``input_bytes`` and ``output_bytes`` the
-    activations read and written; ``stash_bytes`` what the layer keeps for its backward pass; ``macs`` the
-    multiply-accumulates of one forward pass (zero for layers that multiply no matrices); ``torchstat_flops``
-    the same layer counted by the rule behind PipePar's Table I. ``allowed_forms`` are the forms that the layer
-    can take; a FOLLOW layer has none of its own and is listed with form 0. ``measured`` are times that count
-    instead of operations on the device classes that they name.
+    ``parameter_bytes`` are the weights (not multiplied by the batch), ``trainable_bytes`` those of them that are
+    trained (None: all; frozen weights have no gradient and no optimiser state); ``input_bytes`` and
+    ``output_bytes`` the activations read and written; ``stash_bytes`` what the layer keeps for its backward pass;
+    ``macs`` the multiply-accumulates of one forward pass (zero for layers that multiply no matrices);
+    ``torchstat_flops`` the same layer by the rule behind PipePar's Table I. ``allowed_forms`` are the forms
+    that the layer can take; a FOLLOW layer has none of its own and is listed with form 0. ``measured`` are times
+    that count instead of operations on the device classes that they name.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Layer:
     torchstat_flops: int = 0
     allowed_forms: tuple[int, ...] = FORMS
     measured: tuple[Measured, ...] = ()
+    trainable_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for key in (
@@ -88,10 +90,24 @@ class Layer:
             value = getattr(self, key)
             if type(value) is not int or value < 0:
                 raise ValueError(f"layer {self.name}: {key} is {value!r}, expected a whole number, 0 or more")
+        trained = self.trained_bytes
+        if type(trained) is not int or not 0 <= trained <= self.parameter_bytes:
+            most = f"0 to {self.parameter_bytes}, the bytes of all its weights"
+            raise ValueError(f"layer {self.name}: trainable_bytes is {trained!r}, expected {most}")
         if not self.allowed_forms or not set(self.allowed_forms) <= set(FORMS):
             raise ValueError(f"layer {self.name}: allowed_forms {self.allowed_forms}, expected some of {FORMS}")
         if len({row.device_class for row in self.measured}) < len(self.measured):
             raise ValueError(f"layer {self.name}: measured twice on one device class")
+
+    @property
+    def trained_bytes(self) -> int:
+        """Bytes of the weights that are trained."""
+        return self.parameter_bytes if self.trainable_bytes is None else self.trainable_bytes
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the layer has weights and trains none of them."""
+        return self.parameter_bytes > 0 and not self.trained_bytes
 
     def measured_on(self, device_class: str) -> Measured | None:
         """Return the times on a device class, if they were measured."""

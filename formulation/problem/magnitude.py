@@ -56,12 +56,11 @@ def longest_ns(instance: Instance) -> int:
 def most_bytes(instance: Instance) -> int:
     """Return bytes that no device ever holds: the whole model with every version, stash and working set."""
     training = instance.training
-    kept, elements = max(training.micro_batches, instance.devices), training.bytes_per_element
-    parameters = sum(ceil_div(size, elements) for size in instance.parameter_bytes)
+    kept = max(training.micro_batches, instance.devices)
     made, taken = sum(instance.output_bytes), sum(instance.input_bytes)
     return (
-        (instance.devices + 2) * sum(instance.parameter_bytes)
-        + parameters * training.optimizer_bytes_per_parameter
+        (instance.devices + 2) * sum(map(max, instance.parameter_bytes, instance.gradient_bytes))
+        + sum(instance.optimizer_bytes)
         + kept * (sum(instance.stash_bytes) + made)
         + 2 * (taken + made)
     )
@@ -97,7 +96,7 @@ def _synchronising_ns(instance: Instance) -> int:
     if link is None:
         return 0
     layers = len(instance.layers)
-    return _transfer_ns(times * sum(instance.parameter_bytes), messages * layers, link) + layers
+    return _transfer_ns(times * sum(instance.gradient_bytes), messages * layers, link) + layers
 
 
 def _all_reduce(instance: Instance) -> tuple[int, int]:

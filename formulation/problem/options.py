@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from formulation.problem.precision import Precision
 from formulation.problem.units import ceil_div
 
 __all__ = [
@@ -159,8 +160,9 @@ class Training:
     """One optimiser step: ``global_batch`` samples in ``micro_batches`` equal micro-batches.
 
     ``bytes_per_element`` is the size of weights, gradients and activations in training;
-    ``optimizer_bytes_per_parameter`` what the optimiser keeps beside weight and gradient. ``micro_batch_choices``
-    are the numbers of micro-batches that a planner may choose among (empty: ``micro_batches`` it is).
+    ``optimizer_bytes_per_parameter`` what the optimiser keeps beside weight and gradient; ``precision``, where it
+    is given, says each of them apart and counts in their place (:attr:`elements`). ``micro_batch_choices`` are the
+    numbers of micro-batches that a planner may choose among (empty: ``micro_batches`` it is).
     """
 
     global_batch: int
@@ -169,6 +171,7 @@ class Training:
     optimizer_bytes_per_parameter: int = 4
     schedule: Schedule = Schedule.ONE_F_ONE_B
     micro_batch_choices: tuple[int, ...] = ()
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         numbers = (self.micro_batches, *self.micro_batch_choices)
@@ -181,6 +184,12 @@ class Training:
             raise ValueError(f"micro_batch_choices are {self.micro_batch_choices}, expected different numbers")
         if self.bytes_per_element <= 0 or self.optimizer_bytes_per_parameter < 0:
             raise ValueError("bytes_per_element must be above 0 and optimizer_bytes_per_parameter 0 or more")
+
+    @property
+    def elements(self) -> Precision:
+        """Bytes of an element of each kind."""
+        size, state = self.bytes_per_element, self.optimizer_bytes_per_parameter
+        return self.precision or Precision(size, size, size, state)
 
     @property
     def micro_batch(self) -> int:

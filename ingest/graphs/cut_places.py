@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import networkx as nx
 
-from formulation.problem.amounts import plural
+from formulation.costs.amounts import plural
 from ingest.errors import ModelError
 from ingest.graphs.call_tree import CallNode, blocks_of, call_tree
 from ingest.graphs.module_calls import BLOCKS, MODULES, OPERATORS

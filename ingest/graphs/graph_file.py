@@ -53,6 +53,7 @@ class _LayerEntry(_Strict):
     macs: _Count
     torchstat_flops: _Count
     allowed_forms: Annotated[list[Literal[0, 1, 2]], Field(min_length=1, max_length=3)]
+    trainable_bytes: _Count | None = None
     measured: list[_MeasuredEntry] = []
 
 
@@ -188,8 +189,9 @@ def parse_graph(content: bytes, source: str) -> object:
 def _layer_entry(layer: Layer) -> dict[str, Any]:
     fields = {name: getattr(layer, name) for name in _LayerEntry.model_fields}
     fields |= {"split": layer.split.value, "allowed_forms": list(layer.allowed_forms)}
-    rows = [asdict(row) for row in fields.pop("measured")]
-    return fields | ({"measured": rows} if rows else {})
+    rows, trained = [asdict(row) for row in fields.pop("measured")], fields.pop("trainable_bytes")
+    said = {"measured": rows or None, "trainable_bytes": trained}
+    return fields | {key: value for key, value in said.items() if value is not None}
 
 
 def _text(document: dict[str, Any]) -> str:

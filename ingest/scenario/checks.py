@@ -72,6 +72,10 @@ def _training_problems(document: Document, raw: object) -> Iterator[Problem]:
         places = [(document.place(where).line == 0, document.place(where).line) for where in both]
         message = f"global_batch {training.global_batch} is not a multiple of micro_batches {wrong}"
         yield max(zip(places, both, strict=True))[1], message
+    if _is_section(raw) and raw.get("precision") is not None:
+        for key in ("bytes_per_element", "optimizer_bytes_per_parameter"):
+            if raw.get(key) is not None:
+                yield ("training", key), "training.precision says this already; leave one of the two out"
 
 
 def _not_a_part(training: TrainingSection) -> int | None:

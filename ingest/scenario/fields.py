@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic import WithJsonSchema as Shown
 
 from formulation.problem.options import Goal
+from formulation.problem.precision import PRESETS, Precision
 from ingest.graphs.module_calls import GRAINS
 from ingest.mistakes import did_you_mean, shown
 from ingest.text import quantities
@@ -18,9 +20,11 @@ __all__ = [
     "Bandwidth",
     "Byname",
     "Duration",
+    "Elements",
     "Glob",
     "Goals",
     "Memory",
+    "MicroBatches",
     "Name",
     "NumberFormat",
     "Places",
@@ -150,6 +154,37 @@ def _cuts(value: object) -> object:
     raise ValueError(f"expected {', '.join(GRAINS)} or a list of globs like [layers.*]{hint}")
 
 
+KINDS = tuple(one.name for one in dataclasses.fields(Precision))
+
+
+def _precision(value: object) -> object:
+    """Take the name of a preset, or bytes of every kind. Raises ValueError for anything else."""
+    if isinstance(value, str) and value in PRESETS:
+        return PRESETS[value]
+    if isinstance(value, dict) and set(value) == set(KINDS):
+        return Precision(**value)
+    hint = did_you_mean(value, PRESETS) if isinstance(value, str) else ""
+    listed = ", ".join(f"{kind}: bytes" for kind in KINDS)
+    raise ValueError(f"expected {', '.join(PRESETS)} or {{{listed}}}, got {shown(value)}{hint}")
+
+
+Elements = Annotated[
+    Precision,
+    PlainValidator(_precision),
+    Shown(
+        {
+            "anyOf": [
+                {"enum": list(PRESETS)},
+                {
+                    "type": "object",
+                    "properties": {kind: {"type": "integer", "minimum": 0} for kind in KINDS},
+                    "required": list(KINDS),
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
 CHOOSE = "choose"
 """A number of micro-batches that a search finds among all that divide the batch."""
 

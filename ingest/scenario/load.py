@@ -98,7 +98,7 @@ class Scenario:
         layers = layers.copy()
         layers.graph["free_order"] = self.free_order
         whole, size = self.settled(layers), layers.graph["element_bytes"]
-        if whole.training.bytes_per_element != size:
+        if whole.training.precision is None and whole.training.bytes_per_element != size:
             asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
             notes = layers.graph.get("notes", ())
             layers.graph["notes"] = (*notes, f"{asked}, the model's elements have {size}: all bytes are scaled")
@@ -111,7 +111,7 @@ class Scenario:
         """
         size = layers.graph["element_bytes"]
         training = replace(self.training, bytes_per_element=size) if self.elements_of_model else self.training
-        cluster = with_peaks(self.cluster, self.open_peaks, size)
+        cluster = with_peaks(self.cluster, self.open_peaks, training.elements.activations)
         return replace(self, training=training, cluster=cluster, elements_of_model=False, open_peaks=())
 
     def layers(self) -> nx.DiGraph:
@@ -165,7 +165,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         goals=found.objective,
         solver=_solver(found.solver),
         expected=found.expect.objective,
-        elements_of_model=found.training.bytes_per_element is None,
+        elements_of_model=found.training.bytes_per_element is None and found.training.precision is None,
     )
 
 

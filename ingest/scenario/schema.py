@@ -32,6 +32,7 @@ from ingest.scenario.constraints_section import constraints_section
 from ingest.scenario.fields import (
     Byname,
     Duration,
+    Elements,
     Goals,
     MicroBatches,
     Name,
@@ -63,6 +64,11 @@ class TrainingSection(Section):
     optimizer_bytes_per_parameter: Annotated[int, Field(ge=0, le=1024)] = Field(
         default=_TRAINING.optimizer_bytes_per_parameter,
         description="what the optimiser keeps beside weight and gradient",
+    )
+    precision: Elements | None = Field(
+        default=None,
+        description="bytes of weights, gradients, activations and optimiser apart: a preset, or all four numbers;"
+        " in place of bytes_per_element and optimizer_bytes_per_parameter",
     )
     schedule: Annotated[Schedule, Byname] = Field(default=_TRAINING.schedule, description="order of the passes")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formulation.problem.amounts import goal_amount
+from formulation.costs.amounts import goal_amount
 from formulation.problem.instance import Instance
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from formulation.costs import amounts
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits
-from formulation.problem import amounts
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, layers_of
 from formulation.problem.plan import Plan

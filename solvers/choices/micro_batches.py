@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from formulation.costs.amounts import plural
 from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.amounts import plural
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from formulation.constraints.violation import told
+from formulation.costs.amounts import goal_amount, plural
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
-from formulation.problem.amounts import goal_amount, plural
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.cpsat.base.engine import found, make_solver, run

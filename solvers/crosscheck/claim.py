@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from formulation.costs.amounts import goal_amount
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof, Status
-from formulation.problem.amounts import goal_amount
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan

@@ -66,9 +66,9 @@ class AtMost(Constraint):
         """(15) No goal has a value above its limit."""
         if not self.at_most:
             return
+        from formulation.costs.amounts import goal_amount
         from formulation.costs.goals import UNITS, goal_value
         from formulation.costs.prices import stage_costs
-        from formulation.problem.amounts import goal_amount
 
         stages = stage_costs(instance, plan)
         for limit in self.at_most:
@@ -95,7 +95,7 @@ class AtMost(Constraint):
 
 def goal_limit(instance: Instance, limit: GoalLimit) -> str:
     """Say what a limit on a goal asks for."""
-    from formulation.problem.amounts import goal_amount
+    from formulation.costs.amounts import goal_amount
     from formulation.problem.options import Combine
 
     most = goal_amount(limit.goal, limit.at_most)
@@ -114,7 +114,7 @@ def goal_limit(instance: Instance, limit: GoalLimit) -> str:
 
 def _prices(instance: Instance) -> str:
     """Say what the cheapest device costs, and all devices together."""
-    from formulation.problem.amounts import price
+    from formulation.costs.amounts import price
 
     prices = [(server.device_class.price_per_hour, server.devices) for server in instance.servers]
     least, whole = min(prices)[0], sum(price * devices for price, devices in prices)
@@ -123,9 +123,9 @@ def _prices(instance: Instance) -> str:
 
 def _slack(limit: GoalLimit) -> Slack:
     """Return how the limit on a goal is loosened."""
+    from formulation.costs.amounts import goal_amount
     from formulation.costs.goals import UNITS, goal_value
     from formulation.costs.prices import stage_costs
-    from formulation.problem.amounts import goal_amount
 
     goal = limit.goal
 

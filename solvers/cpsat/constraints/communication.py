@@ -32,7 +32,7 @@ def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Con
         own[edge.consumer] += price.variable()
         constraints += price.constraints
     for layer, row in enumerate(instance.layers):
-        if row.split is Split.FOLLOW and instance.parameter_bytes[layer]:
+        if row.split is Split.FOLLOW and instance.gradient_bytes[layer]:
             price = _follower(v, layer)
             own[layer] += price.variable()
             constraints += price.constraints

@@ -28,11 +28,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from formulation.costs.amounts import goal_amount
 from formulation.costs.tables import FORBIDDEN, Times, build_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.amounts import goal_amount
 from formulation.problem.groups import Group, group_kind, line_group, line_places, modes_by_size
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement, StageTime

@@ -45,7 +45,7 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
     stage, training = plan.stages[index], instance.training
     versions, kept = copies_of(instance, len(plan) - index)
     devices, replicas = stage.group.devices, stage.group.replicas
-    found = dict.fromkeys(("weights", "optimizer", "stash"), 0)
+    found = dict.fromkeys(("weights", "gradients", "optimizer", "stash"), 0)
     working = 0
     for layer in stage.span.layers:
         source, is_product = instance.sources[layer], instance.layers[layer].split is Split.MATRIX
@@ -53,10 +53,11 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
         shard = Fraction(replicas, devices) if form == 2 or (form == 1 and is_product) else Fraction(1)
         taken = Fraction(1, replicas) if form == (2 if is_product else 1) else Fraction(1, devices)
         made = Fraction(1, replicas) if form == 1 else Fraction(1, devices)
-        size = instance.parameter_bytes[layer]
-        elements = -(-size // training.bytes_per_element)
-        found["weights"] += up(size * shard)
-        found["optimizer"] += up(elements * training.optimizer_bytes_per_parameter * shard)
+        trained = instance.layers[layer].trained_bytes
+        elements = -(-trained // instance.model.element_bytes)
+        found["weights"] += up(instance.parameter_bytes[layer] * shard)
+        found["gradients"] += up(-(-trained * training.elements.gradients // instance.model.element_bytes) * shard)
+        found["optimizer"] += up(elements * training.elements.optimizer * shard)
         found["stash"] += up(instance.stash_bytes[layer] * taken)
         inputs, outputs = instance.input_bytes[layer], instance.output_bytes[layer]
         working = max(working, up(2 * inputs * taken) + up(2 * outputs * made))
@@ -67,7 +68,7 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
     crossed = sum(min(size, instance.output_bytes[producer]) for producer, size in sent.items())
     return MemoryParts(
         weights=versions * found["weights"],
-        gradients=found["weights"],
+        gradients=found["gradients"],
         optimizer=found["optimizer"],
         stash=(1 if stage.group.recompute else kept) * found["stash"],
         received=kept * up(crossed * Fraction(1, devices)),

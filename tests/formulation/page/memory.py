@@ -31,16 +31,15 @@ def peak_bytes(stage: PricedStage, behind: int) -> int:
     numbers, shares, training = stage.numbers, stage.shares, stage.numbers.training
     fixed = kept = 0
     working: list[int] = []
-    copies = versions(training.schedule, behind) + 1
+    copies = versions(training.schedule, behind)
     flying = in_flight(training.schedule, behind, training.micro_batches)
     for layer in stage.layers:
         matrix, form = numbers.layers[layer].split is Split.MATRIX, stage.form(layer)
         held = Fraction(1) if form == 0 or (form == 1 and not matrix) else shares.shard
         taken = shares.replica if form == (2 if matrix else 1) else shares.device
         made = shares.replica if form == 1 else shares.device
-        parameters = ceil(Fraction(numbers.weights[layer], training.bytes_per_element))
-        fixed += copies * ceil(held * numbers.weights[layer])
-        fixed += ceil(held * training.optimizer_bytes_per_parameter * parameters)
+        fixed += copies * ceil(held * numbers.weights[layer]) + ceil(held * numbers.gradients[layer])
+        fixed += ceil(held * numbers.optimizer[layer])
         kept += ceil(taken * numbers.stash[layer])
         working.append(ceil(taken * 2 * numbers.taken[layer]) + ceil(made * 2 * numbers.made[layer]))
     received = ceil(shares.device * stage.crossing_bytes)

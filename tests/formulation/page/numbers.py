@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from math import ceil
@@ -24,6 +24,8 @@ class Numbers:
 
     layers: list[Layer]
     weights: list[int]
+    gradients: list[int]
+    optimizer: list[int]
     taken: list[int]
     made: list[int]
     stash: list[int]
@@ -51,7 +53,8 @@ class Numbers:
         for found in row.measured:
             if found.device_class == self.servers[server].device_class.name:
                 return ceil(found.backward_ns * samples / found.samples)
-        work = 10**9 * self.cost.backward_factor * self._operations(row)
+        products = self.cost.backward_factor - (row.trainable_bytes == 0 < row.parameter_bytes)
+        work = 10**9 * max(0, products) * self._operations(row)
         return ceil(work / self.servers[server].device_class.flops_per_second)
 
     def _operations(self, row: Layer) -> Fraction:
@@ -98,15 +101,20 @@ def numbers_of(instance: Instance) -> Numbers:
     graph, training = instance.layer_graph, instance.training
     layers = [row["layer"] for _, row in graph.nodes(data=True)]
     place = {name: at for at, name in enumerate(graph.nodes)}
-    scale = Fraction(training.bytes_per_element, graph.graph["element_bytes"])
-    batch = scale * training.global_batch / training.micro_batches
+    size, chosen = graph.graph["element_bytes"], training.precision
+    same, state = training.bytes_per_element, training.optimizer_bytes_per_parameter
+    weight, gradient, activation, state = astuple(chosen) if chosen else (same, same, same, state)
+    trained = [row.parameter_bytes if row.trainable_bytes is None else row.trainable_bytes for row in layers]
+    batch = Fraction(activation, size) * training.global_batch / training.micro_batches
     servers = [row["server"] for _, row in instance.cluster_graph.nodes(data=True) if "server" in row]
     kept = {server.name: 0 for server in servers}
     for reserve in instance.constraints.reserve:
         kept[reserve.server] += reserve.memory_bytes
     return Numbers(
         layers=layers,
-        weights=[ceil(scale * layer.parameter_bytes) for layer in layers],
+        weights=[ceil(Fraction(weight, size) * layer.parameter_bytes) for layer in layers],
+        gradients=[ceil(Fraction(gradient, size) * one) for one in trained],
+        optimizer=[state * ceil(Fraction(one, size)) for one in trained],
         taken=[ceil(batch * layer.input_bytes) for layer in layers],
         made=[ceil(batch * layer.output_bytes) for layer in layers],
         stash=[ceil(batch * layer.stash_bytes) for layer in layers],

@@ -20,6 +20,7 @@ from formulation.problem.layers import Layer, Measured, Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import Combine, Constraints, Goal, Placement, Recompute, Schedule, Training
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.precision import PRESETS, Precision
 from tests.generators import CLASSES, cluster_graphs, cost_models, groups, layer_graphs, links
 from tests.solvers.cpsat import demanded
 
@@ -62,6 +63,7 @@ def free_instances(draw: st.DrawFn) -> Instance:
         bytes_per_element=draw(st.sampled_from([2, 4])),
         optimizer_bytes_per_parameter=draw(st.sampled_from([0, 4, 7])),
         schedule=draw(st.sampled_from(Schedule)),
+        precision=draw(st.none() | st.sampled_from(list(PRESETS.values())) | st.just(Precision(3, 5, 1, 0))),
     )
     return build_instance(layers, cluster, training, draw(cost_models))
 

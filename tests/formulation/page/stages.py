@@ -121,7 +121,7 @@ class PricedStage:
 
     def _sync_ns(self, layer: int) -> int:
         numbers, form = self.numbers, self.form(layer)
-        weights = numbers.weights[layer]
+        weights = numbers.gradients[layer]
         if form == 0:
             return numbers.sum_ns(weights, len(self.servers), self.all_link)
         if form == 1 and numbers.layers[layer].split is not Split.MATRIX:

@@ -16,6 +16,7 @@ import pytest
 from formulation.problem.cluster import Cluster, servers_of
 from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, Schedule, Training
+from formulation.problem.precision import Precision
 from formulation.problem.units import Link
 from ingest.mistakes import ScenarioError
 from ingest.scenario.load import load_scenario
@@ -145,6 +146,40 @@ def test_micro_batches_are_given_or_chosen(
 def test_numbers_of_micro_batches_that_cannot_be(tmp_path: Path, written: str, reason: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(reason)):
         load_scenario(write(tmp_path, with_micro_batches(written)))
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("bf16-mixed", Precision(2, 4, 2, 12)),
+        ("{weights: 1, gradients: 2, activations: 3, optimizer: 0}", Precision(1, 2, 3, 0)),
+    ],
+)
+def test_precision_is_a_preset_or_four_numbers(tmp_path: Path, written: str, found: Precision) -> None:
+    path = write(tmp_path, SMALL.replace("global_batch: 8", f"global_batch: 8, precision: {written}"))
+    assert load_scenario(path).training == Training(8, precision=found)
+    graph = LayerGraph.chain("m", [Layer("a", "linear", Split.MATRIX, 80, 40, 40, 40, 8)]).graph()
+    instance = load_scenario(path).instance(graph)
+    sizes = (instance.parameter_bytes, instance.gradient_bytes, instance.optimizer_bytes, instance.input_bytes)
+    parameters, elements_read = 20, 8 * 10
+    kinds = (found.weights, found.gradients, found.optimizer)
+    assert sizes == (*((parameters * size,) for size in kinds), (elements_read * found.activations,))
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("precision: bf16-mxed", "did you mean 'bf16-mixed'"),
+        ("precision: {weights: 2}", "expected fp32, amp, fp16-mixed, bf16-mixed, bf16 or {weights: bytes"),
+        ("precision: {weights: 0, gradients: 2, activations: 3, optimizer: 0}", "precision.weights is 0"),
+        ("precision: fp32, bytes_per_element: 4", "training.precision says this already"),
+        ("precision: fp32, optimizer_bytes_per_parameter: 4", "training.precision says this already"),
+    ],
+)
+def test_precisions_that_cannot_be(tmp_path: Path, written: str, reason: str) -> None:
+    path = write(tmp_path, SMALL.replace("global_batch: 8", f"global_batch: 8, {written}"))
+    with pytest.raises(ScenarioError, match=re.escape(reason)):
+        load_scenario(path)
 
 
 def test_the_order_of_layers_is_free_unless_a_scenario_says_otherwise(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from formulation.costs.amounts import goal_amount
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
-from formulation.problem.amounts import goal_amount
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from ingest.scenario.load import load_scenario

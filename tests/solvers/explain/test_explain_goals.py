@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from formulation.constraints.loosening import one_of
 from formulation.constraints.plans.at_most import GoalLimit, goal_limit
+from formulation.costs.amounts import goal_amount
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
-from formulation.problem.amounts import goal_amount
 from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Constraints, Goal, Recompute, Schedule, Training
