@@ -49,12 +49,9 @@ PLUMBING = (
 VOCABULARY = tuple(
     f"formulation.{name}"
     for name in (
-        *("costs.goals", "limits.deadline", "outcome"),
-        *(
-            f"problem.{name}"
-            for name in ("amounts", "cluster", "constraints", "cuts", "demands", "groups", "instance")
-        ),
-        *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "units")),
+        *("costs.amounts", "costs.goals", "limits.deadline", "outcome"),
+        *(f"problem.{name}" for name in ("cluster", "constraints", "cuts", "demands", "groups", "instance")),
+        *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "precision", "units")),
     )
 )
 """Modules of the formulation that say what a problem is, and its rules; all read them, through the evaluator."""

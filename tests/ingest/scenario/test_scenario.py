@@ -108,7 +108,7 @@ def test_what_is_left_out_is_the_default_of_the_formulation(tmp_path: Path) -> N
     assert scenario.cost == CostModel()
     assert scenario.expected is None
     limits = scenario.solver.limits()
-    assert (scenario.solver.name, limits.time_limit_s, limits.workers, limits.seed) == ("cpsat", None, 2, 0)
+    assert (scenario.solver.name, limits.time_limit_s, limits.workers, limits.seed) == ("auto", None, 2, 0)
 
 
 @pytest.mark.parametrize(("section", "record"), [(CostSection, CostModel), (TrainingSection, Training)])
