@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from commands.outputs.common import Failure
 from commands.outputs.devices import DevicesOutput
+from commands.outputs.executions import RunOutput, ValidateOutput
 from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
 from commands.outputs.runs import NothingRunOutput, SimulateOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
@@ -21,9 +22,11 @@ OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "devices": (DevicesOutput,),
     "evaluate": (EvaluateOutput,),
     "plan": (PlanOutput,),
+    "run": (RunOutput,),
     "simulate": (SimulateOutput, NothingRunOutput),
     "study": (StudyOutput,),
     "trace": (TraceOutput,),
+    "validate": (ValidateOutput,),
     "verify": (VerifyOutput,),
 }
 """What each command may write; every one of them may write a Failure instead."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from commands.parser.compare_arguments import add_all
+from commands.parser.execution_arguments import add_execution, add_steps
 from commands.parser.run_arguments import add_order, add_outputs, whole
 from commands.terminal import exit_codes
 from commands.terminal.failures import UsageError
@@ -118,6 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_evaluate(commands)
     _add_simulate(commands)
+    _add_run(commands)
+    _add_validate(commands)
     _add_trace(commands)
     _add_verify(commands)
     _add_study(commands)
@@ -238,6 +241,23 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
     command.add_argument(
         "--no-compare", dest="compare", action="store_false", help="do not run the other solvers for page and JSON"
     )
+
+
+def _add_run(commands: Any) -> None:  # noqa: ANN401
+    summary = "train a model for some steps as a plan says, with a process for every device"
+    command = _command(commands, "run", summary, reads=("scenario", "plan", "schedule_file"))
+    command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
+    _add_scenario(command)
+    add_execution(command)
+    add_steps(command)
+
+
+def _add_validate(commands: Any) -> None:  # noqa: ANN401
+    summary = "run one step of a plan in float64 and compare its gradients with the unsplit model's"
+    command = _command(commands, "validate", summary, reads=("scenario", "plan", "schedule_file"))
+    command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
+    _add_scenario(command)
+    add_execution(command)
 
 
 def _add_trace(commands: Any) -> None:  # noqa: ANN401

@@ -20,7 +20,7 @@ class ExitCode(enum.IntEnum):
 
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.DONE: "done; a plan that was asked for is proved optimal",
-    ExitCode.NO_PLAN: "proved: no plan exists (evaluate: the plan breaks a rule)",
+    ExitCode.NO_PLAN: "proved: no plan exists (evaluate: the plan breaks a rule; validate: a gradient differs)",
     ExitCode.BAD_INPUT: "bad input: scenario, plan file, model, or command line",
     ExitCode.NOT_PROVED: "no proof of all that was asked: stopped early, or a solver that proves nothing",
     ExitCode.FALSE_CLAIM: "a solver's claim failed its check (a defect; a reproducer is written)",

@@ -8,6 +8,7 @@ each other is a file in a temporary folder, which is removed, so no port is aske
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -21,9 +22,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from execution.errors import PeerError, RunFailedError
+from execution.errors import PeerError, RunFailedError, StagesError
+from ingest.errors import ModelError
 
-__all__ = ["in_processes"]
+__all__ = ["as_one_of", "in_processes"]
 
 Work = Callable[..., Any]
 """``work(process, say, *arguments)``: what a process does; ``say`` sends news to the starting process."""
@@ -72,6 +74,27 @@ def in_processes(
     if watch.failures:
         raise RunFailedError(watch.reason())
     return [watch.results[number] for number in range(size)]
+
+
+def as_one_of(size: int, work: Work, arguments: Sequence[Any], heard: Callable[[Any], None]) -> dict[int, Any]:
+    """Do the work as one of the processes that torchrun has started; return its result under its number.
+
+    Raises RunFailedError where torchrun started another number of them, and where another one is missed.
+    """
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    try:
+        if dist.get_world_size() != size:
+            raise RunFailedError(
+                f"the plan has {size} devices, torchrun started {dist.get_world_size()} processes"
+            )
+        number = dist.get_rank()
+        return {number: _together(work, number, heard, arguments)}
+    except PeerError as error:
+        raise RunFailedError(str(error)) from error
+    finally:
+        dist.destroy_process_group()
 
 
 def _watched(processes: Sequence[Any], pipes: Sequence[Connection], heard: Callable[[int, Any], None]) -> _Watch:
@@ -143,14 +166,25 @@ def _child(
     try:
         rendezvous = (Path(folder) / "rendezvous").as_uri()
         dist.init_process_group("gloo", init_method=rendezvous, rank=number, world_size=size)
-        result = work(number, lambda told: pipe.send(("news", told)), *arguments)
+        result = _together(work, number, lambda told: pipe.send(("news", told)), arguments)
         pipe.send(("result", result))
-        dist.barrier()
         dist.destroy_process_group()
     except PeerError as error:
         _tell(pipe, "missed", str(error))
+    except (StagesError, ModelError) as error:
+        _tell(pipe, "failed", str(error))
     except Exception as error:
         _tell(pipe, "failed", f"{type(error).__name__}: {error}")
+
+
+def _together(work: Work, number: int, say: Callable[[Any], None], arguments: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Do the work, and wait until all others have done theirs; return its result."""
+    import torch.distributed as dist
+
+    result = work(number, say, *arguments)
+    dist.barrier()
+    gc.collect()  # groups that a circle of references keeps would be ended after Python, which aborts the process
+    return result
 
 
 def _tell(pipe: Connection, kind: str, text: str) -> None:

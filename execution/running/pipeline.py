@@ -30,10 +30,10 @@ LossFunction = Callable[[Any, Any], torch.Tensor]
 class Pipeline:
     """The stages of a plan that one process runs, and its part in a step.
 
-    ``inputs`` are example inputs of any batch. ``loss`` takes what the model returns and the targets of the same
-    samples, and returns the mean over these. Every process makes its pipeline with the same arguments; ``connect``
-    gets the sets of processes that sum gradients and returns the channel. The other stages' parameters are not
-    kept: drop the model, and their memory is free.
+    ``inputs`` are example inputs of any batch. ``layers`` are those that the plan numbers. ``loss`` takes what the
+    model returns and the targets of the same samples, and returns the mean over these. Every process makes its
+    pipeline with the same arguments; ``connect`` gets the sets of processes that sum gradients and returns the
+    channel. The other stages' parameters are not kept: drop the model, and their memory is free.
 
     Raises StagesError where the plan cannot be run so, TraceError where torch cannot follow the model.
     """
@@ -48,20 +48,20 @@ class Pipeline:
         process: int,
         connect: Callable[[Sequence[Sequence[int]]], Channel],
         *,
+        layers: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
         """Export and split the model, and join the other processes."""
         self.layout = layout
-        self._process = process
-        self._device = next((one.device for one in model.parameters()), torch.device("cpu"))
+        device = next((one.device for one in model.parameters()), torch.device("cpu"))
         mine = layout.stages_of(process)
         self._samples = layout.samples(mine[0], process)
-        stages = _split(model, inputs, plan, layout, process, len(self._samples))
+        stages = _split(model, inputs, plan, layers, layout, process)
         handed = [stage.gives for stage in [*stages][:-1]]
         holders = holders_of(stages, layout)
         last = layout.processes[-1]
         self._channel = connect(tuple(dict.fromkeys([*sums_of(holders), *([last] if len(last) > 1 else [])])))
-        self._exchange = Exchange(layout, self._channel, handed, self._device)
+        self._exchange = Exchange(layout, self._channel, handed, device)
         self._interface = stages.interface
         self._loss = loss
         self._seed, self._steps = seed, 0
@@ -77,8 +77,7 @@ class Pipeline:
         }
         self.parameters = {name: one for at in mine for name, one in self._runners[at].module.named_parameters()}
         self._holders = {name: holders[name] for name in self.parameters if name in holders}
-        rank = layout.rank_of[process]
-        self._actions = tuple(layout.schedule.actions(rank))
+        self._actions = tuple(layout.schedule.actions(layout.rank_of[process]))
 
     @property
     def stages(self) -> tuple[StageRunner, ...]:
@@ -163,10 +162,16 @@ def samples_of(batch: object, rows: range) -> Any:  # noqa: ANN401 (tensors in a
 
 
 def _split(
-    model: nn.Module, inputs: Inputs, plan: Plan, layout: RunLayout, process: int, many: int
+    model: nn.Module,
+    inputs: Inputs,
+    plan: Plan,
+    layers: Sequence[str] | None,
+    layout: RunLayout,
+    process: int,
 ) -> ModelStages:
     """Split a model for as many samples as a process takes; look at other sizes where the widths are not equal."""
-    stages = ModelProgram.of(model, _resized(inputs, many)).split(plan)
+    many = len(layout.samples(layout.stages_of(process)[0], process))
+    stages = ModelProgram.of(model, _resized(inputs, many)).split(plan, layers=layers)
     uneven = [
         cut
         for cut in range(len(plan) - 1)
@@ -174,7 +179,7 @@ def _split(
         and process in (*layout.processes[cut], *layout.processes[cut + 1])
     ]
     if uneven:
-        others = ModelProgram.of(model, _resized(inputs, many + 1)).split(plan)
+        others = ModelProgram.of(model, _resized(inputs, many + 1)).split(plan, layers=layers)
         for cut in uneven:
             for one, other in zip(stages[cut].gives, others[cut].gives, strict=True):
                 _check_samples_first(cut, one, other, many)

@@ -44,7 +44,7 @@ def nodes_of_stages(flat: FlatGraph, effects: Effects, stage_of_layer: Sequence[
     it gets a view beside. Cost: linear in nodes for each stage that repeats them.
     """
     homes = homes_of(flat, effects, stage_of_layer)
-    return _Dividing(flat, effects, homes, stage_of_layer[-1] + 1).parts()
+    return _Dividing(flat, effects, homes, max(stage_of_layer) + 1).parts()
 
 
 class _Dividing:

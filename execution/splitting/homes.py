@@ -29,12 +29,14 @@ __all__ = ["homes_of"]
 def homes_of(flat: FlatGraph, effects: Effects, stage_of_layer: Sequence[int]) -> dict[fx.Node, int]:
     """Return the stage of every live node that runs in one stage only. Cost: linear in nodes.
 
-    Raises StagesError where a node would have to run before what it needs.
+    Raises StagesError where a node would have to run before what it needs, or write into what a later stage reads
+    as it was.
     """
     by_call: dict[str, int] = {}
     for node, layer in flat.layer.items():
         by_call.setdefault(flat.call[node], stage_of_layer[layer])
     homes: dict[fx.Node, int] = {}
+    readers: dict[int, int] = {}
     latest = 0
     for node in flat.nodes:
         if node not in effects.live or node.op != "call_function":
@@ -46,11 +48,16 @@ def homes_of(flat: FlatGraph, effects: Effects, stage_of_layer: Sequence[int]) -
             homes.update((node, homes[one]) for one in node.all_input_nodes if one in homes)
         elif node in effects.batched or _keeps(flat, node, effects):
             homes[node] = max(before, default=by_call.get(flat.call[node], latest))
-        if node in homes and max(before, default=0) > homes[node]:
+        if node not in homes:
+            continue
+        before += [readers.get(storage, 0) for storage in effects.writes.get(node, ())]
+        if max(before, default=0) > homes[node]:
             raise StagesError(
-                f"stage {homes[node]}: {node.name} needs what stage {max(before)} makes, which runs after it; "
+                f"stage {homes[node]}: {node.name} has to run after what stage {max(before)} does; "
                 "keep the two in one stage"
             )
+        for storage in set[int]().union(*(effects.storages[one] for one in node.all_input_nodes)):
+            readers[storage] = max(homes[node], readers.get(storage, 0))
     return homes | _random(flat, effects, homes)
 
 

@@ -95,20 +95,24 @@ class ModelProgram:
         flat = flattened(followed.program, model, canonical_names(model), layer)
         return cls(model, followed, flat, effects_of(flat), tuple(name for name, _ in names(runs)))
 
-    def split(self, plan: Plan, into: ModelStages | None = None) -> ModelStages:
+    def split(
+        self, plan: Plan, into: ModelStages | None = None, *, layers: Sequence[str] | None = None
+    ) -> ModelStages:
         """Return the stages of a plan, or teach those of another size of batch this one as well.
 
+        ``layers`` are the layers that the plan numbers; without them they are the model's in execution order.
         Raises StagesError where the plan does not fit the model, or a cut cannot be made. Cost: linear in nodes.
         """
-        _check_layers(plan, self.layers)
-        stage_of_layer = [at for at, stage in enumerate(plan.stages) for _ in stage.span.layers]
+        named = self.layers if layers is None else tuple(layers)
+        _check_layers(plan, self.layers, named)
+        stage_of_name = {named[one]: at for at, stage in enumerate(plan.stages) for one in stage.span.layers}
+        stage_of_layer = [stage_of_name[name] for name in self.layers]
         unsaved = set(self.flat.attributes) - set(self.followed.program.state_dict)
         modules = (
             [*into]
             if into is not None
             else [
-                StageModule(at, self.layers[stage.span.first : stage.span.stop])
-                for at, stage in enumerate(plan.stages)
+                StageModule(at, named[stage.span.first : stage.span.stop]) for at, stage in enumerate(plan.stages)
             ]
         )
         for module, part in zip(modules, nodes_of_stages(self.flat, self.effects, stage_of_layer), strict=True):
@@ -121,19 +125,28 @@ class ModelProgram:
         return interface_of(self.flat, called.in_spec, called.out_spec)
 
 
-def stages(model: nn.Module, inputs: Inputs, plan: Plan) -> ModelStages:
+def stages(model: nn.Module, inputs: Inputs, plan: Plan, *, layers: Sequence[str] | None = None) -> ModelStages:
     """Return the modules of a plan's stages, which share the parameters and buffers of the model.
 
     ``inputs`` are example inputs of the batch that the stages will get (a tuple, or a mapping of keywords).
+    ``layers`` are the names of the layers that the plan numbers, in its order; they are compared with the model's,
+    whose order of execution counts where they are left out.
     Forms, replicas and recomputation of the plan say how a stage is run, not what it computes: a stage is whole
     here. Raises ``ingest.errors.TraceError`` where torch cannot follow the model, and StagesError where the plan
     does not fit it or a cut cannot be made. Cost: one ``torch.export``.
     """
-    return ModelProgram.of(model, inputs).split(plan)
+    return ModelProgram.of(model, inputs).split(plan, layers=layers)
 
 
-def _check_layers(plan: Plan, called: Sequence[str]) -> None:
-    """Raise StagesError unless a plan's stages hold all layers of a model, each once and in order."""
+def _check_layers(plan: Plan, called: Sequence[str], named: Sequence[str]) -> None:
+    """Raise StagesError unless a plan's stages hold all layers of a model, each once and in the plan's order."""
+    for one, other, whose in ((called, named, "plan"), (named, called, "model")):
+        lacking = [name for name in one if name not in set(other)]
+        if lacking:
+            raise StagesError(
+                f"layer {lacking[0]} is not in the {whose}: the plan was made from another model, or with inputs "
+                "of another form"
+            )
     listed = [layer for stage in plan.stages for layer in stage.span.layers]
     if not plan.stages or listed != list(range(len(called))):
         spans = ", ".join(f"{stage.span.first} to {stage.span.stop - 1}" for stage in plan.stages)

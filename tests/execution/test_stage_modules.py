@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from ingest.models.gpt import gpt
 from tests.execution import models
 from tests.execution.own_loop import called, loss_of, plan_of, split, unsplit
 from tests.ingest.torch.tiny_models import Calls
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_parameters_are_the_models_own_under_their_names() -> None:
@@ -168,11 +165,3 @@ def test_a_write_into_one_of_two_received_views_is_refused() -> None:
             refused.append(str(error))
     assert refused and len(refused) < len(plans)
     assert all("stage 1 writes into" in one and "shares its memory with" in one for one in refused)
-
-
-def test_the_document_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
-    code = re.findall(r"```python\n(.+?)```", text, re.DOTALL)
-    exec("\n".join(code), {})  # noqa: S102 (our own document)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and lines[-1] == "True"

@@ -1,0 +1,45 @@
+"""Outputs about plans that were run by processes: ``run`` and ``validate``."""
+
+from __future__ import annotations
+
+from commands.outputs.common import Output, Part
+
+
+class StepPart(Part):
+    """A step: the loss before the weights changed (null: no finite number), and its time on this machine."""
+
+    step: int
+    loss: float | None
+    time_ns: int
+
+
+class RunOutput(Output):
+    """What ``pipecut run --json`` writes; ``predicted_step_ns`` is for the devices of the scenario."""
+
+    scenario: str
+    plan: str
+    schedule: str
+    processes: int
+    steps: list[StepPart]
+    predicted_step_ns: int | None
+
+
+class DifferencePart(Part):
+    """The value of a stage's gradients that differs most from the unsplit model's."""
+
+    stage: int
+    parameter: str
+    found: float
+    expected: float
+    relative_difference: float
+
+
+class ValidateOutput(Output):
+    """What ``pipecut validate --json`` writes: whether all gradients are equal within the tolerance."""
+
+    scenario: str
+    plan: str
+    equal: bool
+    tolerance: float
+    gradients: int
+    stages: list[DifferencePart]

@@ -1,0 +1,110 @@
+"""What ``pipecut run`` and ``pipecut validate`` share: a plan made into work for processes, and these started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from commands.parts.task import Task, open_task
+from commands.simulation.best_order import search_order
+from commands.simulation.orders import order_of
+from commands.terminal.failures import InputError
+from formulation.problem.plan import Plan
+from formulation.schedules.catalogue import SCHEDULES
+from formulation.schedules.table import PipelineSchedule, ScheduleError
+from report.simulation import simulate
+
+if TYPE_CHECKING:
+    from execution.running.job import RunJob
+
+OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun sets in the environment of every process that it starts."""
+
+
+def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
+    """Read scenario and plan of a command line; return the task and the work. Raises InputError."""
+    task, plan = open_task(arguments).with_plan(arguments.plan)
+    schedule = _schedule(task, plan, arguments)
+    try:
+        from execution.errors import StagesError
+        from execution.running.job import RunJob
+        from execution.running.layout import layout_of
+    except ImportError as error:
+        raise InputError(
+            "running a plan needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
+        ) from error
+    _check_forms(task, plan, arguments.plan)
+    try:
+        layout = layout_of(plan, schedule, task.instance.training.micro_batch)
+    except (StagesError, ScheduleError) as error:
+        raise InputError(f"{arguments.plan}: {error}") from error
+    scenario = task.scenario
+    return task, RunJob(
+        model=scenario.model,
+        configured=scenario.configured,
+        folder=scenario.path.parent.resolve(),
+        plan=plan,
+        layers=tuple(layer.name for layer in task.instance.layers),
+        layout=layout,
+        steps=getattr(arguments, "steps", 1),
+        seed=arguments.run_seed,
+        learning_rate=getattr(arguments, "learning_rate", 0.0),
+    )
+
+
+def _schedule(task: Task, plan: Plan, arguments: argparse.Namespace) -> PipelineSchedule:
+    order, training = order_of(arguments), task.instance.training
+    try:
+        if order is None:
+            return SCHEDULES[training.schedule](len(plan), training.micro_batches)
+        if not order.searched:
+            return order.schedule(task.instance, plan)
+        found = search_order(task, plan).outcome.schedule
+    except ScheduleError as error:
+        raise InputError(f"{arguments.plan}: {error}") from error
+    if found is None:
+        raise InputError(f"{arguments.plan}: no order of its actions was found that fits the memory")
+    return found
+
+
+def _check_forms(task: Task, plan: Plan, path: str) -> None:
+    """Raise InputError for a layer whose weights are divided: samples are, so far."""
+    for at, stage in enumerate(plan.stages):
+        degree = stage.group.tensor_parallel_degree
+        for layer in stage.span.layers if degree > 1 else ():
+            if stage.form(layer) != 0:
+                name = task.instance.layers[layer].name
+                raise InputError(
+                    f"{path}: stage {at}: layer {name} has form {stage.form(layer)} on {degree} devices, and only "
+                    "form 0 (by samples) can be run yet: plan with constraints.tensor_parallel_degrees: [1]"
+                )
+
+
+def predicted_ns(task: Task, job: RunJob) -> int | None:
+    """Return the time of a step on the scenario's devices, by the timeline; None for a plan without a price."""
+    try:
+        return simulate(task.instance, job.plan, job.layout.schedule).timeline.makespan_ns
+    except ValueError:
+        return None
+
+
+def carried_out(
+    arguments: argparse.Namespace, job: RunJob, work: Callable[..., Any], heard: Callable[[Any], None]
+) -> dict[int, Any]:
+    """Do the work in a process for every device; return the results by process.
+
+    Under torchrun this process is one of them, and returns its own. Raises InputError where the plan cannot be
+    run, and where a process fails.
+    """
+    from execution.errors import RunFailedError, StagesError
+    from execution.running.local import as_one_of, in_processes
+    from ingest.errors import ModelError
+
+    try:
+        if all(name in os.environ for name in OF_TORCHRUN):
+            return as_one_of(job.layout.size, work, (job,), heard)
+        return dict(enumerate(in_processes(job.layout.size, work, (job,), lambda _, told: heard(told))))
+    except (RunFailedError, StagesError, ModelError) as error:
+        raise InputError(f"{arguments.plan}: {error}") from error

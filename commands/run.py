@@ -1,0 +1,58 @@
+"""``pipecut run``: train for some steps as a plan says, and tell losses and times."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from commands.parts.running import carried_out, job_of, predicted_ns
+from commands.terminal import human, output
+from commands.terminal.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from execution.running.job import StepNews
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the plan; the progress line has loss, time of the step, and what was predicted for the devices."""
+    task, job = job_of(arguments)
+    predicted = predicted_ns(task, job)
+    steps: list[StepNews] = []
+
+    def heard(news: StepNews) -> None:
+        steps.append(news)
+        if not arguments.quiet:
+            output.remark(_line(news, job.steps, predicted))
+
+    from execution.running.job import train
+
+    carried_out(arguments, job, train, heard)
+    content: dict[str, Any] = {
+        "scenario": task.scenario.name,
+        "plan": arguments.plan,
+        "schedule": job.layout.schedule.name,
+        "processes": job.layout.size,
+        "steps": [_step(one) for one in steps],
+        "predicted_step_ns": predicted,
+    }
+    if arguments.json:
+        arguments.reply.put(content)
+    elif steps:
+        median = human.duration(int(statistics.median(one.time_ns for one in steps)))
+        devices = human.count(job.layout.size, "device")
+        losses = f"loss {steps[0].loss:.6g} to {steps[-1].loss:.6g}"
+        output.write(f"{human.count(len(steps), 'step')} on {devices}: {losses}, median step {median}\n")
+    return ExitCode.DONE
+
+
+def _step(news: StepNews) -> dict[str, Any]:
+    """Return a step as plain data; JSON has no number for a loss that is none."""
+    loss = news.loss if math.isfinite(news.loss) else None
+    return {"step": news.step, "loss": loss, "time_ns": news.time_ns}
+
+
+def _line(news: StepNews, steps: int, predicted: int | None) -> str:
+    expected = "" if predicted is None else f", predicted for the scenario's devices {human.duration(predicted)}"
+    return f"step {news.step} of {steps}: loss {news.loss:.6g}, {human.duration(news.time_ns)}{expected}"

@@ -1,0 +1,36 @@
+"""Data to run a plan on where there is none: like the example inputs of a model, but different in every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ingest.torch.export import Inputs
+
+__all__ = ["mean_square", "samples_like"]
+
+
+def samples_like(inputs: Inputs, many: int, seed: int) -> Inputs:
+    """Return so many samples: floating-point values are drawn anew, others among those of the example."""
+    chance = torch.Generator().manual_seed(seed)
+
+    def drawn(one: object) -> object:
+        if not isinstance(one, torch.Tensor):
+            return one
+        shape = (many, *one.shape[1:])
+        if one.is_floating_point():
+            return torch.randn(shape, generator=chance, dtype=one.dtype)
+        flat = one.reshape(-1)
+        return flat[torch.randint(0, len(flat), shape, generator=chance)]
+
+    return pytree.tree_map(drawn, dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))
+
+
+def mean_square(outputs: Any, targets: object) -> torch.Tensor:  # noqa: ANN401 (what a model returns)
+    """Return the mean of the squares of every floating-point output, added up: a loss that needs no targets."""
+    del targets
+    leaves = [one for one in pytree.tree_leaves(outputs) if isinstance(one, torch.Tensor) and one.requires_grad]
+    return torch.stack([one.square().mean() for one in leaves]).sum()

@@ -1,0 +1,95 @@
+"""``pipecut run`` and ``pipecut validate``: what is refused, and what is told of gradients that differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from commands import validate
+from execution.running.job import Difference
+from tests.command_line import Command
+
+NET = """
+import torch
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), (torch.zeros(2, 4),)
+"""
+SCENARIO = """
+name: small
+model: {build: "small_net:net"}
+cluster:
+  devices: {card: {memory: 1 GiB, peak: 1 TFLOP/s}}
+  servers: [{name: one, count: 3, device: card, devices: 1}]
+  between_servers: {bandwidth: 1 GB/s}
+training: {global_batch: 4, micro_batches: 2}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("small_net.py").write_text(NET, encoding="utf-8")
+    Path("small.yaml").write_text(SCENARIO, encoding="utf-8")
+    return write_plan({"one0": 1}, {"one1": 1})
+
+
+def write_plan(first: dict[str, int], second: dict[str, int], forms: str = "[0]") -> Path:
+    stages = (
+        f'{{"layers": ["0", "1"], "devices": {first}}}, {{"layers": ["2"], "devices": {second}, "forms": {forms}}}'
+    )
+    path = Path("plan.json")
+    path.write_text('{"stages": [' + stages.replace("'", '"') + "]}", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--set", "training.schedule=async_one_f_one_b"], "has no flush"),
+        (["--schedule", "interleaved", "--chunks", "3"], "the plan has 2 stages, no multiple of its 3 chunks"),
+        (["--steps", "0"], "expected a whole number from 1"),
+        (["--learning-rate", "-1"], "expected a number from 0 to 1000000"),
+        (["--schedule-file", "absent.csv"], "absent.csv"),
+    ],
+)
+def test_what_cannot_be_run(pipecut: Command, plan: Path, options: list[str], words: str) -> None:
+    ran = pipecut("run", plan, "small.yaml", *options)
+    assert ran.code == 2 and words in ran.err, ran.err
+
+
+def test_forms_and_too_many_devices_are_refused(pipecut: Command, plan: Path) -> None:
+    ran = pipecut("validate", write_plan({"one0": 1}, {"one1": 1, "one2": 1}, "[2]"), "small.yaml")
+    assert ran.code == 2 and "stage 1: layer 2 has form 2 on 2 devices, and only form 0" in ran.err
+    wide = write_plan({"one0": 1, "one1": 1}, {"one2": 1})
+    ran = pipecut("validate", wide, "small.yaml", "--set", "training.micro_batches=4")
+    assert (
+        ran.code == 2 and "stage 0: 2 devices share micro-batches of 1 samples, so one would get none" in ran.err
+    )
+
+
+def test_a_difference_ends_with_stage_parameter_and_both_numbers(
+    pipecut: Command, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {0: [Difference(0, "0.weight", 1.0, 1.0, 0.0)], 1: [Difference(1, "2.bias", 1.5, 1.25, 0.2)]}
+    monkeypatch.setattr(validate, "carried_out", lambda *_: told)
+    ran = pipecut("validate", plan, "small.yaml")
+    assert ran.code == 1 and "stage 1: 2.bias: 1.5, the unsplit model 1.25" in ran.out
+    found = pipecut("validate", plan, "small.yaml", "--json")
+    assert found.code == 1 and not found.json["equal"] and found.json["stages"][1]["expected"] == 1.25
+
+
+@pytest.mark.slow
+def test_what_a_process_meets_is_told(pipecut: Command, plan: Path) -> None:
+    """The model is built anew in every process, whatever is kept of an earlier trace."""
+    assert pipecut("trace", "small_net:net", "--out", "graph.json").code == 0
+    text = Path("small.yaml").read_text(encoding="utf-8")
+    Path("small.yaml").write_text(
+        text.replace('{build: "small_net:net"}', "{graph: graph.json}"), encoding="utf-8"
+    )
+    ran = pipecut("run", plan, "small.yaml")
+    assert ran.code == 2 and "only a model has weights" in ran.err and "Traceback" not in ran.err
