@@ -92,6 +92,10 @@ def test_without_a_size_the_elements_of_the_model_decide_the_peak(tmp_path: Path
     assert peaks(4, both) == [7 * TERA, 19_500_000_000_000]
     assert peaks(2, both) == [7 * TERA, 312 * TERA]
     assert peaks(4, both, "cluster.arithmetic=tf32") == [7 * TERA, 156 * TERA]
+    mixed = load(tmp_path, both, "training: {global_batch: 8, precision: amp}").settled(
+        nx.DiGraph(element_bytes=4)
+    )
+    assert servers_of(mixed.cluster)[1].device_class.flops_per_second == 312 * TERA
     tpu = "servers: [{name: n, device: tpu-v4, devices: 1}]"
     assert peaks(2, tpu) == [275 * TERA]
     with pytest.raises(ValueError, match=r"no peak of 'tpu-v4' for fp32 \(elements of 4 bytes\); it has bf16"):
