@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.amounts import goal_amount, plural
-from formulation.problem.cuts import cut_space
+from formulation.problem.cuts import atom_graph, cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import Placement, Recompute, Schedule
@@ -76,7 +76,7 @@ def scope_of(instance: Instance) -> Scope:
         memory_limited=constraints.memory,
         schedule=instance.training.schedule,
         micro_batches=instance.training.micro_batches,
-        free_order=instance.model.free_order and instance.model.has_other_orders,
+        free_order=instance.model.free_order and not atom_graph(instance).in_one_order_only,
         micro_batch_choices=instance.training.micro_batch_choices,
         demands=(*(one for one in named if one not in seen), *(own.name for own in constraints.own)),
         at_most=constraints.at_most,

@@ -3,18 +3,21 @@
 Today a model is a chain of layers in one order, so a *place* to cut is the number of the first layer after it, and
 a stage holds the layers between two places. What programmes, tables and models need of it is said here, so that
 they count places, not layers: between two neighbouring places lies an *atom*, which no stage separates.
+
+A graph with branches has other orders, and a cut that is good in one may not exist in another. Atoms stay together,
+so what can be ordered anew is atoms: every order of them with producers before consumers is one of the layers.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Span
 
-__all__ = ["CutSpace", "cut_space", "every_cut"]
+__all__ = ["AtomGraph", "CutSpace", "atom_graph", "cut_space", "every_cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +59,47 @@ def cut_space(instance: Instance) -> CutSpace:
 def every_cut(instance: Instance) -> CutSpace:
     """Return the space of a model that may be cut before every layer."""
     return CutSpace(tuple(range(len(instance.layers) + 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class AtomGraph:
+    """Runs of layers in the order of an instance, and the atoms that each takes tensors from.
+
+    ``starts`` are the first layers of the atoms and the number of layers; ``before[u]`` are the atoms whose
+    tensors atom ``u`` reads, in ascending order.
+    """
+
+    starts: tuple[int, ...]
+    before: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        """Return the number of atoms."""
+        return len(self.before)
+
+    @property
+    def in_one_order_only(self) -> bool:
+        """Tell whether every atom waits for the one before it, so that there is nothing to choose."""
+        return all(atom - 1 in self.before[atom] for atom in range(1, len(self)))
+
+    def keeps(self, order: Sequence[int]) -> bool:
+        """Tell whether an order has every atom once, and none before one that it takes from."""
+        place = {atom: at for at, atom in enumerate(order)}
+        if len(order) != len(self) or set(place) != set(range(len(self))):
+            return False
+        return all(place[one] < place[atom] for atom in range(len(self)) for one in self.before[atom])
+
+    def layers(self, order: Sequence[int]) -> tuple[int, ...]:
+        """Return an order of atoms as one of layers."""
+        return tuple(layer for atom in order for layer in range(self.starts[atom], self.starts[atom + 1]))
+
+
+def atom_graph(instance: Instance) -> AtomGraph:
+    """Return the atoms of an instance. Cost: linear in layers and edges."""
+    starts = cut_space(instance).places
+    atom_of = [at for at, (start, stop) in enumerate(itertools.pairwise(starts)) for _ in range(start, stop)]
+    before: list[set[int]] = [set() for _ in starts[1:]]
+    for edge in instance.edges:
+        one, other = atom_of[edge.producer], atom_of[edge.consumer]
+        if one != other:
+            before[other].add(one)
+    return AtomGraph(starts, tuple(tuple(sorted(row)) for row in before))

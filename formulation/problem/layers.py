@@ -239,12 +239,6 @@ class LayerGraph:
         graph.graph.update({key: value for key, value in said.items() if value})
         return graph
 
-    @property
-    def has_other_orders(self) -> bool:
-        """Whether the layers could run in another order with producers before consumers."""
-        joined = {(one, other) for one, other, _ in self.edges}
-        return any((at, at + 1) not in joined for at in range(len(self.layers) - 1))
-
     def closed(self) -> tuple[int, ...]:
         """Return the layers at which the model lets no stage start; the first layer is none of them."""
         open_at = range(len(self.layers)) if self.cuts is None else (0, *self.cuts)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from formulation.costs.lower_bound import lower_bound
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.cuts import AtomGraph, atom_graph
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Goal
-from solvers.choices.atom_graph import AtomGraph, atom_graph
 from solvers.choices.interleavings import interleavings
 from solvers.choices.relaxed import relaxed
 

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
-from solvers.choices.atom_graph import AtomGraph
+from formulation.problem.cuts import AtomGraph
 
 __all__ = ["interleavings", "ordered"]
 

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 
 from formulation.outcome import Limits, Outcome, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.cuts import AtomGraph, atom_graph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Combine, Constraints, CostModel, Goal, Training
 from formulation.problem.units import Link
 from solvers import exhaustive
 from solvers.choices.any_order import AnyOrder, any_order, has_other_orders, in_order
-from solvers.choices.atom_graph import AtomGraph, atom_graph
 from solvers.dynamic.line import solver as line_dp
 from tests.generators import cluster_graphs, instances, layer_graphs
 
