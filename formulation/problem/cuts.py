@@ -4,8 +4,9 @@ Today a model is a chain of layers in one order, so a *place* to cut is the numb
 a stage holds the layers between two places. What programmes, tables and models need of it is said here, so that
 they count places, not layers: between two neighbouring places lies an *atom*, which no stage separates.
 
-A graph with branches has other orders, and a cut that is good in one may not exist in another. Atoms stay together,
-so what can be ordered anew is atoms: every order of them with producers before consumers is one of the layers.
+A graph with branches has other orders, and a cut that is good in one may not exist in another. Atoms stay
+together, so what can be ordered anew is atoms: every order of them with producers before consumers is one of
+the layers.
 """
 
 from __future__ import annotations
