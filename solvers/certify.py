@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from formulation.certificates.check import Certificate, certifiable, fingerprint
 from formulation.certificates.labels import Labels, Runs
 from formulation.certificates.stages import slots_matter
-from formulation.costs.tables import all_tables
+from formulation.costs.tables import FORBIDDEN, all_tables
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints
@@ -23,10 +23,11 @@ from formulation.problem.cuts import every_cut
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.dynamic.states.reach import StateReach
-from solvers.dynamic.states.solver import Search, sizes_are_narrowed
+from solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
 from solvers.dynamic.states.states import state_space
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
+from solvers.search.incumbent import Incumbent
 
 
 def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
@@ -42,11 +43,11 @@ def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline =
     bound = objective
     if search.ask(objective - 1) is not False:
         search.run()
-        bound = search.upper
+        bound = search.known.upper
     return Certificate(fingerprint(instance), plan, objective, bound, labels_below(search, bound - 1))
 
 
-def search_of(instance: Instance, deadline: Deadline = NEVER) -> Search:
+def search_of(instance: Instance, deadline: Deadline = NEVER) -> StateSearch:
     """Return a search that sees times and memory only. Raises ValueError as :func:`certify`."""
     reason = certifiable(instance)
     if reason is not None:
@@ -57,10 +58,11 @@ def search_of(instance: Instance, deadline: Deadline = NEVER) -> Search:
     anywhere = replace(instance.model, cuts=None)
     tables = all_tables(replace(instance, model=anywhere, constraints=rest), deadline)
     limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
-    return Search(state_space(tables), StageTable(atom_tables(tables, every_cut(instance))), limits)
+    known = Incumbent("certify", tables.instance, limits, FORBIDDEN)
+    return StateSearch(state_space(tables), StageTable(atom_tables(tables, every_cut(instance))), known)
 
 
-def labels_below(search: Search, threshold_ns: int, *, closed: bool = True) -> Labels:
+def labels_below(search: StateSearch, threshold_ns: int, *, closed: bool = True) -> Labels:
     """Return the labels for a threshold that the search has answered with no."""
     reach = search.reach(threshold_ns, thorough=True, closed=closed)
     if reach is None:

@@ -13,13 +13,13 @@ from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance
 from solvers.cpsat.base.families import Family
-from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.bounds import lower_bound
 from solvers.cpsat.model import FAMILIES, build_model
-from solvers.cpsat.search import Question, Search
+from solvers.cpsat.search import search
 from solvers.cpsat.support import accepts
 from solvers.cpsat.valid import floors, redundant_families
 from solvers.search.first_plan import first_plan
+from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat"
@@ -41,12 +41,7 @@ def solve(
     accepts(instance).refuse()
     tables = all_tables(instance, limits.deadline)
     posted = (*families, *redundant_families(tables))
-    return Search(
-        instance=instance,
-        question=Question(lambda threshold: build_model(tables, threshold, posted), read_plan),
-        limits=limits,
-        began_s=began_s,
-        plan=limits.start or first_plan(tables),
-        lower=lower_bound(tables, floors(tables)),
-        upper=ceiling(tables, instance.goals[0]) + 1,
-    ).outcome(NAME)
+    upper, lower = ceiling(tables, instance.goals[0]) + 1, lower_bound(tables, floors(tables))
+    known = Incumbent(NAME, instance, limits, upper, lower, began_s=began_s)
+    known.offer(first_plan(tables))
+    return search(known, lambda threshold: build_model(tables, threshold, posted))

@@ -26,9 +26,9 @@ from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.constraints.clocks import TIME_FAMILIES
 from solvers.cpsat.constraints.placing import post_alike
 from solvers.cpsat.model import FAMILIES, build_model
-from solvers.cpsat.search import price_of
 from solvers.cpsat.valid import floors, staircase
 from solvers.search.fitting import fitting_plans
+from solvers.search.incumbent import price_of
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Possible:
 
         Where a plan is ``likely``, more simple ones are tried first.
 
-        Raises StoppedError where the limits end the question, and SolverDefectError if the evaluator finds a
+        Raises StoppedError where the limits end the question, and FalseClaimError if the evaluator finds a
         rule broken. Cost: one model and one search; tables are shared by variants that differ in memory only. A
         plan of an earlier answer, or a simple one that fits, saves both.
         """
@@ -71,7 +71,7 @@ class Possible:
         if not found(status):
             raise StoppedError
         plan = read_plan(v, solver)
-        price_of(instance, plan)
+        price_of(instance, plan, "explain")
         return self._remember(plan)
 
     def _remember(self, plan: Plan) -> Plan:

@@ -1,7 +1,7 @@
 """Search for the order that makes a step shortest: fix a horizon T, ask CP-SAT whether anything ends by it.
 
 The search begins between a proven bound (``bounds``) and the best fixed order, and closes in on the optimum by
-whole nanoseconds: "nothing ends by UB - 1" is the proof, as in ``solvers.cpsat.search``. A schedule counts at what
+whole nanoseconds: "nothing ends by UB - 1" is the proof (``solvers.search.threshold``). A schedule counts at what
 the timeline says of it, never at what the model says.
 """
 
@@ -26,6 +26,7 @@ from solvers.order.outcome import OrderOutcome, checked, memory_excess
 from solvers.order.problem import OrderProblem
 from solvers.order.valid import build
 from solvers.order.variables import OrderVariables
+from solvers.search.threshold import close
 
 NAME = "best"
 """What the schedule that was found is called."""
@@ -94,7 +95,7 @@ def solve(
     start = min(orders, key=lambda name: orders[name].makespan_ns)
     best = orders[start]
     lower = Bounds(asked).best_ns() if bounds else 0
-    search = _Search(
+    search = _OrderSearch(
         asked, limits, began_s, in_turn, valid, best.schedule, best.makespan_ns, lower, problem.stretch
     )
     return checked(problem, _shrunk(problem, search.outcome(start)))
@@ -116,10 +117,10 @@ def _shrunk_bound_ns(bound_ns: int, factor: int) -> int:
 
 
 @dataclass(slots=True)
-class _Search:
+class _OrderSearch:
     """The state of a search: the best schedule with its makespan, and a proven lower limit, both stretched.
 
-    ``open_below``: horizons from here on have been answered with yes. That is the makespan itself unless rows
+    ``upper``: horizons from here on have been answered with yes. That is the makespan itself unless rows
     executed as soon as possible can end after the times that were found for them (shared links).
     """
 
@@ -130,46 +131,43 @@ class _Search:
     valid: bool
     schedule: PipelineSchedule
     makespan_ns: int
-    bound_ns: int
+    lower: int
     stretch: int
     asked: int = 0
-    open_below: int = 0
+    upper: int = 0
     patience_s: float = PATIENCE_S
 
     def outcome(self, start: str) -> OrderOutcome:
         """Search, and say what came of it."""
-        self.open_below = self.makespan_ns
-        self._tell()
-        while self.bound_ns < self.open_below and not self.limits.deadline.over():
-            self._ask(self._next_horizon())
-            self._tell()
-        proved = self.bound_ns >= self.makespan_ns
+        self.upper = self.makespan_ns
+        close(self, self._next_horizon, self._ask)
+        proved = self.lower >= self.makespan_ns
         notes = [f"{self.asked} horizons asked"]
-        if not proved and self.bound_ns >= self.open_below:
+        if not proved and self.lower >= self.upper:
             notes.append("links are shared: the bound allows devices to wait before they ask for one")
         seconds = time.monotonic() - self.began_s
         proof = Proof.OPTIMAL if proved else Proof.FEASIBLE
-        return OrderOutcome(proof, self.schedule, self.makespan_ns, self.bound_ns, seconds, start, tuple(notes))
+        return OrderOutcome(proof, self.schedule, self.makespan_ns, self.lower, seconds, start, tuple(notes))
 
     def _next_horizon(self) -> int:
         """Return where to ask next: the highest horizon that is open, which would end the search, or inside."""
         quarters = QUARTERS[self.asked % len(QUARTERS)]
-        self.asked += 1
-        return self.bound_ns + (self.open_below - 1 - self.bound_ns) * quarters // 4
+        return self.lower + (self.upper - 1 - self.lower) * quarters // 4
 
-    def _ask(self, horizon_ns: int) -> None:
+    def _ask(self, horizon_ns: int) -> bool | None:
         """Ask for an execution within a horizon; a question that takes too long is left for an easier one."""
         v = build(self.problem, horizon_ns, in_turn=self.in_turn, valid=self.valid)
         solver = _scheduler(self.limits.within(self.patience_s))
         status = run(solver, v.model, self.limits.deadline.over)
-        if status == cp_model.INFEASIBLE:
-            self.bound_ns = horizon_ns + 1
-        elif found(status):
+        if found(status):
             self._take(_schedule(v, solver), horizon_ns)
-        elif status == cp_model.MODEL_INVALID:
+            return True
+        if status == cp_model.INFEASIBLE:
+            return False
+        if status == cp_model.MODEL_INVALID:
             raise FalseClaimError(f"order of actions: invalid model: {v.model.validate()}")
-        else:
-            self.patience_s *= 2
+        self.patience_s *= 2
+        return None
 
     def _take(self, schedule: PipelineSchedule, horizon_ns: int) -> None:
         """Keep a schedule at what the timeline says of it, which must keep the promise of the horizon."""
@@ -179,12 +177,17 @@ class _Search:
             wrong.append(f"accepted at {horizon_ns} ns, the timeline takes {executed.makespan_ns} ns")
         if wrong:
             raise FalseClaimError("order of actions: " + "; ".join(wrong))
-        self.open_below = min(horizon_ns, executed.makespan_ns)
+        self.upper = min(horizon_ns, executed.makespan_ns)
         if executed.makespan_ns < self.makespan_ns:
             self.schedule, self.makespan_ns = schedule, executed.makespan_ns
 
-    def _tell(self) -> None:
-        makespan, bound = self.makespan_ns // self.stretch, _shrunk_bound_ns(self.bound_ns, self.stretch)
+    def over(self) -> bool:
+        """Tell whether the limits are used up."""
+        return self.limits.deadline.over()
+
+    def tell(self) -> None:
+        """Report makespan and bound, unstretched."""
+        makespan, bound = self.makespan_ns // self.stretch, _shrunk_bound_ns(self.lower, self.stretch)
         self.limits.progress(Progress(makespan, bound))
 
 

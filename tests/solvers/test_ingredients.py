@@ -36,6 +36,8 @@ PLUMBING = (
         "solvers.search.goals",
         "solvers.ingredients",
         "solvers.search.support",
+        "solvers.search.incumbent",
+        "solvers.search.threshold",
     ),
     "solvers.cpsat.support",
     *(

@@ -11,21 +11,18 @@ with CP-SAT, and no search.
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from formulation.certificates.states import suffixes
-from formulation.constraints.violation import told
+from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables, possible_kinds
-from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
+from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.cuts import CutSpace, cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal
-from formulation.problem.plan import Plan
 from solvers.dynamic.states.paths import path_of
 from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.states import StateSpace, state_space
@@ -33,7 +30,8 @@ from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
 from solvers.dynamic.tables.stage_times import check_size
 from solvers.search.first_plan import first_plan
-from solvers.search.stoppable import STOPPED, stoppable, tell_first
+from solvers.search.incumbent import Incumbent
+from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
 
 NAME = "state_dp"
@@ -86,22 +84,18 @@ def solve(instance: Instance, limits: Limits | None = None, space: CutSpace | No
     reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
-    began_s, limits = time.monotonic(), begin(limits)
-    lower = tell_first(instance, limits)
-    tables = all_tables(instance, limits.deadline)
-    first = first_plan(tables)
-    price = None if first is None else evaluate(instance, first).objective
-    limits.progress(Progress(price, lower))
+    lower = lower_bound(instance)
+    known = Incumbent(NAME, instance, begin(limits), FORBIDDEN, lower)
+    known.tell()
+    tables = all_tables(instance, known.limits.deadline)
+    known.offer(first_plan(tables))
     try:
         table = StageTable(atom_tables(tables, space or cut_space(instance)))
-        search = Search(state_space(table.tables), table, limits, lower=lower)
+        search = StateSearch(state_space(table.tables), table, known)
     except StoppedError:
-        if first is None:
+        if known.plan is None:
             raise
-        return Outcome(NAME, Proof.FEASIBLE, first, price, lower, time.monotonic() - began_s, (STOPPED,))
-    search.began_s = began_s
-    if first is not None and price is not None:
-        search.plan, search.upper = first, price
+        return known.outcome(STOPPED)
     search.run()
     return search.outcome() if space is None else _of_some_cuts(search.outcome(), lower)
 
@@ -113,20 +107,12 @@ def _of_some_cuts(found: Outcome, lower: int) -> Outcome:
 
 
 @dataclass(slots=True)
-class Search:
-    """One search: the best plan and its price (``upper``), the proved lower limit, the thresholds asked.
-
-    Without a plan ``upper`` is above every value that a plan can have.
-    """
+class StateSearch:
+    """One search: the nodes, the stage table, what is known, and the values at which an answer can change."""
 
     space: StateSpace
     table: StageTable
-    limits: Limits
-    plan: Plan | None = None
-    lower: int = 0
-    upper: int = FORBIDDEN
-    asked: int = 0
-    began_s: float = field(default_factory=time.monotonic)
+    known: Incumbent
     _values: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
@@ -144,51 +130,36 @@ class Search:
 
         While proposals are refused, questions go further up, in doubling steps: a yes there is an upper limit.
         """
-        self._values = self.table.candidates(self.lower, self.upper)
+        self._values = self.table.candidates(self.known.lower, self.known.upper)
         self._raise()
         further = 0
-        while self.lower < self.upper and not self.over():
+        while not self.known.closed and not self.known.over():
             values = self._between()
             if not len(values):
-                self.lower = self.upper
+                self.known.lower = self.known.upper
             elif self._propose(int(values[min(further, (len(values) - 1) // 2)])):
                 further = 0
             else:
                 further = 2 * further + 1
                 self._raise(nearby=True)
-            self._tell()
-        if self.plan is not None and self.lower >= self.upper:
-            self.ask(self.upper, thorough=True)
+            self.known.tell()
+        if self.known.plan is not None and self.known.closed:
+            self.ask(self.known.upper, thorough=True)
 
     def outcome(self) -> Outcome:
         """Say what came of the search."""
-        proof = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE
-        if self.lower >= self.upper:
-            proof = Proof.INFEASIBLE if self.plan is None else Proof.OPTIMAL
-        return Outcome(
-            solver=NAME,
-            proof=proof,
-            plan=self.plan,
-            objective=None if self.plan is None else self.upper,
-            bound=None if proof is Proof.INFEASIBLE else self.lower,
-            seconds=time.monotonic() - self.began_s,
-            notes=(
-                f"{self.asked} thresholds asked of {len(self.space.node_state)} nodes,"
-                f" {self.table.refused} stages refused",
-            ),
+        return self.known.outcome(
+            f"{self.known.asked} thresholds asked of {len(self.space.node_state)} nodes,"
+            f" {self.table.refused} stages refused"
         )
-
-    def over(self) -> bool:
-        """Tell whether the limits are used up."""
-        return self.limits.deadline.over()
 
     def ask(self, threshold_ns: int, *, thorough: bool = False) -> bool | None:
         """Tell whether a plan takes at most the threshold, and keep it if so; None if stopped before the answer.
 
         ``thorough``: look through all slots for the plan with the fewest devices, not for the first plan.
         """
-        self.asked += 1
-        while not self.over():
+        self.known.asked += 1
+        while not self.known.over():
             reach = self.reach(threshold_ns, thorough=thorough)
             if reach is None:
                 return None
@@ -197,7 +168,7 @@ class Search:
                 return False
             plan = self.table.with_forms(path, threshold_ns)
             if plan is not None:
-                self._take(plan, threshold_ns)
+                self.known.take(plan, threshold_ns)
                 return True
         return None
 
@@ -207,12 +178,9 @@ class Search:
 
     def _between(self) -> Times:
         """Return the values from ``lower`` to below ``upper`` at which the answer can change."""
-        values = self._values[(self._values >= self.lower) & (self._values < self.upper)]
-        exact = self.table.exact_times(self.lower, self.upper)
+        values = self._values[(self._values >= self.known.lower) & (self._values < self.known.upper)]
+        exact = self.table.exact_times(self.known.lower, self.known.upper)
         return np.union1d(values, exact) if len(exact) else values
-
-    def _tell(self) -> None:
-        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
 
     def _raise(self, *, nearby: bool = False) -> None:
         """Raise the lower limit to the least value at which stages, as far as they are known, make up a plan.
@@ -228,28 +196,18 @@ class Search:
                 break
             if reach.depth is None:
                 low, step = at + 1, 2 * step
-                self.lower = int(values[low]) if low < len(values) else self.upper
-                self._tell()
+                self.known.lower = int(values[low]) if low < len(values) else self.known.upper
+                self.known.tell()
             else:
                 high = at
-        self.lower = int(values[low]) if low < len(values) else self.upper
+        self.known.lower = int(values[low]) if low < len(values) else self.known.upper
 
     def _propose(self, threshold_ns: int) -> bool:
         """Tell whether the first plan that stages make up within the threshold has forms too; keep it if so."""
-        self.asked += 1
+        self.known.asked += 1
         reach = self.reach(threshold_ns)
         path = None if reach is None else path_of(reach, self.tables)
         plan = None if path is None else self.table.with_forms(path, threshold_ns)
         if plan is not None:
-            self._take(plan, threshold_ns)
+            self.known.take(plan, threshold_ns)
         return plan is not None
-
-    def _take(self, plan: Plan, threshold_ns: int) -> None:
-        """Keep a plan at the evaluator's price, which must keep every rule and the promise of the threshold."""
-        found = evaluate(self.table.instance, plan)
-        if found.violations or found.objective is None or found.objective > threshold_ns:
-            broken = "; ".join(message for _, message in told(found.violations))
-            raise FalseClaimError(
-                f"{NAME}: a plan of at most {threshold_ns} ns takes {found.objective} ns; {broken}"
-            )
-        self.plan, self.upper = plan, found.objective

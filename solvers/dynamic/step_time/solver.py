@@ -9,15 +9,12 @@ the dynamic programme over device states (``solvers.dynamic.states``); for the o
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, field, replace
 
-from formulation.constraints.violation import told
 from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import FORBIDDEN, Tables, all_tables
-from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, begin
+from formulation.outcome import Limits, Outcome, Progress, begin
 from formulation.problem.cuts import every_cut
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal, Schedule
@@ -34,6 +31,7 @@ from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.dynamic.tables.stage_table import StageTable
 from solvers.dynamic.tables.stage_times import StageTimes, stage_times
 from solvers.search.first_plan import first_plan
+from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
 from solvers.search.support import Support, sized
 
@@ -71,19 +69,16 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
-    began_s, limits = time.monotonic(), begin(limits)
+    limits = begin(limits)
     lower = tell_first(instance, limits)
     if not instance.training.schedule.flushes:
         return _without_flush(instance, limits)
     tables = all_tables(instance, limits.deadline)
-    most = ceiling(tables, Goal.ITERATION_TIME)
-    search = _Search(instance, limits, began_s, weights_of(instance), most + 1, lower=lower)
-    first = first_plan(tables)
-    if first is not None:
-        search.take(first)
-    search.tell()
+    known = Incumbent(NAME, instance, limits, ceiling(tables, Goal.ITERATION_TIME) + 1, lower)
+    known.offer(first_plan(tables))
+    search = _StepSearch(known)
     with contextlib.suppress(StoppedError):
-        search.run(tables, first, sizes or Sizes())
+        search.run(tables, sizes or Sizes())
     return search.outcome()
 
 
@@ -112,88 +107,55 @@ def _without_flush(instance: Instance, limits: Limits) -> Outcome:
 
 
 @dataclass(slots=True)
-class _Search:
-    """The best plan and its price; ``upper`` is above every price while there is none."""
+class _StepSearch:
+    """One search: what is known, and the bottlenecks that are looked at."""
 
-    instance: Instance
-    limits: Limits
-    began_s: float
-    weights: Weights
-    upper: int
-    plan: Plan | None = None
-    lower: int = 0
+    known: Incumbent
     _intervals: Intervals | None = field(default=None)
 
-    def run(self, tables: Tables, first: Plan | None, sizes: Sizes) -> None:
+    def run(self, tables: Tables, sizes: Sizes) -> None:
         """Search until the bound meets the plan, or the limits are used up, which StoppedError may tell."""
-        times = stage_times(tables)
-        if self.over():
+        known, times = self.known, stage_times(tables)
+        if known.over():
             return
         space = state_space(tables)
         spans, steps = StageSpans(StageLimits(times)), flat_steps(space, tables)
-        if self.over():
+        if known.over():
             return
-        plans = Plans(spans, self.weights, self.upper, self.take)
+        plans = Plans(spans, weights_of(known.instance), known.upper, self.take)
         self._intervals = intervals = Intervals(plans, steps, sizes)
-        intervals.look(first)
-        if self.plan is None and not self.over():
+        intervals.look(known.plan)
+        if known.plan is None and not known.over():
             self._find_any(times, space)
-            intervals.look(self.plan)
-        if self.over() or self.lower >= self.upper:
+            intervals.look(known.plan)
+        if known.over() or known.closed:
             return
         intervals.begin()
-        while self.lower < self.upper:
-            self.lower = max(self.lower, intervals.bound)
-            self.tell()
-            if self.lower >= self.upper or self.over():
+        while not known.closed:
+            known.lower = max(known.lower, intervals.bound)
+            known.tell()
+            if known.closed or known.over():
                 break
             intervals.step()
 
     def _find_any(self, times: StageTimes, space: StateSpace) -> None:
         """Find any plan that keeps its memory, or that there is none (``solvers.dynamic.states``)."""
-        tables = replace(times.tables, instance=_for_bottleneck(self.instance))
-        atoms = atom_tables(tables, every_cut(self.instance), times)
-        search = states.Search(space, StageTable(atoms), self.limits)
-        if search.ask(FORBIDDEN - 1) is False:
-            self.lower = self.upper
-        elif search.plan is not None and self._intervals is not None:
-            self._intervals.plans.upper = self.take(search.plan)
+        judged = _for_bottleneck(self.known.instance)
+        atoms = atom_tables(replace(times.tables, instance=judged), every_cut(judged), times)
+        # Values of another goal are nobody's progress.
+        found = Incumbent(NAME, judged, replace(self.known.limits, progress=lambda _: None), FORBIDDEN)
+        if states.StateSearch(space, StageTable(atoms), found).ask(FORBIDDEN - 1) is False:
+            self.known.lower = self.known.upper
+        elif found.plan is not None and self._intervals is not None:
+            self._intervals.plans.upper = self.take(found.plan)
 
     def take(self, plan: Plan) -> int:
-        """Keep a plan if it is the best so far, at the evaluator's price; return the best price.
-
-        Raises FalseClaimError for a plan that breaks a rule.
-        """
-        found = evaluate(self.instance, plan)
-        if found.violations or found.objective is None:
-            broken = "; ".join(message for _, message in told(found.violations))
-            raise FalseClaimError(f"{NAME}: proposed a plan that breaks rules: {broken}")
-        if found.objective < self.upper:
-            self.plan, self.upper = plan, found.objective
-            self.tell()
-        return self.upper
-
-    def over(self) -> bool:
-        """Tell whether the limits are used up."""
-        return self.limits.deadline.over()
-
-    def tell(self) -> None:
-        """Report the best plan and the bound."""
-        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
+        """Keep a plan if it is the best so far; return the best price. Raises as ``Incumbent.take``."""
+        self.known.take(plan)
+        return self.known.upper
 
     def outcome(self) -> Outcome:
         """Say what came of the search."""
-        proof = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE
-        if self.lower >= self.upper:
-            proof = Proof.INFEASIBLE if self.plan is None else Proof.OPTIMAL
         asked = 0 if self._intervals is None else self._intervals.evaluated
         mended = 0 if self._intervals is None else len(self._intervals.plans.corrections)
-        return Outcome(
-            solver=NAME,
-            proof=proof,
-            plan=self.plan,
-            objective=None if self.plan is None else self.upper,
-            bound=None if proof is Proof.INFEASIBLE else self.lower,
-            seconds=time.monotonic() - self.began_s,
-            notes=(f"{asked} networks evaluated, {mended} stages corrected for memory",),
-        )
+        return self.known.outcome(f"{asked} networks evaluated, {mended} stages corrected for memory")
