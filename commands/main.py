@@ -40,7 +40,7 @@ def _run(words: Sequence[str], reply: Reply) -> int:
     arguments.reply, arguments.began_s = reply, began_s
     if "scenario" in arguments:
         reply.files = (arguments.scenario,)
-        arguments.scenario = open_scenario(arguments.scenario, arguments.overrides)
+        arguments.scenario = open_scenario(arguments.scenario, arguments.overrides, strict=arguments.strict)
     reply.files = tuple(str(named.path) for named in inputs_of(arguments))
     refuse_overwriting(arguments)
     command = importlib.import_module(arguments.run)

@@ -11,6 +11,7 @@ from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, output_path, reading
 from formulation.problem.layers import layers_of
 from ingest.graphs.graph_file import write_graph
+from ingest.graphs.unpriced import told_of_unpriced
 from ingest.torch.source import load_model_graph
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--out: expected a file to write")
     with reading(arguments.model):
         graph = _profiled(arguments) if _is_profile(arguments) else load_model_graph(arguments.model, Path.cwd())
+        told_of_unpriced(graph, strict=arguments.strict)
     with reading(out):
         write_graph(graph, out)
     rows = layers_of(graph)
@@ -34,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         counts = f"{human.count(len(rows), 'layer')}, {human.count(many, 'edge')}"
         output.write(f"{arguments.out}: {counts}, {human.amount(size)} of parameters\n")
+        for note in told_of_unpriced(graph).graph.get("notes", ()):
+            output.write(f"note: {human.printable(note)}\n")
     return ExitCode.DONE
 
 

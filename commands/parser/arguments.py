@@ -162,7 +162,13 @@ def _add_scenario(command: argparse.ArgumentParser, *, optional: bool = False) -
         default=[],
         help="override a value of the scenario, for example training.global_batch=128 (may be repeated)",
     )
+    _add_strict(command)
     _add_json(command)
+
+
+def _add_strict(command: argparse.ArgumentParser) -> None:
+    words = "refuse operators without a formula, which else count as the bytes that they read and write"
+    command.add_argument("--strict", action="store_true", help=words)
 
 
 def _add_json(command: argparse.ArgumentParser) -> None:
@@ -269,6 +275,7 @@ def _add_trace(commands: Any) -> None:  # noqa: ANN401
     command.add_argument("--samples", metavar="N", type=_whole(1, 2**31), help="minibatch of the profile")
     command.add_argument("--device-class", metavar="NAME", help="what the profile was measured on")
     command.add_argument("--out", metavar="FILE", required=True, help="the graph file to write (JSON)")
+    _add_strict(command)
     _add_json(command)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
     from ingest.scenario.load import Scenario
 
 
-def open_scenario(path: str, overrides: Sequence[str]) -> Scenario:
-    """Read a scenario file with its overrides; its model is not built yet. Raises InputError for any mistake."""
+def open_scenario(path: str, overrides: Sequence[str], *, strict: bool = False) -> Scenario:
+    """Read a scenario file with its overrides; its model is not built yet, and then ``strict`` or not.
+
+    Raises InputError for any mistake.
+    """
     with reading(path):
         from ingest.scenario.load import load_scenario
 
@@ -23,4 +27,4 @@ def open_scenario(path: str, overrides: Sequence[str]) -> Scenario:
         find_any(scenario.solver.name)
     except ValueError as error:
         raise InputError(f"{path}: solver.name: {error}") from error
-    return scenario
+    return replace(scenario, strict=strict)

@@ -86,6 +86,7 @@ class _Document(_Strict):
     shared_parameters: list[_SharedEntry] = []
     cuts: list[_Name] | None = None
     modules: list[_ModuleEntry] = []
+    unpriced: list[_Name] = []
 
 
 def read_graph(path: Path) -> nx.DiGraph:
@@ -132,6 +133,8 @@ def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
         document["cuts"] = list(graph.graph["cuts"])
     if modules := graph.graph.get("modules"):
         document["modules"] = [asdict(call) for call in modules]
+    if unpriced := graph.graph.get("unpriced"):
+        document["unpriced"] = list(unpriced)
     return document
 
 
@@ -161,6 +164,8 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
     if checked.shared_parameters:
         shared = tuple((entry.first, entry.other, entry.bytes) for entry in checked.shared_parameters)
         graph.graph["shared_parameters"] = shared
+    if checked.unpriced:
+        graph.graph["unpriced"] = tuple(checked.unpriced)
     if checked.modules:
         graph.graph["modules"] = _modules(checked.modules, graph, source)
     return graph

@@ -1,13 +1,15 @@
 """The table of known operators: what each keeps for the backward pass, how it treats columns, what it multiplies.
 
-An operator that is not in the table is an error (:class:`~ingest.errors.TraceError`), never a silent zero.
-To teach pipecut a new one, add its name to the family it belongs to. Names are aten names without overload and
-without the underscore of in-place versions.
+An operator that is not in the table counts as the bytes that it reads and writes, and is named in a note, never a
+silent zero. To teach pipecut a new one, add its name to the family it belongs to, or give it rules where a model
+is read (``model.operators`` of a scenario). Names are aten names without overload and without the underscore of
+in-place versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ingest.operators import columns, macs, products, stash
@@ -19,13 +21,14 @@ class Operator:
     """The rules of one operator: bytes kept for the backward pass, columns, multiply-accumulates.
 
     ``is_view`` marks operators that only rearrange or relabel; a layer is not named after them if it can be
-    named after something else.
+    named after something else. ``rows_only``: devices can share its work by samples only.
     """
 
     kept: stash.Keeps
     columns: columns.Rule
     macs: Callable[[Operation], int]
-    is_view: bool
+    is_view: bool = False
+    rows_only: bool = False
 
 
 def _family(
@@ -140,11 +143,64 @@ _PRODUCTS = (
     | _family("embedding", stash.whole_numbers, products.columns)
     | _family("matmul mm bmm", stash.two_factors, products.columns, macs.product)
     | _family("addmm baddbmm", stash.two_factors, products.columns, macs.added_product)
+    | _family("_grouped_mm transformers::grouped_mm_fallback", stash.grouped, products.columns, macs.grouped)
     | _family("einsum", stash.two_factors, products.einsum_columns, macs.einsum)
     | _family("scaled_dot_product_attention", stash.attention, columns.attention, macs.attention)
 )
 
-OPERATORS: dict[str, Operator] = (
-    _ELEMENT_WISE | _REARRANGEMENTS | _REDUCTIONS | _NORMALISATIONS | _SPATIAL | _PRODUCTS
+_RECURRENT = {
+    name: Operator(stash.recurrent, columns.never, macs.recurrent, rows_only=True)
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+}
+_LOSSES = (
+    _family("cross_entropy_loss", stash.cross_entropy, columns.never)
+    | _family(
+        "nll_loss nll_loss_nd nll_loss2d mse_loss l1_loss smooth_l1_loss huber_loss", stash.inputs, columns.never
+    )
+    | _family("binary_cross_entropy binary_cross_entropy_with_logits kl_div", stash.inputs, columns.never)
 )
-"""Every operator that can be costed. All but the products count zero multiply-accumulates."""
+_COUNTS = _family(
+    "new_zeros new_ones new_empty new_full one_hot histc bincount argsort searchsorted bucketize isin",
+    stash.nothing,
+    columns.never,
+)
+
+OPERATORS: dict[str, Operator] = (
+    _RECURRENT
+    | _LOSSES
+    | _COUNTS
+    | _ELEMENT_WISE
+    | _REARRANGEMENTS
+    | _REDUCTIONS
+    | _NORMALISATIONS
+    | _SPATIAL
+    | _PRODUCTS
+)
+"""Every operator with a formula. All but the products count zero multiply-accumulates."""
+BY_BYTES = Operator(stash.everything, columns.never, macs.none, rows_only=True)
+"""What stands for an operator without a formula: it reads and writes its operands and results, and keeps them."""
+
+
+def rules_of(operation: Operation) -> Operator:
+    """Return the rules of an operation: a user's own, those of the table, else :data:`BY_BYTES`."""
+    return operation.rules or OPERATORS.get(operation.name, BY_BYTES)
+
+
+def is_known(operation: Operation) -> bool:
+    """Tell whether there is a formula for an operation."""
+    return operation.rules is not None or operation.name in OPERATORS
+
+
+def own_rules(named: Mapping[str, str | Operator]) -> dict[str, Operator]:
+    """Return a user's rules: each is an :class:`Operator`, or the name of a known one that counts the same.
+
+    Raises ValueError for a name that is not known.
+    """
+    found: dict[str, Operator] = {}
+    for name, rule in named.items():
+        if isinstance(rule, str) and rule not in OPERATORS:
+            near = difflib.get_close_matches(rule, OPERATORS, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise ValueError(f"model.operators.{name}: no operator '{rule}' is known{hint}")
+        found[name] = OPERATORS[rule] if isinstance(rule, str) else rule
+    return found

@@ -45,6 +45,18 @@ def added_product(operation: Operation) -> int:
     return operation.output.elements * operation.tensor(factor).shape[-1]
 
 
+def grouped(operation: Operation) -> int:
+    """Output elements x input features: every row is multiplied with the weights of one group (of one expert)."""
+    return operation.output.elements * operation.operands[0].shape[-1]
+
+
+def recurrent(operation: Operation) -> int:
+    """Positions of all sequences x elements of the weight matrices, over all layers and directions."""
+    data = operation.tensor("input")
+    weights = sum(one.elements for one in tensors_in(operation.arguments["params"]) if one.rank == 2)
+    return data.elements // data.shape[-1] * weights
+
+
 def attention(operation: Operation) -> int:
     """Count two products per head: queries x keys over the head size, and weights x values over the keys."""
     keys = operation.tensor("key").shape[-2]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Operation:
     ``name`` is the operator without namespace, overload and in-place underscore (``add`` for
     ``aten.add_.Tensor``); operators of other namespaces keep it (``mylib::spread``). ``arguments`` maps the names
     of the operator's schema to values, with :class:`Tensor` (or lists of them) for tensors. ``in_place`` says
-    that the operator wrote into its first operand.
+    that the operator wrote into its first operand. ``rules`` are a user's own (an ``Operator`` of
+    ``ingest.operators.costs``), ``source`` is the line of the model that made the call, where that is known.
     """
 
     position: int
@@ -80,6 +82,8 @@ class Operation:
     outputs: tuple[Tensor, ...]
     call: Call
     in_place: bool = False
+    rules: Any = None
+    source: str = ""
 
     @property
     def output(self) -> Tensor:

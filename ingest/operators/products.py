@@ -24,6 +24,8 @@ FACTORS = {
     "bmm": ("self", "mat2"),
     "addmm": ("mat1", "mat2"),
     "baddbmm": ("batch1", "batch2"),
+    "_grouped_mm": ("self", "mat2"),
+    "transformers::grouped_mm_fallback": ("input", "weight"),
 }
 """The two factors of every product by operator; an einsum lists them itself."""
 

@@ -6,11 +6,15 @@ write is therefore remembered by storage, and a reader of that storage depends o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from ingest.errors import is_foreign
 from ingest.operators.operations import Call, Operation, Tensor, tensors_in
 
+_CALL = re.compile(r'File "([^"]+)", line (\d+)')
 _SAME_AS = {"max.other": "maximum", "min.other": "minimum"}
 """Overloads that are another operator in all but name."""
 _CONVERSIONS = frozenset({"to", "type_as", "contiguous", "float", "double", "half", "bfloat16", "alias"})
@@ -21,8 +25,9 @@ _MERGES = frozenset({"reshape", "flatten", "contiguous", "clone"})
 
 @dataclass(slots=True)
 class Recorder:
-    """Takes the calls of operators in execution order: ``operations`` fills up."""
+    """Takes the calls of operators in order: ``operations`` fills up. ``own`` are a user's rules by name."""
 
+    own: Mapping[str, Any] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     _writes: dict[int, Tensor] = field(default_factory=dict)
     _attended: dict[int, Tensor] = field(default_factory=dict)
@@ -52,11 +57,13 @@ class Recorder:
         *,
         written: Iterable[str],
         differentiable: bool,
+        source: str = "",
     ) -> tuple[Tensor, ...]:
         """Write a call down and return its outputs; ``results`` are they, but for what they depend on.
 
         ``target`` is the operator with namespace and overload (``aten.add_.Tensor``), ``written`` names the
-        arguments that it changes; without ``differentiable`` the call stands in a region without gradients.
+        arguments that it changes; without ``differentiable`` the call stands in a region without gradients,
+        ``source`` is its line in the model.
         """
         position, name = len(self.operations), operator_name(target)
         operands = list(tensors_in(list(arguments.values())))
@@ -81,9 +88,10 @@ class Recorder:
         )
         outputs = self._attention_layout(name, operands, outputs)
         changed = [tensor for argument in written for tensor in tensors_in(arguments[argument])]
-        for tensor in changed:
-            self._writes[tensor.storage] = outputs[0]
-        operation = Operation(position, name, target, arguments, outputs, call, in_place=bool(changed))
+        self._writes |= {tensor.storage: outputs[0] for tensor in changed}
+        operation = Operation(
+            position, name, target, arguments, outputs, call, bool(changed), self.own.get(name), source
+        )
         self.operations.append(operation)
         return outputs
 
@@ -104,6 +112,12 @@ class Recorder:
             return outputs
         self._moved |= {output.storage: source.storage for output in outputs}
         return tuple(replace(output, storage=source.storage) for output in outputs)
+
+
+def source_line(stack: str | None) -> str:
+    """Return ``file:line`` of the innermost call in a user's own code of a stack that torch wrote, or nothing."""
+    calls = [(file, line) for file, line in _CALL.findall(stack or "") if not is_foreign(file)]
+    return f"{calls[-1][0]}:{calls[-1][1]}" if calls else ""
 
 
 def operator_name(target: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from ingest.operators.operations import Operation, Tensor
+from ingest.operators.operations import Operation, Tensor, tensors_in
 
 Kept = Iterable[Tensor | int]
 Keeps = Callable[[Operation], Kept]
@@ -153,3 +153,30 @@ def attention(operation: Operation) -> Kept:
     """Keep query, key, value, mask and output, and one log-sum per query; not the square of scores."""
     query = operation.tensor("query")
     return (*operation.operands, operation.output, query.elements // query.shape[-1] * _STATISTIC_BYTES)
+
+
+def grouped(operation: Operation) -> Kept:
+    """Keep the rows and the weights of the groups, each if the other needs a gradient."""
+    return _factors(*operation.operands[:2])
+
+
+def recurrent(operation: Operation) -> Kept:
+    """Keep the input, the output, and what every gate and cell was at every position, as cuDNN's reserve does."""
+    data = operation.tensor("input")
+    matrices = (one for one in tensors_in(operation.arguments["params"]) if one.rank == 2)
+    gates = (
+        sum(one.shape[0] for one in matrices) // 2
+    )  # each gate has one matrix for the input and one for the state
+    positions = data.elements // data.shape[-1]
+    return (data, operation.output, positions * (gates + gates // 2) * data.element_bytes)
+
+
+def cross_entropy(operation: Operation) -> Kept:
+    """Keep the logarithms of the probabilities, and the classes."""
+    scores, classes = operation.operands[:2]
+    return (scores.total_bytes, classes)
+
+
+def everything(operation: Operation) -> Kept:
+    """Keep all operands and results: what is kept of an operator that is not known cannot be more."""
+    return (*operation.operands, *operation.outputs)

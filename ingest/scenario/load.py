@@ -72,6 +72,7 @@ class Scenario:
     that keeps producers before consumers;
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
     ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
+    ``operators`` names for operators without a formula known ones that count the same; ``strict`` refuses others.
     ``open_peaks``: devices of the library whose peak follows from the size of these elements.
     """
 
@@ -89,6 +90,8 @@ class Scenario:
     solver: SolverChoice
     expected: int | None = None
     elements_of_model: bool = False
+    operators: tuple[tuple[str, str], ...] = ()
+    strict: bool = False
     open_peaks: tuple[str, ...] = ()
 
     def instance(self, layers: nx.DiGraph) -> Instance:
@@ -120,14 +123,16 @@ class Scenario:
         Raises ``ingest.errors.ModelError`` if the model cannot be had.
         """
         from ingest.graphs.cut_places import cut_at
+        from ingest.graphs.unpriced import told_of_unpriced
         from ingest.torch import source
 
         folder = self.path.parent
+        same = dict(self.operators)
         if self.configured is not None:
-            graph = source.load_configured_graph(self.model, self.configured, folder)
+            graph = source.load_configured_graph(self.model, self.configured, folder, operators=same)
         else:
-            graph = source.load_model_graph(self.model, folder)
-        return cut_at(graph, self.cuts)
+            graph = source.load_model_graph(self.model, folder, operators=same)
+        return told_of_unpriced(cut_at(graph, self.cuts), strict=self.strict)
 
     def load(self) -> Instance:
         """Return the problem of the scenario's own model. Raises as :meth:`layers` and :meth:`instance` do."""
@@ -166,6 +171,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         solver=_solver(found.solver),
         expected=found.expect.objective,
         elements_of_model=found.training.bytes_per_element is None and found.training.precision is None,
+        operators=tuple(sorted(found.model.operators.items())),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingest.mistakes import Where, did_you_mean
+from ingest.operators.costs import OPERATORS
 from ingest.scenario.model_section import ModelSection
 from ingest.torch.hugging_face import TASKS
 
@@ -29,6 +30,10 @@ def model_problems(model: ModelSection) -> Iterator[tuple[Where, str]]:
         for key in ("task", "sequence"):
             if getattr(model, key) is not None:
                 yield ("model", key), f"has no effect on '{given[0]}', only on 'transformers'"
+    for name, known in model.operators.items():
+        if known not in OPERATORS:
+            hint = did_you_mean(known, OPERATORS)
+            yield ("model", "operators", name), f"no operator '{known}' has a formula{hint}"
     if model.task is not None and model.task not in TASKS:
         hint = did_you_mean(model.task, TASKS)
         yield ("model", "task"), f"no task '{model.task}', expected one of {', '.join(TASKS)}{hint}"

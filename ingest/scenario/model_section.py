@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ingest.scenario.fields import Places, Section, Whole, builder, configuration, exported_file, graph_file
+from ingest.scenario.fields import Glob, Places, Section, Whole, builder, configuration, exported_file, graph_file
 
 __all__ = ["ModelSection"]
 
@@ -32,6 +32,9 @@ class ModelSection(Section):
         default=None, description="what the Hugging Face model is for; without it the class that its config names"
     )
     sequence: Whole | None = Field(default=None, description="tokens of one sample of the Hugging Face model")
+    operators: dict[Glob, Glob] = Field(
+        default={}, description="operators without a formula, each with a known one that counts the same"
+    )
     cuts: Places | None = Field(
         default=None,
         description="where stages may start: blocks (what the model repeats), modules, operators (any layer), or"

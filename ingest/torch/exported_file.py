@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ingest.errors import ModelError, TraceError
+from ingest.operators.costs import Operator, own_rules
 from ingest.operators.operations import Call, ModuleKind, Recording, Tensor, tensors_in
-from ingest.operators.recorder import Recorder, operator_name
+from ingest.operators.recorder import Recorder, operator_name, source_line
 from ingest.torch.aliases import Strided, shares
 from ingest.torch.archive import open_archive
 from ingest.torch.record import common_batch, live
@@ -29,11 +30,13 @@ _SIZES = frozenset({"aten.sym_size.int", "aten.sym_numel.default", "aten.sym_str
 EVALUATION = "the model was exported in evaluation mode: dropout and the like keep nothing for the backward pass"
 
 
-def read_exported(path: Path) -> tuple[Recording, tuple[str, ...]]:
+def read_exported(path: Path, operators: Mapping[str, str | Operator]) -> tuple[Recording, tuple[str, ...]]:
     """Return the recording of an exported model, and notes. Raises ModelError in one readable sentence."""
     program, weights = open_archive(path)
     try:
-        return _Reader(path.stem, program["graph_module"], weights.get("config", {})).recording()
+        return _Reader(
+            path.stem, program["graph_module"], weights.get("config", {}), own_rules(operators)
+        ).recording()
     except ModelError:
         raise
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, StopIteration) as error:
@@ -43,11 +46,13 @@ def read_exported(path: Path) -> tuple[Recording, tuple[str, ...]]:
 class _Reader:
     """Reads one program; ``_values`` are the tensors and numbers by their names in the file."""
 
-    def __init__(self, model: str, module: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: str, module: Mapping[str, Any], own: Mapping[str, Operator], weights: Mapping[str, Any]
+    ) -> None:
         self._model, self._graph = model, module["graph"]
         self._specs = module["signature"]["input_specs"]
         self._tied = _first_names(weights)
-        self._recorder = Recorder()
+        self._recorder = Recorder(own)
         self._values: dict[str, Any] = {}
         self._layouts: dict[str, Strided] = {}
         self._modules: dict[str, ModuleKind] = {}
@@ -125,7 +130,13 @@ class _Reader:
             )
             results.append(self._tensor(name, metas[name], operand if shared else None))
         outputs = self._recorder.add(
-            target, arguments, results, call, written=written, differentiable=differentiable
+            target,
+            arguments,
+            results,
+            call,
+            written=written,
+            differentiable=differentiable,
+            source=source_line(node["metadata"].get("stack_trace")),
         )
         for name, output in zip(names, outputs, strict=True):
             self._values[name] = output

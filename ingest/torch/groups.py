@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingest.errors import TraceError
 from ingest.operators import products
 from ingest.operators.columns import Columns, whole
-from ingest.operators.costs import OPERATORS
+from ingest.operators.costs import rules_of
 from ingest.operators.operations import Call, Operation, Recording, Tensor
 
 _INPUT = -1
@@ -29,7 +28,7 @@ class Run:
 
     ``weighted`` is the product with weights, if there is one; ``forms`` its forms; ``restricted`` says that some
     operator needs to see all columns; ``multiplies`` that activations are multiplied with each other;
-    ``producers`` are the runs that this one reads from.
+    ``rows_only`` that devices can share it by samples only; ``producers`` are the runs that this one reads from.
     """
 
     call: Call
@@ -38,12 +37,13 @@ class Run:
     forms: tuple[int, ...] = (0, 1, 2)
     restricted: bool = False
     multiplies: bool = False
+    rows_only: bool = False
     producers: set[int] = field(default_factory=set)
 
     def principal(self) -> Operation:
         """Return the operation that the run is named after if its module's name will not do."""
         marked = [each for each in self.operations if products.is_product(each)]
-        plain = [each for each in self.operations if not OPERATORS[each.name].is_view]
+        plain = [each for each in self.operations if not rules_of(each).is_view]
         smooth = [each for each in plain if each.output.differentiable]
         return self.weighted or (marked or smooth or plain or self.operations[-1:])[0]
 
@@ -65,12 +65,7 @@ class Grouper:
                 self._readers.setdefault(tensor.producer, set()).add(_INPUT)
 
     def add(self, operation: Operation) -> None:
-        """Put an operation into the last run, or begin a new one. Raises TraceError for an unknown operator."""
-        if operation.name not in OPERATORS:
-            raise TraceError(
-                f"layer {operation.call.module or 'of the model itself'}: the cost of operator {operation.target} "
-                "is not known; add it to the table in ingest/operators/costs.py, or replace it in the model"
-            )
+        """Put an operation into the last run, or begin a new one."""
         restricted = not self._follow_columns(operation)
         if not self.runs or not self._joins(self.runs[-1], operation, restricted):
             self.runs.append(Run(operation.call))
@@ -79,6 +74,7 @@ class Grouper:
         run.producers |= self._sources(operation) - {index}
         self.home[operation.position] = index
         run.restricted |= restricted
+        run.rows_only |= rules_of(operation).rows_only
         run.multiplies |= products.is_product(operation)
         if products.is_weighted(operation):
             run.weighted = operation
@@ -95,7 +91,7 @@ class Grouper:
 
     def _follow_columns(self, operation: Operation) -> bool:
         """Note where the columns lie in the outputs; return whether the operator can work on a share of them."""
-        legal, columns = OPERATORS[operation.name].columns(operation, self._find)
+        legal, columns = rules_of(operation).columns(operation, self._find)
         first = operation.output
         filled = columns is not None and columns == whole(first, columns.dimension)
         for output in operation.outputs:
@@ -104,7 +100,7 @@ class Grouper:
 
     def _joins(self, run: Run, operation: Operation, restricted: bool) -> bool:
         """Tell whether an operation can stand in the same layer as the run before it."""
-        if run.call.key != operation.call.key:
+        if run.call.key != operation.call.key or run.rows_only or rules_of(operation).rows_only:
             return False
         if run.weighted:
             start = run.weighted.position

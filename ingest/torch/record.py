@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingest.errors import TraceError
+from ingest.operators.costs import Operator, own_rules
 from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor, tensors_in
+from ingest.operators.recorder import Recorder
 from ingest.torch.export import Inputs, exported
 from ingest.torch.walk import Walk
 
@@ -26,20 +28,25 @@ class Followed:
     nodes: Sequence[fx.Node]
 
 
-def record(module: nn.Module, inputs: Inputs, name: str) -> Recording:
+def record(
+    module: nn.Module, inputs: Inputs, name: str, operators: Mapping[str, str | Operator] | None = None
+) -> Recording:
     """Trace a module and return its live operations in execution order: :func:`follow` without the program."""
-    return follow(module, inputs, name).recording
+    return follow(module, inputs, name, operators).recording
 
 
-def follow(module: nn.Module, inputs: Inputs, name: str) -> Followed:
+def follow(
+    module: nn.Module, inputs: Inputs, name: str, operators: Mapping[str, str | Operator] | None = None
+) -> Followed:
     """Trace a module and return its program with its live operations in execution order.
 
-    ``inputs`` are example inputs whose dimension 0 is the batch. Raises TraceError when torch cannot follow the
-    module, when the inputs disagree on the batch, and when the outputs do not depend on the inputs.
+    ``inputs`` are example inputs whose dimension 0 is the batch, ``operators`` a user's rules. Raises TraceError
+    when torch cannot follow the module, when the inputs disagree on the batch, and when the outputs do not depend
+    on the inputs.
     """
     batch = common_batch([tuple(tensor.shape) for tensor in _leaves(inputs)], name)
     program = exported(module, inputs, name)
-    walk = Walk(name, canonical_names(module))
+    walk = Walk(name, canonical_names(module), Recorder(own_rules(operators or {})))
     outputs = walk.program(program)
     returned = tuple(walk.current(tensor) for tensor in tensors_in(outputs))
     operations = live(walk.operations, returned, name)

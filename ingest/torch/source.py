@@ -39,19 +39,22 @@ _FILE = re.compile(r"(.+)\.py:([^\W\d]\w*)")
 _RESULT = "a torch.nn.Module and a tuple (or mapping) of example inputs"
 
 
-def load_model_graph(spec: str, folder: Path | None = None, use_cache: bool = True) -> nx.DiGraph:
+def load_model_graph(
+    spec: str, folder: Path | None = None, use_cache: bool = True, operators: Mapping[str, str] | None = None
+) -> nx.DiGraph:
     """Return the layer graph of a model.
 
     ``spec`` is ``module:function``, or the path of a layer graph (ending in ``.json``) or of an exported model
     (``.pt2``), which is taken relative to ``folder``, the scenario's folder (the current one if None). With
     ``use_cache`` a model that has been traced before, and has not changed, is read from the cache without
-    importing torch or the model. Raises ModelError, in one readable sentence.
+    importing torch or the model. ``operators`` names for operators without a formula known ones that count the
+    same. Raises ModelError, in one readable sentence.
     """
     folders = [(folder or Path()).resolve(), Path.cwd()]
     if spec.endswith(".json"):
         return read_graph(folders[0] / spec)
     if spec.endswith(".pt2"):
-        return _exported(folders[0] / spec)
+        return _exported(folders[0] / spec, operators or {})
     match = _FUNCTION.fullmatch(spec)
     if file := _FILE.fullmatch(spec):
         name = ".".join(Path(file[1]).parts)
@@ -61,26 +64,27 @@ def load_model_graph(spec: str, folder: Path | None = None, use_cache: bool = Tr
     module, function = match.groups()
     importlib.invalidate_caches()
     origin = find_module(module, folders)
-    cached = load_trace(spec, origin) if use_cache and origin is not None else None
+    key = _key(spec, operators)
+    cached = load_trace(key, origin) if use_cache and origin is not None else None
     if cached is not None:
         return cached
     loaded_before = frozenset(sys.modules)
     try:
         _refuse_namesake(module, origin, spec)
-        graph = _traced(module, function, folders)
+        graph = _traced(module, function, folders, operators)
         if use_cache and origin is not None:
-            store_trace(spec, origin, graph, loaded_before)
+            store_trace(key, origin, graph, loaded_before)
     finally:
         _forget(loaded_before)
     return graph
 
 
-def _exported(path: Path) -> nx.DiGraph:
+def _exported(path: Path, operators: Mapping[str, str]) -> nx.DiGraph:
     """Return the layer graph of a file of ``torch.export.save``; neither torch nor anything in it is run."""
     from ingest.torch.exported_file import read_exported
     from ingest.torch.trace import graph_of
 
-    recording, notes = read_exported(path)
+    recording, notes = read_exported(path, operators)
     graph = graph_of(recording, path.stem)
     if notes:
         graph.graph["notes"] = notes
@@ -88,7 +92,11 @@ def _exported(path: Path) -> nx.DiGraph:
 
 
 def load_configured_graph(
-    path: str, asked: Configured, folder: Path | None = None, use_cache: bool = True
+    path: str,
+    asked: Configured,
+    folder: Path | None = None,
+    use_cache: bool = True,
+    operators: Mapping[str, str] | None = None,
 ) -> nx.DiGraph:
     """Return the layer graph of a model of Hugging Face's transformers from its configuration, without weights.
 
@@ -96,7 +104,7 @@ def load_configured_graph(
     library's runs. Cached as in :func:`load_model_graph`. Raises ModelError, in one readable sentence.
     """
     file = config_file((folder or Path()).resolve() / path)
-    spec = f"transformers {path} {asked.task} {asked.sequence}"
+    spec = _key(f"transformers {path} {asked.task} {asked.sequence}", operators)
     cached = load_trace(spec, file) if use_cache else None
     if cached is not None:
         return cached
@@ -107,7 +115,7 @@ def load_configured_graph(
 
     with quiet(), torch.device("meta"):
         network, inputs = build(file, asked)
-    graph = trace(network, inputs, file.parent.name if file.stem == "config" else file.stem)
+    graph = trace(network, inputs, file.parent.name if file.stem == "config" else file.stem, operators)
     if use_cache:
         store_trace(spec, file, graph, loaded_before)
     return graph
@@ -134,6 +142,11 @@ def load_model(spec: str, asked: Configured | None = None, folder: Path | None =
         return _built(_function(_imported(module, spec, folders), function, spec), spec)
 
 
+def _key(spec: str, operators: Mapping[str, str] | None) -> str:
+    """Return what a trace is cached under: the model, and what counts as what in it."""
+    return " ".join([spec, *(f"{name}={known}" for name, known in sorted((operators or {}).items()))])
+
+
 def _torch(spec: str) -> ModuleType:
     try:
         return importlib.import_module("torch")
@@ -142,7 +155,9 @@ def _torch(spec: str) -> ModuleType:
         raise ModelError(message) from error
 
 
-def _traced(module: str, function: str, folders: Sequence[Path]) -> nx.DiGraph:
+def _traced(
+    module: str, function: str, folders: Sequence[Path], operators: Mapping[str, str] | None
+) -> nx.DiGraph:
     spec = f"{module}:{function}"
     with _importable(folders):
         torch = _torch(spec)
@@ -151,7 +166,7 @@ def _traced(module: str, function: str, folders: Sequence[Path]) -> nx.DiGraph:
             network, inputs = _built(builder, spec)
         from ingest.torch.trace import trace
 
-        return trace(network, inputs, function)
+        return trace(network, inputs, function, operators)
 
 
 def _refuse_namesake(module: str, origin: Path | None, spec: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingest.operators.costs import OPERATORS
+from ingest.operators.costs import rules_of
 from ingest.operators.operations import Operation, Tensor
 
 _PER_ELEMENT = frozenset(
@@ -20,7 +20,7 @@ _PER_ELEMENT = frozenset(
 
 def total(kind: str, operations: Sequence[Operation]) -> int:
     """Return the count for one call of a module of class ``kind``, for the whole example batch."""
-    products = sum(OPERATORS[operation.name].macs(operation) for operation in operations)
+    products = sum(rules_of(operation).macs(operation) for operation in operations)
     first, last = operations[0], operations[-1]
     if kind in ("Conv2d", "Conv3d"):
         bias = isinstance(first.arguments.get("bias"), Tensor)

@@ -15,8 +15,8 @@ import networkx as nx
 from formulation.problem.layers import FORMS, Layer, Split, layer_graph
 from ingest.errors import TraceError
 from ingest.graphs.module_calls import ModuleCall
-from ingest.operators.costs import OPERATORS
-from ingest.operators.operations import ModuleKind, Recording, Tensor
+from ingest.operators.costs import Operator, is_known, rules_of
+from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor
 from ingest.torch import torchstat
 from ingest.torch.export import Inputs
 from ingest.torch.groups import Run, group, names
@@ -32,15 +32,19 @@ _RESULT_KEPT_IN_PLACE = frozenset({"leaky_relu", "elu", "celu", "selu", "hardtan
 """Activations whose in-place version computes its gradient from the result; others keep a copy of the input."""
 
 
-def trace(module: nn.Module, inputs: Inputs, name: str) -> nx.DiGraph:
+def trace(
+    module: nn.Module, inputs: Inputs, name: str, operators: Mapping[str, str | Operator] | None = None
+) -> nx.DiGraph:
     """Return the layer graph of a module, in execution order, per sample.
 
     ``inputs`` are example inputs (a tuple, or a mapping of keywords) whose dimension 0 is the batch; take a batch
     of 2 or more, so that mixing of samples is noticed. Build the module under ``torch.device("meta")`` and no
-    weight is allocated. Raises TraceError, which names the layer and operator, when the module cannot be followed
-    or costed.
+    weight is allocated. ``operators`` are rules for operators that are not known, or the names of known ones that
+    count the same. What has no rule counts as the bytes that it reads and writes, and stands in the graph's
+    attribute ``unpriced``. Raises TraceError, which names the layer and operator, when the module cannot be
+    followed or costed.
     """
-    return graph_of(record(module, inputs, name), name)
+    return graph_of(record(module, inputs, name, operators or {}), name)
 
 
 def graph_of(recording: Recording, name: str) -> nx.DiGraph:
@@ -61,6 +65,7 @@ class _Costing:
         self._stored: set[int] = set()
         self._first_user: dict[str, str] = {}
         self._shared: dict[tuple[str, str], int] = {}
+        self._loss = _loss(recording)
         self._arriving = [self._arrivals(index) for index in range(len(runs))]
         self._leaving: list[dict[str, Tensor]] = [{} for _ in runs]
         read = [tensor for sources in self._arriving for tensors in sources.values() for tensor in tensors]
@@ -82,6 +87,8 @@ class _Costing:
         graph = layer_graph(self._model, layers, edges, self._recording.element_bytes)
         if calls := self._calls():
             graph.graph["modules"] = calls
+        if unpriced := self._unpriced():
+            graph.graph["unpriced"] = unpriced
         if self._shared:
             graph.graph["shared_parameters"] = tuple((*ends, size) for ends, size in self._shared.items())
         return graph
@@ -100,6 +107,16 @@ class _Costing:
             for module, first, last in ends.values()
         )
 
+    def _unpriced(self) -> tuple[str, ...]:
+        """Name every operator without a formula, once, with the first layer that it stands in and its line."""
+        found: dict[str, str] = {}
+        for run, (name, _) in zip(self._runs, self._names, strict=True):
+            for operation in run.operations:
+                if not is_known(operation):
+                    line = f" ({operation.source})" if operation.source else ""
+                    found.setdefault(operation.name, f"{operation.name} in {name}{line}")
+        return tuple(found.values())
+
     def _arrivals(self, index: int) -> dict[int | None, list[Tensor]]:
         """Return the tensors that a run reads, by the run they come from (None: the example inputs)."""
         found: dict[int | None, list[Tensor]] = {}
@@ -114,7 +131,7 @@ class _Costing:
         run, (name, is_module) = self._runs[index], self._names[index]
         kind = self._recording.modules.get(run.call.module, _NO_MODULE) if is_module else _NO_MODULE
         counted = torchstat.total(kind.torch_name, run.operations) if is_module and last_call else 0
-        macs = sum(OPERATORS[operation.name].macs(operation) for operation in run.operations)
+        macs = sum(rules_of(operation).macs(operation) for operation in run.operations)
         arriving = [tensor for tensors in self._arriving[index].values() for tensor in tensors]
         split, forms = self._split(run)
         return Layer(
@@ -125,14 +142,16 @@ class _Costing:
             input_bytes=self._distinct(arriving, name),
             output_bytes=self._distinct(self._leaving[index].values(), name),
             stash_bytes=self._stash(run, name),
-            macs=self._per_sample(macs, name, "multiply-accumulates"),
-            torchstat_flops=self._per_sample(counted, name, "operations"),
+            macs=self._per_sample(macs, name, "multiply-accumulates", loss=self._ends(run)),
+            torchstat_flops=self._per_sample(counted, name, "operations", loss=self._ends(run)),
             allowed_forms=forms,
         )
 
     def _split(self, run: Run) -> tuple[Split, tuple[int, ...]]:
         if run.weighted:
             return Split.MATRIX, run.forms
+        if run.rows_only:
+            return Split.JOIN, (0,)
         if run.restricted:
             return Split.JOIN, (0, 1)
         layers = [producer for producer in run.producers if producer >= 0]
@@ -160,7 +179,7 @@ class _Costing:
             if not any(output.differentiable for output in operation.outputs):
                 continue
             copied = operation.in_place and operation.name not in _RESULT_KEPT_IN_PLACE
-            for kept in OPERATORS[operation.name].kept(operation):
+            for kept in rules_of(operation).kept(operation):
                 if isinstance(kept, int):
                     total += kept
                 elif copied and kept.key == operation.operands[0].key:
@@ -168,24 +187,56 @@ class _Costing:
                 elif kept.batched and kept.storage not in self._stored:
                     self._stored.add(kept.storage)
                     total += kept.storage_bytes
-        return self._per_sample(total, name, "bytes kept for the backward pass")
+        return self._per_sample(total, name, "bytes kept for the backward pass", loss=self._ends(run))
+
+    def _ends(self, run: Run) -> bool:
+        """Tell whether a loss begins in a layer, or goes on in it."""
+        return any(operation.position in self._loss for operation in run.operations)
 
     def _distinct(self, tensors: Iterable[Tensor], name: str) -> int:
         """Return the bytes of distinct tensors per sample; views of one storage count it at most once."""
         views: dict[int, dict[str, Tensor]] = {}
+        loss = False
         for tensor in tensors:
-            self._per_sample(tensor.elements, name, "elements of a tensor")
+            loss |= (last := tensor.producer in self._loss)
+            self._per_sample(tensor.elements, name, "elements of a tensor", loss=last)
             views.setdefault(tensor.storage, {})[tensor.key] = tensor
         total = 0
         for same in views.values():
             total += min(sum(each.total_bytes for each in same.values()), next(iter(same.values())).storage_bytes)
-        return self._per_sample(total, name, "bytes of activations")
+        return self._per_sample(total, name, "bytes of activations", loss=loss)
 
-    def _per_sample(self, total: int, name: str, what: str) -> int:
+    def _per_sample(self, total: int, name: str, what: str, *, loss: bool) -> int:
+        """Return a sample's share; of a loss, which all samples have in common, rounded up."""
         share, rest = divmod(total, self._recording.batch)
-        if rest:
+        if rest and not loss:
             raise TraceError(
                 f"layer {name}: the number of {what} is {total}, not a multiple of the batch of "
-                f"{self._recording.batch}; it mixes samples (a loss, a mean over the batch), so take it out"
+                f"{self._recording.batch}; it mixes samples (as a mean over the batch does), so take it out"
             )
-        return share
+        return share + (rest > 0)
+
+
+def mixed(operation: Operation) -> TraceError:
+    """Return the error for an operation that brings samples together and whose result samples use."""
+    where = f"layer {operation.call.module or 'of the model itself'}"
+    line = f" ({operation.source})" if operation.source else ""
+    return TraceError(
+        f"{where}: operator {operation.target}{line} mixes samples, so micro-batches would compute something else;"
+        " take it out of the model, or put the batch into dimension 0 of the example inputs if it is not there"
+    )
+
+
+def _loss(recording: Recording) -> frozenset[int]:
+    """Return the operations that bring all samples together and whose results no sample uses: those of a loss."""
+    used: set[int] = set()
+    found: set[int] = set()
+    for operation in reversed(recording.operations):
+        uneven = all(output.elements % recording.batch for output in operation.outputs)
+        if uneven and operation.position not in used:
+            found.add(operation.position)
+        elif uneven and operation.output.differentiable:
+            raise mixed(operation)
+        else:
+            used |= {operand.producer for operand in operation.operands if operand.producer is not None}
+    return frozenset(found)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.errors import TraceError
 from ingest.operators.operations import Call, Operation, Tensor, tensors_in
-from ingest.operators.recorder import Recorder
+from ingest.operators.recorder import Recorder, source_line
 
 if TYPE_CHECKING:
     from torch import fx
@@ -134,7 +134,13 @@ class Walk:
         tensors = [self._tensor(f"{node.name}#{index}", result, None, call) for index, result in enumerate(kept)]
         before = len(self.operations)
         outputs = self.recorder.add(
-            str(target), arguments, tensors, call, written=written, differentiable=differentiable
+            str(target),
+            arguments,
+            tensors,
+            call,
+            written=written,
+            differentiable=differentiable,
+            source=source_line(node.meta.get("stack_trace")),
         )
         if len(self.operations) > before:
             self.nodes.append(node)

@@ -261,7 +261,7 @@ def small_layers(name: str = "small") -> object:
 def test_load_asks_the_model_source_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, Path]] = []
 
-    def load_model_graph(spec: str, base: Path) -> object:
+    def load_model_graph(spec: str, base: Path, **_: object) -> object:
         asked.append((spec, base))
         return small_layers()
 

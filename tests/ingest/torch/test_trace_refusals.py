@@ -19,18 +19,6 @@ def refused(function: Function, *shapes: Sequence[int], **parts: Part) -> str:
     return str(caught.value)
 
 
-def test_an_unknown_operator_is_an_error_that_names_layer_and_operator() -> None:
-    with torch.library._scoped_library("pipecut_test", "FRAGMENT") as library:
-        library.define("spread(Tensor x) -> Tensor")
-        library.impl("spread", lambda x: torch.empty_like(x), "Meta")
-
-        def block() -> nn.Module:
-            return Calls(lambda m, x: torch.ops.pipecut_test.spread(x))
-
-        message = refused(lambda m, x: m.inner(m.fc(x)), (2, 4), fc=lambda: nn.Linear(4, 4), inner=block)
-    assert message.startswith("layer inner: the cost of operator pipecut_test.spread.default is not known")
-
-
 def test_a_branch_on_values_is_refused_with_its_line() -> None:
     message = refused(lambda m, x: x if x.sum() > 0 else m.fc(x), (2, 4), fc=lambda: nn.Linear(4, 4))
     assert "control flow depends on the values of tensors" in message
@@ -48,9 +36,9 @@ def test_shapes_that_depend_on_values_are_refused() -> None:
     assert "shape of" in refused(lambda m, x: m.fc(x)[x > 0], (2, 4), fc=lambda: nn.Linear(4, 4))
 
 
-def test_a_loss_is_refused_because_it_mixes_samples() -> None:
-    message = refused(lambda m, x: m.fc(x).mean(), (2, 4), fc=lambda: nn.Linear(4, 4))
-    assert message.startswith("layer mean: ")
+def test_a_mean_over_the_batch_that_samples_use_is_refused() -> None:
+    message = refused(lambda m, x: (y := m.fc(x)) - y.mean(), (2, 4), fc=lambda: nn.Linear(4, 4))
+    assert message.startswith("layer of the model itself: operator aten.mean.default (")
     assert "mixes samples" in message
 
 
