@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 
-from formulation.problem.amounts import plural
+from formulation.costs.amounts import plural
 from ingest.errors import ModelError
 
 __all__ = ["told_of_unpriced"]

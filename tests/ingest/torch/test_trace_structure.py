@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from formulation.problem.layers import Layer, Split, layers_of
-from ingest.torch.trace import TraceError, trace
+from ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import Calls, by_name, linear8, only, traced
 
 # --- forms ---
