@@ -46,6 +46,15 @@ def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
     assert found.objective == line_dp.solve(instance).objective
 
 
+def test_llama_between_its_blocks_is_proved() -> None:
+    scenario = load_scenario(PAPER.parent / "llama" / "llama7b.yaml")
+    instance = scenario.load()
+    assert sum(instance.parameter_bytes) == 2 * 6_738_415_616
+    assert len(instance.model.cuts or ()) == 34
+    outcome = checked(instance, states.solve(instance, Limits()))
+    assert outcome.proof is Proof.OPTIMAL and outcome.objective == outcome.bound == scenario.expected
+
+
 @pytest.mark.slow
 def test_gpt2_on_small_cards_needs_recomputation_or_splitting() -> None:
     scenario = load_scenario(GPT2)
