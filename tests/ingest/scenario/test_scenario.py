@@ -50,8 +50,8 @@ def test_shipped_scenarios_load(path: Path) -> None:
         assert scenario.model.startswith("ingest.models.")
         assert scenario.model.endswith(f":{path.stem}")
         assert scenario.training.schedule is Schedule.ASYNC_ONE_F_ONE_B
-    elif path.parent.name == "gpt":
-        assert scenario.model.startswith("ingest.models.gpt:")
+    elif path.parent.name in ("gpt", "llama"):
+        assert scenario.model.startswith(f"ingest.models.{path.parent.name}:")
     else:
         assert (path.parent / scenario.model).is_file()
     first = path.read_text(encoding="utf-8").splitlines()[0]
