@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from commands.results.planned import Planned
     from commands.results.simulated import Simulated, simulate
     from commands.results.traced import trace
+    from execution.running.pipeline import Pipeline
+    from execution.running.training import pipeline
     from execution.splitting.stages import ModelStages, stages
     from formulation.certificates.check import Certificate, CertificateError, verify
     from formulation.constraints.devices.reserve import Reserve
@@ -98,6 +100,7 @@ __all__ = [
     "Outcome",
     "Own",
     "Pin",
+    "Pipeline",
     "PipelineSchedule",
     "Placement",
     "Plan",
@@ -127,6 +130,7 @@ __all__ = [
     "explain",
     "listing",
     "load",
+    "pipeline",
     "plan",
     "read_certificate",
     "read_layers",
@@ -150,6 +154,8 @@ _HOMES = {
     "commands.results.traced": "trace",
     "commands.results.certified": "certify",
     "commands.results.files": "read_layers read_schedule write_layers write_plan",
+    "execution.running.pipeline": "Pipeline",
+    "execution.running.training": "pipeline",
     "execution.splitting.stages": "ModelStages stages",
     "formulation.certificates.check": "Certificate CertificateError verify",
     "formulation.evaluate": "Evaluation evaluate",

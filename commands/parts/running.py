@@ -35,9 +35,9 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
         raise InputError(
             "running a plan needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
         ) from error
-    _check_forms(task, plan, arguments.plan)
+    layers = tuple(layer.name for layer in task.instance.layers)
     try:
-        layout = layout_of(plan, schedule, task.instance.training.micro_batch)
+        layout = layout_of(plan, schedule, task.instance.training.micro_batch, layers)
     except (StagesError, ScheduleError) as error:
         raise InputError(f"{arguments.plan}: {error}") from error
     scenario = task.scenario
@@ -46,7 +46,7 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
         configured=scenario.configured,
         folder=scenario.path.parent.resolve(),
         plan=plan,
-        layers=tuple(layer.name for layer in task.instance.layers),
+        layers=layers,
         layout=layout,
         steps=getattr(arguments, "steps", 1),
         seed=arguments.run_seed,
@@ -67,19 +67,6 @@ def _schedule(task: Task, plan: Plan, arguments: argparse.Namespace) -> Pipeline
     if found is None:
         raise InputError(f"{arguments.plan}: no order of its actions was found that fits the memory")
     return found
-
-
-def _check_forms(task: Task, plan: Plan, path: str) -> None:
-    """Raise InputError for a layer whose weights are divided: samples are, so far."""
-    for at, stage in enumerate(plan.stages):
-        degree = stage.group.tensor_parallel_degree
-        for layer in stage.span.layers if degree > 1 else ():
-            if stage.form(layer) != 0:
-                name = task.instance.layers[layer].name
-                raise InputError(
-                    f"{path}: stage {at}: layer {name} has form {stage.form(layer)} on {degree} devices, and only "
-                    "form 0 (by samples) can be run yet: plan with constraints.tensor_parallel_degrees: [1]"
-                )
 
 
 def predicted_ns(task: Task, job: RunJob) -> int | None:

@@ -6,6 +6,7 @@ samples device ``i`` of ``n`` takes samples ``i B // n`` to ``(i + 1) B // n``, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from execution.errors import StagesError
@@ -65,14 +66,17 @@ class RunLayout:
         return tuple(found)
 
 
-def layout_of(plan: Plan, schedule: PipelineSchedule, micro_batch: int) -> RunLayout:
+def layout_of(
+    plan: Plan, schedule: PipelineSchedule, micro_batch: int, layers: Sequence[str] | None = None
+) -> RunLayout:
     """Return the processes that run a plan in the order of a schedule.
 
-    Raises StagesError where schedule and plan do not fit, where stages of one rank have different numbers of
-    devices, where a device would get no sample, and for what cannot be run yet; ScheduleError for a schedule that
-    cannot be executed.
+    ``layers`` are the names of the layers that the plan numbers, for messages. Raises StagesError where schedule
+    and plan do not fit, where stages of one rank have different numbers of devices, where a device would get no
+    sample, and for what cannot be run yet; ScheduleError for a schedule that cannot be executed.
     """
     validate(schedule)
+    _check_forms(plan, layers)
     if not schedule.flush:
         raise StagesError(f"schedule {schedule.name} has no flush: weights of several versions cannot be run yet")
     if schedule.stages != len(plan):
@@ -100,3 +104,16 @@ def layout_of(plan: Plan, schedule: PipelineSchedule, micro_batch: int) -> RunLa
         rank_of += [rank] * widths[rank]
     held = [range(first[rank], first[rank] + widths[rank]) for (rank, *_) in schedule.stage_ranks]
     return RunLayout(schedule, micro_batch, tuple(map(tuple, held)), tuple(rank_of))
+
+
+def _check_forms(plan: Plan, layers: Sequence[str] | None) -> None:
+    """Raise StagesError for a layer whose weights are divided: samples are, so far."""
+    for at, stage in enumerate(plan.stages):
+        degree = stage.group.tensor_parallel_degree
+        for layer in stage.span.layers if degree > 1 else ():
+            if stage.form(layer) != 0:
+                name = layer if layers is None else layers[layer]
+                raise StagesError(
+                    f"stage {at}: layer {name} has form {stage.form(layer)} on {degree} devices, and only form 0 "
+                    "(by samples) can be run yet: plan with constraints.tensor_parallel_degrees: [1]"
+                )

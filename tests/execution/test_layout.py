@@ -17,6 +17,9 @@ from execution.running.layout import Shipment, layout_of
 from execution.running.passes import StageRunner
 from execution.running.pipeline import Pipeline
 from execution.splitting.stages import ModelProgram
+from formulation.problem.groups import Group
+from formulation.problem.modes import Mode
+from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
@@ -59,6 +62,12 @@ def test_chunks_of_a_rank_are_on_its_processes() -> None:
 def test_what_cannot_be_run(widths: tuple[int, ...], schedule: object, micro_batch: int, words: str) -> None:
     with pytest.raises(StagesError, match=re.escape(words)):
         layout_of(equal_plan(8, widths), schedule, micro_batch)  # type: ignore[arg-type]
+
+
+def test_weights_are_not_divided() -> None:
+    stage = Stage(Span(0, 2), Group(((0, 2),), Mode(1)), (0, 2))
+    with pytest.raises(StagesError, match="stage 0: layer head has form 2 on 2 devices, and only form 0"):
+        layout_of(Plan((stage,)), one_f_one_b(1, 1), 4, ["body", "head"])
 
 
 def test_uneven_widths_need_the_samples_first() -> None:
