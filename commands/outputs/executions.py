@@ -1,6 +1,8 @@
-"""Outputs about plans that were run by processes: ``run`` and ``validate``."""
+"""Outputs about plans that were run by processes, or written for others: ``run``, ``validate``, ``export``."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from commands.outputs.common import Output, Part
 
@@ -43,3 +45,13 @@ class ValidateOutput(Output):
     tolerance: float
     gradients: int
     stages: list[DifferencePart]
+
+
+class ExportOutput(Output):
+    """What ``pipecut export --json`` writes; ``out`` is null where no file was asked for."""
+
+    scenario: str
+    plan: str
+    to: Literal["torchtitan", "megatron", "script"]
+    out: str | None
+    text: str

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from commands.outputs.common import Failure
 from commands.outputs.devices import DevicesOutput
-from commands.outputs.executions import RunOutput, ValidateOutput
+from commands.outputs.executions import ExportOutput, RunOutput, ValidateOutput
 from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
 from commands.outputs.runs import NothingRunOutput, SimulateOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
@@ -21,6 +21,7 @@ OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "compare": (CompareOutput, GapTableOutput),
     "devices": (DevicesOutput,),
     "evaluate": (EvaluateOutput,),
+    "export": (ExportOutput,),
     "plan": (PlanOutput,),
     "run": (RunOutput,),
     "simulate": (SimulateOutput, NothingRunOutput),

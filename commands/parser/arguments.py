@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from commands.parser.compare_arguments import add_all
-from commands.parser.execution_arguments import add_execution, add_steps
+from commands.parser.execution_arguments import add_execution, add_steps, add_target
 from commands.parser.run_arguments import add_order, add_outputs, whole
 from commands.terminal import exit_codes
 from commands.terminal.failures import UsageError
@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_run(commands)
     _add_validate(commands)
+    _add_export(commands)
     _add_trace(commands)
     _add_verify(commands)
     _add_study(commands)
@@ -264,6 +265,14 @@ def _add_validate(commands: Any) -> None:  # noqa: ANN401
     command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
     _add_scenario(command)
     add_execution(command)
+
+
+def _add_export(commands: Any) -> None:  # noqa: ANN401
+    summary = "write a plan as torchtitan or Megatron-LM take it, or as a program for torchrun"
+    command = _command(commands, "export", summary, reads=("scenario", "plan"), writes=("out",))
+    command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
+    _add_scenario(command)
+    add_target(command)
 
 
 def _add_trace(commands: Any) -> None:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Options of ``pipecut run`` and ``pipecut validate``."""
+"""Options of ``pipecut run``, ``pipecut validate`` and ``pipecut export``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import argparse
 from commands.parser.run_arguments import add_order, whole
 
 MOST_STEPS = 10**9
+TARGETS = ("torchtitan", "megatron", "script")
+"""What a plan can be written for (``exchange.exports.TARGETS``)."""
 
 
 def add_execution(command: argparse.ArgumentParser) -> None:
@@ -32,6 +34,14 @@ def add_steps(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--learning-rate", metavar="X", type=_rate, default=0.01, help="of plain gradient descent (default: 0.01)"
     )
+
+
+def add_target(command: argparse.ArgumentParser) -> None:
+    """Add what says for whom a plan is written, and where."""
+    listed = ", ".join(TARGETS)
+    command.add_argument("--to", metavar="TARGET", choices=TARGETS, required=True, help=f"one of {listed}")
+    command.add_argument("--out", metavar="FILE", help="the file to write (default: stdout)")
+    command.set_defaults(time_limit=None, workers=None, seed=None, quiet=False)
 
 
 def _rate(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def test_a_difference_ends_with_stage_parameter_and_both_numbers(
     assert ran.code == 1 and "stage 1: 2.bias: 1.5, the unsplit model 1.25" in ran.out
     found = pipecut("validate", plan, "small.yaml", "--json")
     assert found.code == 1 and not found.json["equal"] and found.json["stages"][1]["expected"] == 1.25
+
+
+def test_a_plan_is_exported(pipecut: Command, plan: Path) -> None:
+    ran = pipecut("export", plan, "small.yaml", "--to", "torchtitan")
+    assert ran.code == 0 and json.loads(ran.out)["module_fqns_per_model_part"] == [["0", "1"], ["2"]]
+    assert pipecut("export", plan, "small.yaml", "--to", "script", "--out", "train.py").code == 0
+    assert "from small_net import net" in Path("train.py").read_text(encoding="utf-8")
+    found = pipecut("export", plan, "small.yaml", "--to", "megatron", "--json").json
+    assert found["out"] is None and '--pipeline-model-parallel-layout "Et*2|tL"' in found["text"]
+    uneven = write_plan({"one0": 1}, {"one1": 1, "one2": 1})
+    ran = pipecut("export", uneven, "small.yaml", "--to", "megatron")
+    assert ran.code == 2 and "plan.json: stage 1 has 2 devices in 1 replicas, stage 0 1 in 1" in ran.err
+    ran = pipecut("export", uneven, "small.yaml", "--to", "megatron", "--out", "plan.json")
+    assert ran.code == 2 and "would replace" in ran.err
 
 
 @pytest.mark.slow
