@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from commands.parser.compare_arguments import add_all
-from commands.parser.execution_arguments import add_execution, add_steps, add_target
+from commands.parser.execution_arguments import EXECUTIONS
 from commands.parser.run_arguments import add_order, add_outputs, whole
 from commands.terminal import exit_codes
 from commands.terminal.failures import UsageError
@@ -119,9 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_evaluate(commands)
     _add_simulate(commands)
-    _add_run(commands)
-    _add_validate(commands)
-    _add_export(commands)
+    _add_executions(commands)
     _add_trace(commands)
     _add_verify(commands)
     _add_study(commands)
@@ -250,29 +248,14 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
     )
 
 
-def _add_run(commands: Any) -> None:  # noqa: ANN401
-    summary = "train a model for some steps as a plan says, with a process for every device"
-    command = _command(commands, "run", summary, reads=("scenario", "plan", "schedule_file"))
-    command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
-    _add_scenario(command)
-    add_execution(command)
-    add_steps(command)
-
-
-def _add_validate(commands: Any) -> None:  # noqa: ANN401
-    summary = "run one step of a plan in float64 and compare its gradients with the unsplit model's"
-    command = _command(commands, "validate", summary, reads=("scenario", "plan", "schedule_file"))
-    command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
-    _add_scenario(command)
-    add_execution(command)
-
-
-def _add_export(commands: Any) -> None:  # noqa: ANN401
-    summary = "write a plan as torchtitan or Megatron-LM take it, or as a program for torchrun"
-    command = _command(commands, "export", summary, reads=("scenario", "plan"), writes=("out",))
-    command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
-    _add_scenario(command)
-    add_target(command)
+def _add_executions(commands: Any) -> None:  # noqa: ANN401
+    for name, (summary, writes, add) in EXECUTIONS.items():
+        command = _command(commands, name, summary, reads=("scenario", "plan", "schedule_file"), writes=writes)
+        command.add_argument(
+            "plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out"
+        )
+        _add_scenario(command)
+        add(command)
 
 
 def _add_trace(commands: Any) -> None:  # noqa: ANN401

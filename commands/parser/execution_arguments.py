@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 
 from commands.parser.run_arguments import add_order, whole
 
@@ -11,8 +12,7 @@ TARGETS = ("torchtitan", "megatron", "script")
 """What a plan can be written for (``exchange.exports.TARGETS``)."""
 
 
-def add_execution(command: argparse.ArgumentParser) -> None:
-    """Add what both commands take; ``--set`` must be there already."""
+def _add_validate(command: argparse.ArgumentParser) -> None:
     add_order(command)
     command.add_argument(
         "--seed",
@@ -26,8 +26,8 @@ def add_execution(command: argparse.ArgumentParser) -> None:
     command.set_defaults(time_limit=None, workers=None, seed=None)
 
 
-def add_steps(command: argparse.ArgumentParser) -> None:
-    """Add what only a training takes."""
+def _add_run(command: argparse.ArgumentParser) -> None:
+    _add_validate(command)
     command.add_argument(
         "--steps", metavar="N", type=lambda text: whole(text, 1, MOST_STEPS), default=10, help="default: 10"
     )
@@ -36,8 +36,7 @@ def add_steps(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_target(command: argparse.ArgumentParser) -> None:
-    """Add what says for whom a plan is written, and where."""
+def _add_export(command: argparse.ArgumentParser) -> None:
     listed = ", ".join(TARGETS)
     command.add_argument("--to", metavar="TARGET", choices=TARGETS, required=True, help=f"one of {listed}")
     command.add_argument("--out", metavar="FILE", help="the file to write (default: stdout)")
@@ -52,3 +51,19 @@ def _rate(text: str) -> float:
     if not 0 <= rate <= 1e6:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1000000, got {text!r}")
     return rate
+
+
+EXECUTIONS: Mapping[str, tuple[str, tuple[str, ...], Callable[[argparse.ArgumentParser], None]]] = {
+    "run": ("train a model for some steps as a plan says, with a process for every device", (), _add_run),
+    "validate": (
+        "run one step of a plan in float64 and compare its gradients with the unsplit model's",
+        (),
+        _add_validate,
+    ),
+    "export": (
+        "write a plan as torchtitan or Megatron-LM take it, or as a program for torchrun",
+        ("out",),
+        _add_export,
+    ),
+}
+"""Commands that carry a plan out: what they do, which arguments are files that they write, and their options."""
