@@ -9,7 +9,9 @@ from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, reading
 from formulation.certificates.check import CertificateError, verify
-from ingest.plans.certificate_file import CertificateFileError, read_certificate
+from formulation.costs.amounts import plural
+from formulation.problem.instance import Instance
+from ingest.plans.certificate_file import CertificateFileError, read_certificate_as_made
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     with reading(scenario.path):
         instance = scenario.load()
     try:
-        certificate = read_certificate(arguments.certificate, instance)
+        given, (instance, certificate) = instance, read_certificate_as_made(arguments.certificate, instance)
     except CertificateFileError as error:
         raise InputError(str(error)) from error
     began = time.perf_counter()
@@ -46,9 +48,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         claim = "the plan is optimal" if optimal else f"no plan takes less than {certificate.bound:,} ns"
         output.write(
-            f"verified: the plan takes {certificate.objective:,} ns, and {claim}\n"
+            f"verified: the plan takes {certificate.objective:,} ns, and {claim}{_chosen(given, instance)}\n"
             f"{len(certificate.labels)} labels checked in {seconds:.2f} s, without a solver\n"
         )
     if refuted is not None:
         return ExitCode.FALSE_CLAIM
     return ExitCode.DONE if optimal else ExitCode.NOT_PROVED
+
+
+def _chosen(given: Instance, about: Instance) -> str:
+    """Say which of the choices that the scenario leaves open a certificate is about."""
+    parts = ["this order of the layers"] if given.layers != about.layers else []
+    if about.training.micro_batch_choices:
+        number = about.training.micro_batches
+        parts.append(f"{number} micro-{plural(number, 'batch')}")
+    return f", of plans with {' and '.join(parts)}" if parts else ""

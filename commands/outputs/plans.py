@@ -84,6 +84,7 @@ class PlanOutput(Output):
     format: Literal["pipecut plan"] | None = None
     version: Literal[1] | None = None
     model: str | None = None
+    micro_batches: int | None = None
     violations: list[str] = Field(default_factory=list)
     stages: list[StagePart]
     scenario: str
@@ -130,6 +131,7 @@ class EvaluateOutput(Output):
     format: Literal["pipecut plan"]
     version: Literal[1]
     model: str
+    micro_batches: int | None = None
     objective: int | None
     violations: list[str]
     stages: list[StagePart]

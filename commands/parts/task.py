@@ -20,7 +20,7 @@ from formulation.costs.amounts import goal_text
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from ingest.plans.plan_file import read_plan_in_order
+from ingest.plans.plan_file import read_plan_as_made
 from ingest.scenario.load import Scenario
 from planners.catalogue import find_any
 from solvers.auto.solve import plan
@@ -92,7 +92,7 @@ class Task:
         Raises InputError.
         """
         with reading(path):
-            instance, plan = read_plan_in_order(path, self.instance)
+            instance, plan = read_plan_as_made(path, self.instance)
         return replace(self, instance=instance), plan
 
     def claim_failed(self, solver: str, message: str) -> ClaimFailedError:

@@ -19,6 +19,7 @@ from formulation.certificates.stages import slots_matter
 from formulation.problem.instance import Instance
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import path_text
+from ingest.plans.as_planned import as_planned, choices_to_dict
 from ingest.plans.plan_file import stage_to_dict
 from ingest.plans.plan_reader import plan_of
 from ingest.strict_json import parse_json
@@ -78,7 +79,7 @@ def write_certificate(path: str | Path, instance: Instance, certificate: Certifi
         "fingerprint": certificate.fingerprint,
         "objective": certificate.objective,
         "bound": certificate.bound,
-        "plan": {"stages": stages},
+        "plan": choices_to_dict(instance) | {"stages": stages},
     }
     slotted = slots_matter(instance)
     rows = (json.dumps(_row(key, runs, slotted=slotted)) for key, runs in sorted(certificate.labels.items()))
@@ -95,8 +96,23 @@ def _row(key: Key, runs: Runs, *, slotted: bool) -> dict[str, Any]:
 def read_certificate(path: str | Path, instance: Instance) -> Certificate:
     """Read a certificate about an instance. Raises CertificateFileError with every mistake of the file."""
     source = Path(path)
+    return _certificate(source, _file(source), instance)
+
+
+def read_certificate_as_made(path: str | Path, instance: Instance) -> tuple[Instance, Certificate]:
+    """Read a certificate; return what it is about, with the order and micro-batches that its plan chose, and it.
+
+    Raises CertificateFileError with every mistake of the file.
+    """
+    source = Path(path)
+    found = _file(source)
+    about = as_planned(found.plan, instance)
+    return about, _certificate(source, found, about)
+
+
+def _file(source: Path) -> _File:
     try:
-        found = _File.model_validate(parse_json(read_limited(source, LARGEST_FILE)))
+        return _File.model_validate(parse_json(read_limited(source, LARGEST_FILE)))
     except ValidationError as error:
         rows = (f"{source}: {path_text(row['loc'])}: {row['msg']}" for row in error.errors()[:20])
         raise CertificateFileError("\n".join(rows)) from error
@@ -104,6 +120,9 @@ def read_certificate(path: str | Path, instance: Instance) -> Certificate:
         raise CertificateFileError(f"{source}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise CertificateFileError(f"{source}: not a JSON certificate: {error}") from error
+
+
+def _certificate(source: Path, found: _File, instance: Instance) -> Certificate:
     plan, mistakes = plan_of(found.plan, instance)
     keys = [row.key for row in found.labels]
     if len(set(keys)) < len(keys):

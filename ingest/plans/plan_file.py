@@ -20,7 +20,7 @@ from formulation.problem.modes import mode_fields
 from formulation.problem.plan import Plan, Stage
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import MOST_SHOWN
-from ingest.plans.layer_order import in_order_of
+from ingest.plans.as_planned import as_planned, choices_to_dict
 from ingest.plans.plan_reader import plan_of
 from ingest.strict_json import parse_json
 
@@ -58,6 +58,7 @@ def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict
         "format": "pipecut plan",
         "version": FORMAT_VERSION,
         "model": instance.name,
+        **choices_to_dict(instance),
         "objective": evaluation.objective,
         "violations": [violation.message for violation in evaluation.violations],
         "stages": stages,
@@ -85,15 +86,15 @@ def read_plan(path: str | Path, instance: Instance) -> Plan:
     return _plan_of(source, _data_of(source), instance)
 
 
-def read_plan_in_order(path: str | Path, instance: Instance) -> tuple[Instance, Plan]:
-    """Read a plan that may cut another order of the layers; return the instance in that order with the plan.
+def read_plan_as_made(path: str | Path, instance: Instance) -> tuple[Instance, Plan]:
+    """Read a plan; return the instance with the order of layers and the micro-batches that it chose, and the plan.
 
-    The instance is the given one where the plan cuts its order. Raises PlanError as :func:`read_plan` does.
+    The instance is the given one where the plan chose nothing. Raises PlanError as :func:`read_plan` does.
     """
     source = Path(path)
     data = _data_of(source)
-    ordered = in_order_of(data, instance)
-    return ordered, _plan_of(source, data, ordered)
+    about = as_planned(data, instance)
+    return about, _plan_of(source, data, about)
 
 
 def _data_of(source: Path) -> object:

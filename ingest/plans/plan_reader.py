@@ -18,7 +18,17 @@ from ingest.mistakes import MOST_SHOWN, did_you_mean, shown
 
 CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "any_order_bound", "gap", "seconds", "notes", "explanation")
 """What ``pipecut plan --json`` says beside the plan; a reader ignores it, for claims are always checked anew."""
-TOP_KEYS = ("stages", "format", "version", "model", "note", "objective", "violations", *CLAIM_KEYS)
+TOP_KEYS = (
+    "stages",
+    "format",
+    "version",
+    "model",
+    "micro_batches",
+    "note",
+    "objective",
+    "violations",
+    *CLAIM_KEYS,
+)
 """Keys of a plan file; all but ``stages`` may be left out."""
 NEEDED_KEYS = ("layers", "devices")
 PRICES = (*PRICE_KEYS, "communication_ns")

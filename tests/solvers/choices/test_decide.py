@@ -23,7 +23,7 @@ def free(instance: Instance) -> Instance:
 
 
 UNEQUAL = one_device_a_stage(towers([9, 9], [4, 4]), 2)
-"""One tower after the other, the best cut leaves 18 and 8; side by side, 13 and 13."""
+"""One tower after the other, the best cut leaves 9 and 17; side by side, 13 and 13."""
 
 
 def test_a_free_order_is_searched_and_proved() -> None:

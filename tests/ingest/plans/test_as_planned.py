@@ -1,12 +1,14 @@
-"""Plan files that cut another order of the layers than the traced one."""
+"""Plan files that say what their scenario left open: the order of the layers, the number of micro-batches."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from formulation.certificates.check import Certificate
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group
@@ -15,8 +17,14 @@ from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel, Training
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
-from ingest.plans.layer_order import in_order_of
-from ingest.plans.plan_file import PlanError, read_plan, read_plan_in_order, write_plan
+from ingest.plans.as_planned import as_planned
+from ingest.plans.certificate_file import (
+    CertificateFileError,
+    read_certificate,
+    read_certificate_as_made,
+    write_certificate,
+)
+from ingest.plans.plan_file import PlanError, read_plan, read_plan_as_made, write_plan
 
 
 def two_branches() -> Instance:
@@ -37,20 +45,20 @@ def test_a_plan_of_another_order_is_priced_in_that_order(tmp_path: Path) -> None
     path.write_text(json.dumps(stages("a0 b0", "a1 b1 join")))
     with pytest.raises(PlanError, match="'b0' does not follow 'a0'"):
         read_plan(path, instance)
-    ordered, plan = read_plan_in_order(path, instance)
+    ordered, plan = read_plan_as_made(path, instance)
     assert [layer.name for layer in ordered.layers] == ["a0", "b0", "a1", "b1", "join"]
     one = Group(((0, 1),))
     assert plan == Plan((Stage(Span(0, 2), one, (0, 0)), Stage(Span(2, 5), one, (0, 0, 0))))
     found = evaluate(ordered, plan)
     assert found.feasible and found.stages[1].boundary_ns == 2 * 200 * 8 / 10
     write_plan(path, ordered, plan, found)
-    assert read_plan_in_order(path, instance) == (ordered, plan)
+    assert read_plan_as_made(path, instance) == (ordered, plan)
 
 
 def test_the_order_of_the_model_is_left_alone(tmp_path: Path) -> None:
     path, instance = tmp_path / "plan.json", two_branches()
     path.write_text(json.dumps(stages("a0 a1", "b0 b1 join")))
-    ordered, plan = read_plan_in_order(path, instance)
+    ordered, plan = read_plan_as_made(path, instance)
     assert ordered is instance and plan == read_plan(path, instance)
 
 
@@ -67,6 +75,32 @@ def test_the_order_of_the_model_is_left_alone(tmp_path: Path) -> None:
 def test_what_is_no_order_of_the_model_is_a_mistake(tmp_path: Path, data: object, reason: str) -> None:
     path, instance = tmp_path / "plan.json", two_branches()
     path.write_text(json.dumps(data))
-    assert in_order_of(data, instance) is instance
+    assert as_planned(data, instance) is instance
     with pytest.raises(PlanError, match=reason):
-        read_plan_in_order(path, instance)
+        read_plan_as_made(path, instance)
+
+
+def test_a_plan_says_how_many_micro_batches_it_chose(tmp_path: Path) -> None:
+    path, fixed = tmp_path / "plan.json", two_branches()
+    path.write_text(json.dumps(stages("a0 a1", "b0 b1 join") | {"micro_batches": 4}))
+    assert read_plan_as_made(path, fixed)[0] is fixed
+    left_open = replace(fixed, training=Training(8, 1, micro_batch_choices=(1, 4)))
+    about, plan = read_plan_as_made(path, left_open)
+    assert about.training == Training(8, 4, micro_batch_choices=(1, 4))
+    write_plan(path, about, plan, evaluate(about, plan))
+    assert read_plan_as_made(path, left_open) == (about, plan)
+    path.write_text(json.dumps(stages("a0 a1", "b0 b1 join") | {"micro_batches": 2}))
+    assert read_plan_as_made(path, left_open)[0] is left_open
+
+
+def test_a_certificate_is_about_what_its_plan_chose(tmp_path: Path) -> None:
+    path = tmp_path / "proof.json"
+    left_open = replace(two_branches(), training=Training(8, 1, micro_batch_choices=(1, 4)))
+    path.write_text(json.dumps(stages("a0 b0", "a1 b1 join") | {"micro_batches": 4}))
+    about, plan = read_plan_as_made(path, left_open)
+    labels = {(0, (2,), (0,)): ((0, 0),)}
+    certificate = Certificate("0" * 64, plan, 5, 3, labels)
+    write_certificate(path, about, certificate)
+    assert read_certificate_as_made(path, left_open) == (about, certificate)
+    with pytest.raises(CertificateFileError, match="does not follow"):
+        read_certificate(path, left_open)

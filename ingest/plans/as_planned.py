@@ -1,22 +1,40 @@
-"""The order of the layers that a plan cuts: it may run branches of a model in another order than the traced one.
+"""What a plan chose that its scenario leaves open: the order of the layers, and the number of micro-batches.
 
 A plan file lists the layers of every stage by name. Where they are all layers of the model, each once, and every
 producer still comes before its consumers, their order is as good as the traced one: the plan is one of the same
-problem with its layers in that order.
+problem with its layers in that order. Where a scenario lets the number of micro-batches be chosen, a plan says it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from formulation.problem.instance import Instance
 
-__all__ = ["in_order_of"]
+__all__ = ["as_planned", "choices_to_dict"]
 
 
-def in_order_of(data: object, instance: Instance) -> Instance:
-    """Return the instance in the order of a plan's data; as it is, where the plan does not list another one."""
+def choices_to_dict(instance: Instance) -> dict[str, Any]:
+    """Return what a file says of choices beside the stages: ``micro_batches``, where they could be chosen."""
+    training = instance.training
+    return {"micro_batches": training.micro_batches} if training.micro_batch_choices else {}
+
+
+def as_planned(data: object, instance: Instance) -> Instance:
+    """Return the instance with what a plan's data chose; as it is, where it leaves nothing of that open."""
+    return _in_its_order(data, _with_its_micro_batches(data, instance))
+
+
+def _with_its_micro_batches(data: object, instance: Instance) -> Instance:
+    number = data.get("micro_batches") if isinstance(data, Mapping) else None
+    if number not in instance.training.micro_batch_choices:
+        return instance
+    return replace(instance, training=replace(instance.training, micro_batches=number))
+
+
+def _in_its_order(data: object, instance: Instance) -> Instance:
     listed = list(_listed(data))
     index = {layer.name: at for at, layer in enumerate(instance.layers)}
     order = [index.get(name, -1) if isinstance(name, str) else -1 for name in listed]
