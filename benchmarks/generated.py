@@ -36,7 +36,7 @@ from solvers.search.goals import solve_in_order
 from tests.enumerator import Truth, truth
 from tests.problems import problems
 
-METHODS = ("cpsat", "line_dp", "state_dp", "paced_dp", "brute_force")
+METHODS = ("cpsat", "cpsat_atoms", "line_dp", "state_dp", "paced_dp", "brute_force")
 CERTIFICATE = "certificate"
 PIECE = 50
 """Instances that a process is given at a time."""

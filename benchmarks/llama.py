@@ -3,25 +3,18 @@
 A block has 16 layers: a norm, the products for queries, keys and values, attention and its output, a shortcut, a
 norm, the gated perceptron and its shortcut; before the blocks lies the embedding, behind them a norm and the head.
 
-``python -m benchmarks.llama [--time-limit SECONDS] [--solvers NAME ...]`` plans Llama-7B, cut between its blocks.
+``benchmarks.scale`` plans them, cut between blocks.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from benchmarks.table import print_rows
-from formulation.outcome import Limits, checked
 from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.options import Constraints, CostModel, Goal, Recompute, Training
 from formulation.problem.units import Link
-from solvers.catalogue import find_solver
 
 ELEMENT_BYTES = 2
 MICRO_BATCHES = 32
@@ -155,31 +148,3 @@ def _follow(name: str, operator: str, shape: Shape, width: int, *, kept: bool = 
 
 def _join(name: str, operator: str, shape: Shape, widths: tuple[int, int], *, stash: int = 0) -> Layer:
     return Layer(name, operator, Split.JOIN, 0, _bytes(shape, widths[0]), _bytes(shape, widths[1]), stash, 0)
-
-
-def main() -> None:
-    """Solve Llama-7B with less and less memory by every method that sees it, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.llama", description=main.__doc__)
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS")
-    parser.add_argument("--solvers", nargs="*", default=["state_dp"], metavar="NAME")
-    options = parser.parse_args()
-    print_rows(rows(options.solvers, options.time_limit), as_json=False)
-
-
-def rows(solvers: Iterable[str], limit_s: float) -> Iterator[dict[str, Any]]:
-    """Yield what each solver makes of Llama-7B on cards of so much memory."""
-    for gigabytes, solver in itertools.product((80, 40, 28, 24), solvers):
-        instance = two_servers(llama(), gigabytes * 10**9)
-        found = checked(instance, find_solver(solver).load()(instance, Limits(time_limit_s=limit_s)))
-        yield {
-            "memory": f"{gigabytes} GB",
-            "solver": solver,
-            "proof": str(found.proof),
-            "objective": found.objective,
-            "bound": found.bound,
-            "seconds": f"{found.seconds:.2f}",
-        }
-
-
-if __name__ == "__main__":
-    main()

@@ -76,6 +76,7 @@ class Outcome:
     rules that the solver cannot see: its plan may break them, and its bound, that of a relaxation, still holds.
     ``goals`` are those of the instance from :func:`checked` on. ``any_order_bound`` holds for every order of the
     layers, where the claim itself is about the order of the instance; None: not asked, or there is no other order.
+    ``unused`` names what the method can rest on and this claim does not (``solvers.ingredients``).
     """
 
     solver: str
@@ -89,6 +90,7 @@ class Outcome:
     further: tuple[GoalClaim, ...] = ()
     goals: tuple[Goal, ...] = (Goal.BOTTLENECK,)
     any_order_bound: int | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def claims(self) -> tuple[GoalClaim, ...]:

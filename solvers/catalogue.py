@@ -83,6 +83,13 @@ SOLVERS: tuple[SolverEntry, ...] = (
     entry(
         "paced_dp", "the exact branch and bound over bottlenecks", "solvers.dynamic.step_time.solver", exact=True
     ),
+    entry(
+        "cpsat_atoms",
+        "the declarative model on places to cut",
+        "solvers.cpsat.on_atoms.solver",
+        support="solvers.cpsat.on_atoms.support",
+        exact=True,
+    ),
     entry("brute_force", "the enumeration of all plans", "solvers.exhaustive", exact=True),
 )
 

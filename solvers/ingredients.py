@@ -76,7 +76,7 @@ class Ingredient(enum.Enum):
     )
     ATOMS = (
         "the best splits of atoms, and chains of them",
-        tuple(f"solvers.atoms.{name}" for name in ("chains", "fronts", "labels", "programs")),
+        tuple(f"solvers.atoms.{name}" for name in ("chains", "fronts", "labels", "programs", "stages", "times")),
     )
     FORMS = ("forms of single stages within memory", ("solvers.dynamic.tables.forms_under_memory",))
     LINE_PROGRAMME = ("the programme over the line", ("solvers.dynamic.line.solver", "solvers.blind"))
@@ -120,6 +120,10 @@ class Ingredient(enum.Enum):
             "solvers.cpsat.base.variables",
         ),
     )
+    ON_ATOMS = (
+        "the model on atoms",
+        tuple(f"solvers.cpsat.on_atoms.{name}" for name in ("families", "solver", "support")),
+    )
     CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
     HIGHS = ("HiGHS", ("solvers.crosscheck.highs", "solvers.crosscheck.milp"))
     LABELS = ("the maker of labels", ("solvers.certify",))
@@ -148,6 +152,7 @@ _MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.SUMS, I.MODEL)
 
 METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
+    "cpsat_atoms": _method(*_MODEL, I.CPSAT, I.ATOMS, I.ON_ATOMS, proposed_by=(I.FIRST_PLAN,)),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.LINE_PROGRAMME),
     "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, proposed_by=(I.FIRST_PLAN,)),
     "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.FORMS, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
@@ -162,14 +167,18 @@ METHODS: dict[str, Method] = {
 """Every exact method and every route of ``solvers.crosscheck.routes``, by name."""
 
 
-def shared(one: str, other: str) -> tuple[Ingredient, ...] | None:
-    """Return what two methods both rest on beyond common ground; None where nobody said what one of them reads."""
+def shared(one: str, other: str, unused: tuple[str, ...] = ()) -> tuple[Ingredient, ...] | None:
+    """Return what two methods both rest on beyond common ground; None where nobody said what one of them reads.
+
+    ``unused`` are the names of ingredients that the claim of one of them does not rest on.
+    """
     if one not in METHODS or other not in METHODS:
         return None
     common = METHODS[one].rests_on & METHODS[other].rests_on
-    return tuple(ingredient for ingredient in Ingredient if ingredient in common and not ingredient.ground)
+    counted = (ingredient for ingredient in Ingredient if ingredient in common and not ingredient.ground)
+    return tuple(ingredient for ingredient in counted if ingredient.name not in unused)
 
 
-def independent(one: str, other: str) -> bool:
+def independent(one: str, other: str, unused: tuple[str, ...] = ()) -> bool:
     """Tell whether the agreement of two methods is that of two: they share nothing but common ground."""
-    return shared(one, other) == ()
+    return shared(one, other, unused) == ()

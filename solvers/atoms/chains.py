@@ -22,6 +22,8 @@ from solvers.atoms.fronts import FrontRule, Fronts, States
 from solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, joined, parts_of, unbeaten
 from solvers.atoms.programs import OUTSIDE, Key, programs
 
+LARGEST_NS = FORBIDDEN - 2
+"""The largest limit: one more is still no FORBIDDEN time."""
 HEADROOM = 8
 """A limit is above the first time that is asked for by this part of it."""
 
@@ -128,14 +130,14 @@ class Chains:
     def _tree(self, slot: int, kind: int, start: int, threshold_ns: int) -> _Tree:
         """Return the tree that a stage's labels stand in, with a limit that is not below the threshold."""
         rule, room = self.fronts.rule(slot, kind), self.held.room(slot, kind, self.space.places[start])
-        width = self._width(start)
+        width, threshold_ns = self._width(start), min(threshold_ns, LARGEST_NS)
         tree = self._trees.get((rule, room, width))
         if tree is None or tree.limit_ns < threshold_ns:
             limit = (
                 threshold_ns + threshold_ns // HEADROOM if tree is None else max(threshold_ns, 2 * tree.limit_ns)
             )
             root = _Node({(OUTSIDE,) * width: START}, 0, cut_off=False)
-            tree = self._trees[rule, room, width] = _Tree(rule, room, min(limit, FORBIDDEN - 2), root)
+            tree = self._trees[rule, room, width] = _Tree(rule, room, min(limit, LARGEST_NS), root)
         return tree
 
     def _width(self, start: int) -> int:

@@ -13,6 +13,7 @@ from ortools.sat.python import cp_model
 from formulation.costs.amounts import plural
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Outcome
+from formulation.problem.plan import Plan
 from solvers.cpsat.base.engine import found, make_solver, run
 from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.base.variables import Variables
@@ -24,33 +25,42 @@ TIDY_WORK = 1.0
 
 Build = Callable[[int], Variables]
 """Build the model that asks for a plan of at most a threshold."""
+Read = Callable[[Variables, cp_model.CpSolver], Plan | None]
+"""Read a plan of a solved model; None where it is refused, and the next model will not propose it again."""
 
 
-def search(known: Incumbent, build: Build) -> Outcome:
-    """Search, and say what came of it. A model that is not finished in time leaves all as it was before."""
+def search(
+    known: Incumbent, build: Build, read: Read = read_plan, choose: Callable[[], int] | None = None
+) -> Outcome:
+    """Search, and say what came of it. A model that is not finished in time leaves all as it was before.
 
-    def choose() -> int:
-        """Bisect; the first and then every third question is the one that would end the search."""
-        return known.upper - 1 if known.asked % 3 == 0 else (known.lower + known.upper - 1) // 2
-
+    ``choose`` returns the next threshold (default: :func:`halfway`).
+    """
+    chosen = choose or (lambda: halfway(known))
     with contextlib.suppress(StoppedError):
-        close(known, choose, lambda threshold: _ask(known, build, threshold))
+        close(known, chosen, lambda threshold: _ask(known, build, read, threshold))
         if known.plan is not None and known.closed:
-            _tidy(known, build)
+            _tidy(known, build, read)
     return known.outcome(f"{known.asked} {plural(known.asked, 'threshold')} asked")
 
 
-def _ask(known: Incumbent, build: Build, threshold: int) -> bool | None:
+def halfway(known: Incumbent) -> int:
+    """Bisect; the first and then every third question is the one that would end the search."""
+    return known.upper - 1 if known.asked % 3 == 0 else (known.lower + known.upper - 1) // 2
+
+
+def _ask(known: Incumbent, build: Build, read: Read, threshold: int) -> bool | None:
     v = build(threshold)
     solver = make_solver(known.limits)
     status = run(solver, v.model, known.limits.deadline.over)
-    if found(status):
-        known.take(read_plan(v, solver), threshold)
+    plan = read(v, solver) if found(status) else None
+    if plan is not None:
+        known.take(plan, threshold)
         return True
     return False if status == cp_model.INFEASIBLE else None
 
 
-def _tidy(known: Incumbent, build: Build) -> None:
+def _tidy(known: Incumbent, build: Build, read: Read) -> None:
     """Among the optimal plans take one that is easy to read and to run (not proved best: work is limited).
 
     Few devices first, then few stages, then few layers in a form other than 0.
@@ -59,8 +69,9 @@ def _tidy(known: Incumbent, build: Build) -> None:
     v.model.minimize(untidiness(v))
     solver = make_solver(known.limits)
     solver.parameters.max_deterministic_time = TIDY_WORK
-    if found(run(solver, v.model, known.limits.deadline.over)):
-        known.take(read_plan(v, solver), known.upper)
+    plan = read(v, solver) if found(run(solver, v.model, known.limits.deadline.over)) else None
+    if plan is not None:
+        known.take(plan, known.upper)
 
 
 def untidiness(v: Variables) -> cp_model.LinearExpr | int:

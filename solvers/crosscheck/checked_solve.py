@@ -30,6 +30,8 @@ PARTLY = "line_dp"
 """Who is asked where nobody sees the whole instance: its bound holds, and its plan is one of the line."""
 PATIENCE_S = 5.0
 """How long a method may check a claim that is not among the fastest for the instance."""
+QUICK_BYTES = 1_000_000
+"""Above this size of its model others are asked before CP-SAT on layers."""
 LARGEST_BYTES = 10_000_000
 """Models above this size are not asked: CP-SAT proved none of them again within the time, given the best plan."""
 SAME_OPTIMUM = "{} finds the same optimum"
@@ -91,16 +93,20 @@ def _seconds(
 ) -> Iterator[tuple[SolverEntry, Limits]]:
     """Yield who sees the whole instance and is independent of the first, in order, and for how long."""
     quiet = replace(limits, progress=lambda _: None)
+    able: list[tuple[SolverEntry, bool]] = []
     for entry in catalogue.SOLVERS:
-        if not entry.exact or not independent(outcome.solver, entry.name):
+        if not entry.exact or not independent(outcome.solver, entry.name, outcome.unused):
             continue
         support = entry.accepts(instance)
         if not (support.takes and support.proves):
             continue
-        if entry.name == MAIN and (support.bytes_needed or 0) > LARGEST_BYTES:
+        needed = support.bytes_needed or 0
+        if entry.name == MAIN and needed > LARGEST_BYTES:
             against.append(f"the model of {entry.name} is too large to prove it again")
             continue
-        programme = entry.name not in (MAIN, "brute_force")
+        able.append((entry, entry.name == MAIN and needed > QUICK_BYTES))
+    for entry, _ in sorted(able, key=lambda pair: pair[1]):
+        programme = entry.name not in (MAIN, "cpsat_atoms", "brute_force")
         yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan)
 
 
@@ -124,7 +130,7 @@ def _in_part(instance: Instance, outcome: Outcome, limits: Limits) -> str:
     support = entry.accepts(instance)
     if outcome.proof is not Proof.OPTIMAL or not support.takes or support.proves:
         return ""
-    if not independent(outcome.solver, entry.name) or limits.deadline.over():
+    if not independent(outcome.solver, entry.name, outcome.unused) or limits.deadline.over():
         return ""
     try:
         second = solve_checked(instance, entry, replace(limits, progress=lambda _: None))

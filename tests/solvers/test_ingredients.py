@@ -182,6 +182,7 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
     ("name", "patched"),
     [
         ("cpsat", "solvers.cpsat.solver.first_plan"),
+        ("cpsat_atoms", "solvers.cpsat.on_atoms.solver.first_plan"),
         ("state_dp", "solvers.dynamic.states.solver.first_plan"),
         ("paced_dp", "solvers.dynamic.step_time.solver.first_plan"),
     ],
@@ -201,7 +202,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
 
 
 def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
-    assert {route.name for route in ROUTES} | {"cpsat", "paced_dp"} == set(METHODS)
+    assert {route.name for route in ROUTES} | {"cpsat", "cpsat_atoms", "paced_dp"} == set(METHODS)
 
 
 def test_common_ground_is_the_formulation() -> None:
@@ -217,10 +218,20 @@ def test_who_is_independent_of_whom() -> None:
     programmes = {"line_dp", "state_dp", "paced_dp"}
     on_model = {"cpsat", "case_split", "presolve", "highs"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
-    for name in programmes:
+    for name in programmes - {"line_dp"}:
         assert of[name] == on_model | {"brute_force", "certificate"}
+    assert of["line_dp"] == on_model | {"cpsat_atoms", "brute_force", "certificate"}
+    assert of["cpsat_atoms"] == {"line_dp", "brute_force", "certificate"}
     assert of["brute_force"] == set(METHODS) - {"brute_force"}
     assert of["certificate"] == set(METHODS) - {"certificate"}
+
+
+def test_what_a_claim_does_not_rest_on_is_not_shared() -> None:
+    """Where chains of atoms refused nothing, the programme over states and the model on atoms share no ground."""
+    assert shared("state_dp", "cpsat_atoms") == (Ingredient.ATOMS,)
+    assert independent("state_dp", "cpsat_atoms", ("ATOMS",))
+    roomy, tight = (find_solver("state_dp").load()(instance, ONE) for instance in (BASE, CASES[1]))
+    assert roomy.unused == ("ATOMS",) and (tight.unused == ()) == (", 0 stages refused" not in tight.notes[0])
 
 
 def test_of_an_unknown_claimant_nobody_is_independent() -> None:

@@ -18,7 +18,7 @@ from tests.examples import chain, instance_of, matrix, mesh
 
 AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")
 """Solvers that take no choice and end in a moment."""
-BEST = ("auto", "cpsat", "state_dp", "paced_dp")
+BEST = ("auto", "cpsat", "cpsat_atoms", "state_dp", "paced_dp")
 
 
 def example(*goals: Goal) -> Instance:

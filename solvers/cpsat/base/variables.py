@@ -60,8 +60,8 @@ class Variables:
 
     @property
     def layers(self) -> int:
-        """Number of layers."""
-        return len(self.tables.instance.layers)
+        """Number of layers; of atoms, where the tables have rows of these."""
+        return self.tables.rows
 
     def starts_by(self, slot: int, layer: int) -> Literal:
         """Return the literal 'slot starts at this layer or earlier'; slot -1 stands for the end of the model."""
@@ -91,9 +91,12 @@ class Variables:
         return self.known_together[first, last]
 
 
-def make_variables(tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int) -> Variables:
+def make_variables(
+    tables: Tables, thresholds: Mapping[Goal, int], threshold_ns: int, slots: int, *, layered: bool = True
+) -> Variables:
     """Create all variables. A state whose own time alone exceeds the threshold is left out: it cannot hold.
 
+    Without ``layered`` there are none for kinds and forms of single layers (``solvers.cpsat.on_atoms``).
     Raises StoppedError after the deadline of the tables.
     """
 
@@ -101,7 +104,7 @@ def make_variables(tables: Tables, thresholds: Mapping[Goal, int], threshold_ns:
         return in_time(range(number), tables.deadline)
 
     model = cp_model.CpModel()
-    total, kinds, links = len(tables.instance.layers), len(tables.kinds), range(len(tables.links))
+    total, kinds, links = tables.rows, len(tables.kinds), range(len(tables.links))
     always, never = model.new_constant(1), model.new_constant(0)
     starts = [
         [model.new_bool_var(f"starts[{k},{i}]") for i in range(total - 1)] + [always, always] for k in timed(slots)
@@ -115,8 +118,10 @@ def make_variables(tables: Tables, thresholds: Mapping[Goal, int], threshold_ns:
         starts=starts,
         runs=[[model.new_bool_var(f"runs[{k},{g}]") for g in range(len(tables.groups))] for k in timed(slots)],
         kind=[[model.new_bool_var(f"kind[{k},{c}]") for c in range(kinds)] for k in range(slots)],
-        layer_kind=[[model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total)],
-        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total)],
+        layer_kind=[
+            [model.new_bool_var(f"layer_kind[{i},{c}]") for c in range(kinds)] for i in timed(total * layered)
+        ],
+        state=[_states(model, tables, layer, threshold_ns) for layer in timed(total * layered)],
         cut=[never] + [model.new_bool_var(f"cut[{i}]") for i in range(1, total)],
         touches=[
             [model.new_bool_var(f"touches[{k},{s}]") for s in range(len(tables.instance.servers))]

@@ -148,10 +148,12 @@ class StateSearch:
 
     def outcome(self) -> Outcome:
         """Say what came of the search."""
-        return self.known.outcome(
+        found = self.known.outcome(
             f"{self.known.asked} thresholds asked of {len(self.space.node_state)} nodes,"
             f" {self.table.refused} stages refused"
         )
+        # Forms of a plan are proposals, which are priced: chains are leant on where they refused something.
+        return replace(found, unused=() if self.table.refused else ("ATOMS",))
 
     def ask(self, threshold_ns: int, *, thorough: bool = False) -> bool | None:
         """Tell whether a plan takes at most the threshold, and keep it if so; None if stopped before the answer.

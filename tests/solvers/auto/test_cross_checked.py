@@ -14,7 +14,7 @@ from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers import catalogue
 from solvers.auto.solve import plan
-from solvers.catalogue import find_solver
+from solvers.catalogue import SOLVERS, SolverEntry, find_solver
 from solvers.crosscheck import checked_solve
 from solvers.crosscheck.checked_solve import (
     SAME_INFEASIBLE,
@@ -66,11 +66,20 @@ def test_a_proof_of_a_programme_is_compared_with_the_model(instance: Instance, n
     assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("cpsat").summary)
 
 
+def on_layers() -> tuple[SolverEntry, ...]:
+    """The catalogue without the model on atoms, which is small where the one on layers is large."""
+    return tuple(one for one in SOLVERS if one.name != "cpsat_atoms")
+
+
 def test_where_the_model_is_too_large_a_certificate_is_the_second_proof(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
     monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    assert plan(instance, Limits(), find_any("line_dp")).notes[-1] == SAME_OPTIMUM.format(
+        find_solver("cpsat_atoms").summary
+    )
+    monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
     notes = plan(instance, Limits(), find_any("line_dp")).notes
     assert notes[-1] == SAME_OPTIMUM.format("a certificate, checked without a solver,")
     step = replace(instance, goals=(Goal.ITERATION_TIME,))
@@ -189,5 +198,6 @@ def test_a_certificate_that_is_stopped_confirms_nothing(
     monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
     monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr("solvers.crosscheck.certificate.certify", stopped)
+    monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
     notes = plan(instance, Limits(time_limit_s=60), find_any("line_dp")).notes
     assert notes[-1] == "not cross-checked: the model of cpsat is too large to prove it again"

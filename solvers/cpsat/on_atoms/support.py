@@ -1,0 +1,51 @@
+"""What the model on atoms makes of an instance; apart from the solver, so that asking imports no OR-Tools."""
+
+from __future__ import annotations
+
+from formulation.costs.tables import possible_kinds
+from formulation.limits.size import refuse_above
+from formulation.problem.cuts import cut_space
+from formulation.problem.instance import Instance
+from formulation.problem.options import BoundaryCharge, Combine, Goal
+from solvers.atoms.times import check_size
+from solvers.search.support import Support, sized
+
+BYTES_A_CLAUSE = 200
+"""For each stage, place and kind: a clause in the model, and its copy in the solver."""
+GOALS = (Goal.BOTTLENECK, Goal.COST, Goal.DEVICES, Goal.STAGES)
+"""Goals and limits that groups and whole stages decide."""
+SEEN = ("no_cut", "together", "stages", "devices_per_stage", "stages_per_server")
+"""Demands that speak of places, groups and numbers of stages, not of single layers."""
+
+
+@sized
+def accepts(instance: Instance) -> Support:
+    """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
+    reason = reason_against(instance)
+    if reason:
+        return Support(reason=reason)
+    places, kinds = cut_space(instance).stops, len(possible_kinds(instance))
+    needed = BYTES_A_CLAUSE * min(places, instance.devices) * places * kinds
+    refuse_above(
+        f"the model of {places} places to cut and {kinds} kinds of device groups",
+        needed,
+        "close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
+    )
+    return Support(proves=True, bytes_needed=max(needed, check_size(places + 1, kinds)))
+
+
+def reason_against(instance: Instance) -> str:
+    """Return why whole stages do not decide an instance; nothing if they do."""
+    cost, constraints = instance.cost, instance.constraints
+    if cost.combine is not Combine.MAX:
+        return "atoms bound the slowest stage, combine is 'sum'"
+    if cost.boundary_charge is not BoundaryCharge.LINK:
+        return "atoms need stages whose time is their own, boundary_charge is 'receiver'"
+    judged = [
+        goal for goal in (instance.goals[0], *(one.goal for one in constraints.at_most)) if goal not in GOALS
+    ]
+    if judged:
+        return f"atoms do not see the {judged[0]} of a plan"
+    unseen = [name for name in instance.demands.named() if name not in SEEN]
+    unseen += [one.name for one in constraints.own]
+    return f"atoms do not see the constraints {', '.join(unseen)}" if unseen else ""

@@ -1,0 +1,65 @@
+"""Least times of all stages by atoms, against the tables of the programmes, which share no code with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.costs.tables import FORBIDDEN, all_tables
+from formulation.limits import size
+from formulation.limits.size import TooLargeError
+from formulation.problem.cuts import CutSpace, every_cut
+from formulation.problem.instance import Instance
+from formulation.problem.layers import layer_graph
+from solvers.atoms import times
+from solvers.atoms.programs import programs
+from solvers.atoms.times import least_times
+from solvers.dynamic.tables.stage_times import stage_times
+from tests.examples import PLAIN, chain, instance_of, join, matrix, mesh
+from tests.problems import problems
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.data())
+def test_times_are_those_of_the_dynamic_programme(instance: Instance, data: st.DataObject) -> None:
+    try:
+        tables = all_tables(instance)
+    except ValueError:
+        assume(False)
+        raise
+    total = len(instance.layers)
+    inner = data.draw(st.sets(st.integers(1, total - 1))) if total > 1 else set()
+    space = CutSpace((0, *sorted(inner), total))
+    found = least_times(tables, space, programs(tables, None, space))
+    assert np.array_equal(found, stage_times(tables, space).time)
+
+
+def test_a_stage_that_ends_before_it_starts_is_forbidden() -> None:
+    instance = instance_of(chain([matrix("a", 1), matrix("b", 2)], [4]), mesh(1), PLAIN)
+    tables, space = all_tables(instance), every_cut(instance)
+    found = least_times(tables, space, programs(tables, None, space))
+    assert found.tolist() == [[[FORBIDDEN, 3, 9], [FORBIDDEN, FORBIDDEN, 6]]]
+
+
+def test_where_too_many_layers_are_live_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [*(matrix(name, 1) for name in "abc"), join("all")]
+    graph = layer_graph("fan", rows, [(name, "all", 1) for name in "abc"])
+    instance = instance_of(graph, mesh(2), PLAIN)
+    tables, space = all_tables(instance), every_cut(instance)
+    known = programs(tables, None, space)
+    assert known.widest == 3
+    monkeypatch.setattr(times, "MOST_LIVE", 2)
+    with pytest.raises(TooLargeError, match="forms of 3 layers matter at once, at most 2 can be tried"):
+        least_times(tables, space, known)
+
+
+def test_tables_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = instance_of(chain([matrix("a", 1), matrix("b", 2)], [4]), mesh(1), PLAIN)
+    tables, space = all_tables(instance), every_cut(instance)
+    monkeypatch.setattr(size, "MOST_BYTES", 10)
+    with pytest.raises(TooLargeError, match=r"times of all stages \(1 kinds of device groups, 3 places to cut\)"):
+        least_times(tables, space, programs(tables, None, space))

@@ -1,0 +1,124 @@
+"""The model on atoms against every plan there is, and what it does not see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.llama import Shape, llama, two_servers
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Proof, checked
+from formulation.problem.demands import with_constraints, with_servers
+from formulation.problem.instance import Instance
+from formulation.problem.options import BoundaryCharge, Combine, Constraints, CostModel, Goal, Placement, Recompute
+from solvers.atoms.stages import AtomStages
+from solvers.cpsat.on_atoms import solver
+from solvers.cpsat.on_atoms.support import accepts
+from solvers.dynamic.states import solver as states
+from solvers.search.goals import solve_in_order
+from tests.enumerator import truth
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.problems import problems
+from tests.solvers.cpsat.test_freedoms import has_groups
+
+ONE = Limits(workers=1)
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+SMALL = Shape(blocks=6, hidden=256, key_value=64, inner=688, heads=8, vocabulary=1000, sequence=128)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.data())
+def test_optima_are_those_of_all_plans(instance: Instance, data: st.DataObject) -> None:
+    """Memory near what a plan needs, cuts closed, degrees and recomputation as they come."""
+    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+    names = [layer.name for layer in instance.layers]
+    closed = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 1))
+    rest = replace(instance.constraints, at_most=(), own=(), pins=(), apart=(), no_cut=tuple(closed))
+    try:
+        open_ = replace(instance, cost=cost, constraints=rest, goals=(Goal.BOTTLENECK,))
+        free = with_constraints(open_, replace(rest, memory=False))
+    except ValueError:
+        assume(False)
+        raise
+    assume(has_groups(free) and accepts(free).takes)
+    best = truth(free)
+    if best.plan is not None and data.draw(st.booleans()):
+        needed = max(stage.memory_bytes for stage in evaluate(free, best.plan).stages)
+        share = data.draw(st.integers(30, 105))
+        sizes = [max(1, needed * share // 100)] * len(free.servers)
+        kept = dict(free.demands.reserve)
+        servers = [
+            replace(server, device_class=replace(server.device_class, memory_bytes=size + kept.get(at, 0)))
+            for at, (server, size) in enumerate(zip(free.servers, sizes, strict=True))
+        ]
+        free = with_servers(with_constraints(free, replace(rest, memory=True)), servers)
+    expected, found = truth(free), checked(free, solver.solve(free, ONE))
+    if expected.values is None:
+        assert found.proof is Proof.INFEASIBLE
+    else:
+        assert found.proof is Proof.OPTIMAL and found.objective == expected.values[0]
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 8_000_000, 5_500_000])
+def test_a_small_llama_has_the_optimum_of_the_states(memory_bytes: int) -> None:
+    instance = two_servers(llama(SMALL), memory_bytes, degrees=(1, 2, 4), recompute=Recompute.ALLOWED)
+    expected, found = states.solve(instance, ONE), checked(instance, solver.solve(instance, ONE))
+    assert found.proof is expected.proof and found.objective == expected.objective
+
+
+def test_several_goals_are_decided_on_atoms() -> None:
+    layers = chain([matrix(name, 6, allowed=(0,)) for name in "abcd"], [1, 1, 1])
+    instance = replace(instance_of(layers, mesh(2, 2), PLAIN), goals=(Goal.BOTTLENECK, Goal.DEVICES, Goal.STAGES))
+    expected, found = truth(instance), checked(instance, solve_in_order(instance, solver.solve, ONE))
+    assert expected.values is not None and found.proof is Proof.OPTIMAL
+    assert (found.objective, *(one.value for one in found.further)) == expected.values
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"cost": CostModel(combine=Combine.SUM)}, "combine is 'sum'"),
+        ({"cost": CostModel(boundary_charge=BoundaryCharge.RECEIVER)}, "boundary_charge is 'receiver'"),
+        ({"goals": (Goal.MEMORY,)}, "do not see the memory of a plan"),
+        ({"constraints": Constraints(apart=(("a", "b"),))}, "do not see the constraints apart"),
+    ],
+)
+def test_what_whole_stages_do_not_decide_is_not_taken(changed: dict[str, object], reason: str) -> None:
+    instance = replace(instance_of(chain([matrix("a", 1), matrix("b", 1)], [1]), mesh(1, 1), PLAIN), **changed)
+    assert reason in accepts(instance).reason
+    with pytest.raises(ValueError, match=reason.replace("(", r"\(")):
+        solver.solve(instance, ONE)
+
+
+def test_what_is_refused_is_not_proposed_again() -> None:
+    """The reach of a stage that was refused ends before it, in its slot and in all before it in the pipeline."""
+    instance = two_servers(llama(SMALL), 5_500_000)
+    from formulation.costs.tables import all_tables
+    from formulation.problem.cuts import cut_space
+    from formulation.problem.groups import Group
+    from formulation.problem.plan import Plan, Span, Stage
+
+    tables, space = all_tables(instance), cut_space(instance)
+    stages = AtomStages(tables, space)
+    group = Group(((0, 4),))
+    kind = tables.kind_of[tables.groups.index(group)]
+    refused = [
+        (threshold, stop)
+        for threshold in (10**6, 2 * 10**6, 4 * 10**6)
+        for stop in range(1, space.stops + 1)
+        if stages.ends(0, kind, threshold)[0] >= stop
+        and stages.with_forms(Plan((Stage(Span(0, stop), group, ()),)), threshold) is None
+        and stages.ends(0, kind, threshold)[0] >= stop
+    ]
+    assert refused == []
+
+
+def test_placement_is_free_or_on_the_line() -> None:
+    for placement in Placement:
+        layers = chain([matrix(name, 6, allowed=(0,)) for name in "abc"], [1, 1])
+        instance = with_constraints(instance_of(layers, mesh(1, 2), PLAIN), Constraints(placement=placement))
+        expected, found = truth(instance), checked(instance, solver.solve(instance, ONE))
+        assert expected.values is not None and found.objective == expected.values[0]
