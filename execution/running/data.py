@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from execution.errors import StagesError
 from ingest.torch.export import Inputs
 
 __all__ = ["mean_square", "samples_like"]
@@ -30,7 +31,13 @@ def samples_like(inputs: Inputs, many: int, seed: int) -> Inputs:
 
 
 def mean_square(outputs: Any, targets: object) -> torch.Tensor:  # noqa: ANN401 (what a model returns)
-    """Return the mean of the squares of every floating-point output, added up: a loss that needs no targets."""
+    """Return the mean of the squares of every floating-point output, added up: a loss that needs no targets.
+
+    Raises StagesError where there is none.
+    """
     del targets
-    leaves = [one for one in pytree.tree_leaves(outputs) if isinstance(one, torch.Tensor) and one.requires_grad]
-    return torch.stack([one.square().mean() for one in leaves]).sum()
+    leaves = [one for one in pytree.tree_leaves(outputs) if isinstance(one, torch.Tensor)]
+    floating = [one for one in leaves if one.is_floating_point()]
+    if not floating:
+        raise StagesError("the model returns no floating-point tensor, so there is nothing to train")
+    return torch.stack([one.square().mean() for one in floating]).sum()
