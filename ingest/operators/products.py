@@ -67,10 +67,10 @@ def forms(operation: Operation, find: Find) -> tuple[int, ...]:
         return (0, 1, 2)
     data = pair[0] if pair[0].batched else pair[1]
     placed = find(data)
-    return (0, 1, 2) if placed is None or placed.dimension in _summed(operation, data) else (0, 2)
+    return (0, 1, 2) if placed is None or placed.dimension in summed(operation, data) else (0, 2)
 
 
-def _summed(operation: Operation, data: Tensor) -> set[int]:
+def summed(operation: Operation, data: Tensor) -> set[int]:
     """Return the dimensions of the input that a product with weights sums over."""
     if operation.name.startswith("conv"):
         return {1}

@@ -7,7 +7,7 @@ operations are grouped into layers, and every layer is costed from the shapes of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -17,6 +17,7 @@ from ingest.errors import TraceError
 from ingest.graphs.module_calls import ModuleCall
 from ingest.operators.costs import Operator, is_known, rules_of
 from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor
+from ingest.operators.samples import mixing
 from ingest.torch import torchstat
 from ingest.torch.export import Inputs
 from ingest.torch.groups import Run, group, names
@@ -49,14 +50,24 @@ def trace(
 
 def graph_of(recording: Recording, name: str) -> nx.DiGraph:
     """Return the layer graph of a recording. Raises TraceError where a layer cannot be costed."""
+    loss = _loss(recording)
+    if (found := mixing(recording, loss)) is not None:
+        raise mixed(found)
     runs, home = group(recording)
-    return _Costing(name, recording, runs, home).graph()
+    return _Costing(name, recording, runs, home, loss).graph()
 
 
 class _Costing:
     """Turns the runs of a recording into layers and edges."""
 
-    def __init__(self, model: str, recording: Recording, runs: Sequence[Run], home: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        model: str,
+        recording: Recording,
+        runs: Sequence[Run],
+        home: Mapping[int, int],
+        loss: Collection[int],
+    ) -> None:
         self._model = model
         self._recording = recording
         self._runs = runs
@@ -65,7 +76,7 @@ class _Costing:
         self._stored: set[int] = set()
         self._first_user: dict[str, str] = {}
         self._shared: dict[tuple[str, str], int] = {}
-        self._loss = _loss(recording)
+        self._loss = loss
         self._arriving = [self._arrivals(index) for index in range(len(runs))]
         self._leaving: list[dict[str, Tensor]] = [{} for _ in runs]
         read = [tensor for sources in self._arriving for tensors in sources.values() for tensor in tensors]

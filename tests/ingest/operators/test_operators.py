@@ -52,7 +52,7 @@ def test_what_has_no_formula_counts_as_its_bytes_and_all_of_it_is_told_at_once()
     assert (layer.input_bytes, layer.output_bytes, layer.macs) == (32, 32, 0)
     assert layer.stash_bytes == 32 + 32, "its operand and its result"
     (note,) = told_of_unpriced(graph).graph["notes"]
-    here = re.escape(str(Path(__file__).with_name("tiny_models.py")))
+    here = re.escape(str(Path(__file__).parents[1] / "torch" / "tiny_models.py"))
     place = rf"in one\.{{}} \({here}:\d+\)"
     spread, gather = place.format("spread"), place.format("gather_up")
     words = "2 operators without a formula counted as the bytes that they read and write"

@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, Function] = {
     "glu": functional.glu,
     "cat": lambda x: torch.cat([x, x + 1], -1),
     "layer_norm": lambda x: functional.layer_norm(x, [8]),
-    "matmul": lambda x: x @ x.transpose(-1, -2),
+    "matmul": lambda x: x.unsqueeze(1) @ x.unsqueeze(2),
     "einsum": lambda x: torch.einsum("bi,bj->bij", x, x),
     "views": lambda x: x.view(BATCH, 2, 4).transpose(1, 2).unsqueeze(-1).expand(-1, -1, -1, 3)[:, 1:].tanh(),
     "split": lambda x: x.split([3, 5], -1)[1].tanh(),
