@@ -52,7 +52,7 @@ APART: dict[str, tuple[Function, Sequence[int]]] = {
     "over features": (lambda m, x: (y := m.fc(x)) - y.mean(1, keepdim=True), (4, 8)),
     "tokens together": (lambda m, x: m.fc(x.flatten(0, 1)).unflatten(0, (4, 6)).softmax(1), (4, 6, 8)),
     "sample by sample": (lambda m, x: (y := m.fc(x)) @ y.transpose(1, 2), (4, 6, 8)),
-    "doubled": (lambda m, x: sum(m.fc(torch.cat([x, x])).chunk(2)), (4, 8)),
+    "doubled": (lambda m, x: torch.add(*m.fc(torch.cat([x, x])).chunk(2)), (4, 8)),
     "sequence first": (lambda m, x: m.fc(x.transpose(0, 1)).cumsum(0).transpose(0, 1), (4, 6, 8)),
     "a square": (lambda m, x: m.fc(x) + m.fc(x).flip(1), (8, 8)),
     "a loss": (lambda m, x: (m.fc(x) ** 2).mean(0).sum(), (4, 8)),
