@@ -7,17 +7,23 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.running import carried_out, job_of, predicted_ns
+from commands.parts.running import by_torchrun, carried_out, job_of, predicted_ns
 from commands.terminal import human, output
 from commands.terminal.exit_codes import ExitCode
+from commands.terminal.failures import InputError, output_path, reading
+from ingest.files import atomic_write
+from report.trace.measured import measured_trace
 
 if TYPE_CHECKING:
-    from execution.running.job import StepNews
+    from execution.running.job import RunJob, StepNews
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the plan; the progress line has loss, time of the step, and what was predicted for the devices."""
+    trace = output_path(arguments.trace)
     task, job = job_of(arguments)
+    if trace is not None and by_torchrun():
+        raise InputError("--trace: the processes of torchrun may have clocks of their own; leave torchrun out")
     predicted = predicted_ns(task, job)
     steps: list[StepNews] = []
 
@@ -28,7 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     from execution.running.job import train
 
-    carried_out(arguments, job, train, heard)
+    actions = carried_out(arguments, job, train, heard)
+    if trace is not None:
+        with reading(trace):
+            atomic_write(trace, measured_trace([(_place(job, one), actions[one]) for one in sorted(actions)]))
     content: dict[str, Any] = {
         "scenario": task.scenario.name,
         "plan": arguments.plan,
@@ -45,6 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
         losses = f"loss {steps[0].loss:.6g} to {steps[-1].loss:.6g}"
         output.write(f"{human.count(len(steps), 'step')} on {devices}: {losses}, median step {median}\n")
     return ExitCode.DONE
+
+
+def _place(job: RunJob, process: int) -> str:
+    stages = job.layout.stages_of(process)
+    held = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
+    return f"{held}: process {process}"
 
 
 def _step(news: StepNews) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--learning-rate", metavar="X", type=_rate, default=0.01, help="of plain gradient descent (default: 0.01)"
     )
+    command.add_argument("--trace", metavar="FILE", help="write a trace (JSON) of the last step, for Perfetto")
 
 
 def _add_export(command: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def _rate(text: str) -> float:
 
 
 EXECUTIONS: Mapping[str, tuple[str, tuple[str, ...], Callable[[argparse.ArgumentParser], None]]] = {
-    "run": ("train a model for some steps as a plan says, with a process for every device", (), _add_run),
+    "run": ("train a model for some steps as a plan says, with a process for every device", ("trace",), _add_run),
     "validate": (
         "run one step of a plan in float64 and compare its gradients with the unsplit model's",
         (),

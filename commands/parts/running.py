@@ -77,6 +77,11 @@ def predicted_ns(task: Task, job: RunJob) -> int | None:
         return None
 
 
+def by_torchrun() -> bool:
+    """Tell whether torchrun has started this process."""
+    return all(name in os.environ for name in OF_TORCHRUN)
+
+
 def carried_out(
     arguments: argparse.Namespace, job: RunJob, work: Callable[..., Any], heard: Callable[[Any], None]
 ) -> dict[int, Any]:
@@ -90,7 +95,7 @@ def carried_out(
     from ingest.errors import ModelError
 
     try:
-        if all(name in os.environ for name in OF_TORCHRUN):
+        if by_torchrun():
             return as_one_of(job.layout.size, work, (job,), heard)
         return dict(enumerate(in_processes(job.layout.size, work, (job,), lambda _, told: heard(told))))
     except (RunFailedError, StagesError, ModelError) as error:

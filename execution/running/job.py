@@ -95,8 +95,11 @@ class Difference:
     relative: float
 
 
-def train(process: int, say: Say, job: RunJob) -> None:
-    """Run the steps with plain gradient descent; the first process of the last stage tells of each."""
+def train(process: int, say: Say, job: RunJob) -> list[tuple[str, str, int, int]]:
+    """Run the steps with plain gradient descent; the first process of the last stage tells of each.
+
+    Returns the actions of the last step: token, letter of the kind, start and stop by the clock of the machine.
+    """
     model, inputs = job.built()
     pipeline = job.pipeline(process, model, inputs)
     del model
@@ -113,6 +116,7 @@ def train(process: int, say: Say, job: RunJob) -> None:
         dist.barrier()
         if loss is not None and process == job.layout.processes[-1][0]:
             say(StepNews(step, loss, time.perf_counter_ns() - began))
+    return [(str(action), action.kind.value, start, stop) for action, start, stop in pipeline.times]
 
 
 def validate(process: int, say: Say, job: RunJob) -> list[Difference]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,8 @@ class Pipeline:
     ``inputs`` are example inputs of any batch. ``layers`` are those that the plan numbers. ``loss`` takes what the
     model returns and the targets of the same samples, and returns the mean over these. Every process makes its
     pipeline with the same arguments; ``connect`` gets the sets of processes that sum gradients and returns the
-    channel. The other stages' parameters are not kept: drop the model, and their memory is free.
+    channel. The other stages' parameters are not kept: drop the model, and their memory is free. ``times`` are the
+    actions of the last step, with start and stop in ns.
 
     Raises StagesError where the plan cannot be run so, TraceError where torch cannot follow the model.
     """
@@ -66,6 +68,7 @@ class Pipeline:
         self._loss = loss
         self._seed, self._steps = seed, 0
         self._targets: list[Any] = []
+        self.times: list[tuple[Action, int, int]] = []
         self._runners = {
             at: StageRunner(
                 stages[at],
@@ -97,6 +100,7 @@ class Pipeline:
         self._steps += 1
         many = self.layout.schedule.micro_batches
         self._targets = [self._cut(targets, number) for number in range(many)]
+        self.times = []
         waiting: dict[int, Arriving] = {}
         for at, action in enumerate(self._actions):
             for ahead in (at, at + 1):
@@ -117,23 +121,29 @@ class Pipeline:
         return Arriving([])
 
     def _do(self, action: Action, arriving: Arriving, values: Mapping[str, Any]) -> None:
+        """Do an action when what it needs is there, and send on what it gives."""
         stage, number = action.stage, action.micro_batch
-        runner = self._runners[stage]
-        if action.kind is Kind.WEIGHT_GRADIENT:
-            runner.weight_gradient(number)
-            return
         tensors = self._exchange.arrived(arriving)
+        began = time.perf_counter_ns()
+        given = self._passed(action, tensors, values)
+        self.times.append((action, began, time.perf_counter_ns()))
+        if action.kind is Kind.FORWARD and given:
+            self._exchange.send(FORWARD, stage, number, given)
+        elif action.kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT) and stage > 0:
+            self._exchange.send(BACKWARD, stage - 1, number, given)
+
+    def _passed(
+        self, action: Action, tensors: Sequence[torch.Tensor | None], values: Mapping[str, Any]
+    ) -> Sequence[torch.Tensor | None]:
+        """Run a pass; return what it gives to the stage after or before."""
+        runner, number = self._runners[action.stage], action.micro_batch
         if action.kind is Kind.FORWARD:
             inputs = [self._cut(values[one.name], number) for one in runner.module.inputs]
-            taken = [one for one in tensors if one is not None]
-            given = runner.forward(number, taken, inputs)
-            if given:
-                self._exchange.send(FORWARD, stage, number, given)
-            return
-        run = runner.backward if action.kind is Kind.BACKWARD else runner.input_gradient
-        found = run(number, tensors)
-        if stage > 0:
-            self._exchange.send(BACKWARD, stage - 1, number, found)
+            return runner.forward(number, [one for one in tensors if one is not None], inputs)
+        if action.kind is Kind.WEIGHT_GRADIENT:
+            runner.weight_gradient(number)
+            return ()
+        return (runner.backward if action.kind is Kind.BACKWARD else runner.input_gradient)(number, tensors)
 
     def _cut(self, batch: object, number: int) -> Any:  # noqa: ANN401 (tensors in any structure)
         """Return this process's samples of a micro-batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -42,7 +43,15 @@ def test_the_commands_run(pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp
     done = subprocess.run(torchrun, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0 and len({line for line in done.stdout.splitlines() if "loss" in line}) == 5
     again = [
-        pipecut("run", "plan.json", "tiny.yaml", "--steps", "2", "--json", "--seed", seed).json for seed in "12"
+        pipecut(
+            "run", "plan.json", "tiny.yaml", "--steps", "2", "--json", "--seed", seed, "--trace", "run.json"
+        ).json
+        for seed in "12"
     ]
     losses = [[one["loss"] for one in found["steps"]] for found in again]
     assert losses[0] != losses[1]
+    events = json.loads(Path("run.json").read_text(encoding="utf-8"))["traceEvents"]
+    names = [one["name"] for one in events if one["ph"] == "X"]
+    assert len(names) == 3 * 2 * 4 and set(names) == {
+        f"{s}{kind}{m}" for s in "01" for kind in "FB" for m in range(4)
+    }
