@@ -42,14 +42,8 @@ def test_the_commands_run(pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "train.py"]
     done = subprocess.run(torchrun, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0 and len({line for line in done.stdout.splitlines() if "loss" in line}) == 5
-    again = [
-        pipecut(
-            "run", "plan.json", "tiny.yaml", "--steps", "2", "--json", "--seed", seed, "--trace", "run.json"
-        ).json
-        for seed in "12"
-    ]
-    losses = [[one["loss"] for one in found["steps"]] for found in again]
-    assert losses[0] != losses[1]
+    ran = pipecut("run", "plan.json", "tiny.yaml", "--steps", "2", "--json", "--trace", "run.json", "--seed", "1")
+    assert [one["step"] for one in ran.json["steps"]] == [1, 2] and ran.json["processes"] == 3
     events = json.loads(Path("run.json").read_text(encoding="utf-8"))["traceEvents"]
     names = [one["name"] for one in events if one["ph"] == "X"]
     assert len(names) == 3 * 2 * 4 and set(names) == {

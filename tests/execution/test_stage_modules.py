@@ -18,7 +18,7 @@ from execution.errors import StagesError
 from execution.splitting.stages import ModelProgram, stages
 from ingest.models.gpt import gpt
 from tests.execution import models
-from tests.execution.own_loop import called, loss_of, plan_of, split, unsplit
+from tests.execution.own_loop import called, loss_of, plan_of, split, unlike, unsplit
 from tests.ingest.torch.tiny_models import Calls
 
 
@@ -165,3 +165,33 @@ def test_a_write_into_one_of_two_received_views_is_refused() -> None:
             refused.append(str(error))
     assert refused and len(refused) < len(plans)
     assert all("stage 1 writes into" in one and "shares its memory with" in one for one in refused)
+
+
+def test_a_plan_may_have_the_layers_in_another_order() -> None:
+    branches = {name: nn.Linear(4, 4) for name in "abcd"}
+    model = Calls(lambda m, x: m.c(m.a(x)) + m.d(m.b(x)), **branches)
+    inputs = (torch.randn(3, 4),)
+    program, expected = ModelProgram.of(model, inputs), unsplit(model, inputs)
+    assert program.layers == ("a", "c", "b", "d", "add")
+    for order in (["b", "a", "d", "c", "add"], ["b", "d", "a", "c", "add"]):
+        for cut in range(1, 5):
+            parts = program.split(plan_of([cut], 5), layers=order)
+            assert [name for part in parts for name in part.layers] == order
+            assert unlike(expected, split(parts, model, inputs)) == []
+    with pytest.raises(StagesError, match="layer d is not in the plan"):
+        program.split(plan_of([1], 5), layers=["a", "c", "b", "e", "add"])
+    with pytest.raises(StagesError, match="stage 0: linear_1 has to run after what stage 1 does"):
+        program.split(plan_of([1], 5), layers=["c", "a", "b", "d", "add"])
+
+
+def test_another_order_does_not_write_before_a_later_stage_reads() -> None:
+    def run(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.a(x)
+        z = m.b(y)
+        return z + m.c(y.mul_(2))
+
+    model = Calls(run, **{name: nn.Linear(4, 4) for name in "abc"})
+    program = ModelProgram.of(model, (torch.randn(3, 4),))
+    assert program.layers == ("a", "b", "mul", "c", "add")
+    with pytest.raises(StagesError, match="stage 0: mul_ has to run after what stage 1 does"):
+        program.split(plan_of([2], 5), layers=["a", "mul", "b", "c", "add"])
