@@ -11,6 +11,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -156,7 +157,7 @@ def _child(
 ) -> None:
     """Join the group, do the work, and tell how it went."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_starter, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_end_with_starter, args=(lifeline, folder), daemon=True).start()
     import torch
     import torch.distributed as dist
 
@@ -193,8 +194,9 @@ def _tell(pipe: Connection, kind: str, text: str) -> None:
     os._exit(1)
 
 
-def _end_with_starter(lifeline: Connection) -> None:
-    """Wait for the end of the starting process, which holds the other end of a pipe, and end at once."""
+def _end_with_starter(lifeline: Connection, folder: str) -> None:
+    """Wait for the end of the starting process, which holds the other end of a pipe; tidy up for it, and end."""
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

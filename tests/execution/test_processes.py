@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -52,6 +54,28 @@ def test_one_that_waits_in_vain_says_for_what() -> None:
     ):
         in_processes(2, processes.one_is_late)
     assert time.monotonic() - began < 60  # each of them would sleep on
+
+
+def test_without_its_starter_no_process_goes_on(tmp_path: Path) -> None:
+    code = (
+        "from tests.execution import processes; from execution.running.local import in_processes\n"
+        "if __name__ == '__main__':\n"
+        "    in_processes(3, processes.one_dies, ('never',), lambda _, told: print(told, flush=True))\n"
+    )
+    program = tmp_path / "starter.py"
+    program.write_text(code, encoding="utf-8")
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    starter = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment)
+    alive: set[int] = set()
+    while len(alive) < 3 and starter.stdout is not None:
+        alive.add(int(starter.stdout.readline()))
+    assert list(tmp_path.glob("pipecut-run-*"))
+    starter.kill()
+    starter.communicate()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and (any(map(_runs, alive)) or list(tmp_path.glob("pipecut-run-*"))):
+        time.sleep(0.1)
+    assert not any(map(_runs, alive)) and list(tmp_path.glob("pipecut-run-*")) == []
 
 
 def _runs(process: Any) -> bool:
