@@ -25,7 +25,7 @@ from solvers.catalogue import AUTO
 from solvers.crosscheck.checked_solve import contradiction
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from commands.parts.key_lines import Row
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,36 +90,42 @@ def _show(
     ran: dict[str, Any] | None,
     notes: list[str],
 ) -> None:
-    from commands.parts.display import plan_table
+    from commands.parts.key_lines import KeyLines
     from commands.parts.run_tables import measure_table, rank_table, run_name
+    from commands.parts.stage_table import StageTable
 
-    parts = [plan_table(task.instance, plan, evaluation), "", _lines(task, evaluation, best, notes)]
+    found, done = _rows(task, evaluation, best, notes)
+    parts = [KeyLines(found), "", StageTable(task.instance, plan, evaluation)]
     if ran is not None:
         parts += ["", f"formula and timeline: {run_name(ran)}", "", measure_table(ran), "", rank_table(ran)]
+    if done:
+        parts += ["", KeyLines(done)]
     output.show(*parts)
 
 
-def _lines(task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]) -> Text:
-    from commands.parts.display import key_lines, objective_text, rules_rows, scope_rows
+def _rows(
+    task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]
+) -> tuple[list[Row], list[Row]]:
+    """Return what was found of the plan, and what was done for it."""
+    from commands.parts.display import objective_text, rules_rows, scope_rows
 
-    rows: list[tuple[str, str]] = []
+    found: list[Row] = []
     if evaluation.objective is not None:
-        rows.append(("objective", objective_text(task.instance, evaluation.objective)))
+        found.append(("objective", objective_text(task.instance, evaluation.objective)))
     further = zip(task.instance.goals[1:], evaluation.further, strict=False)
-    rows += [
+    found += [
         ("and then", f"{goal_amount(goal, value)}, {goal_name(task.instance, goal)}") for goal, value in further
     ]
-    rows += rules_rows(evaluation)
+    found += rules_rows(evaluation)
+    done: list[Row] = []
     if best is not None:
-        rows.append(("optimum", _optimum_text(task.instance.goals[0], best.of_first_goal())))
-        rows += scope_rows(task.instance)
-        rows += [("note", human.printable(note)) for note in best.notes]
+        found.append(("optimum", _optimum_text(task.instance.goals[0], best.of_first_goal())))
+        done += [*scope_rows(task.instance), *(("note", human.printable(note)) for note in best.notes)]
     gap = gap_of(evaluation, best)
     if gap is not None and best is not None:
         proved = "" if best.of_first_goal().proof is Proof.OPTIMAL else " at most"
-        rows.append(("gap", f"{human.gap(gap)}{proved}"))
-    rows += [("note", note) for note in notes]
-    return key_lines(rows)
+        found.append(("gap", f"{human.gap(gap)}{proved}"))
+    return found, [*done, *(("note", note) for note in notes)]
 
 
 def _optimum_text(goal: Goal, best: Outcome) -> str:

@@ -93,6 +93,7 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
         write_plan(out, task.instance, outcome.plan, evaluation)
     except OSError as error:
         return InputError(f"{out}: not written: {error.strerror}")
+    output.remark(f"{out}: the plan, for pipecut evaluate and simulate --plan")
     return None
 
 

@@ -25,8 +25,7 @@ from report.simulation import simulate
 from solvers.crosscheck.checked_solve import contradiction
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from commands.parts.key_lines import KeyLines
     from report.simulation import Simulation
 
 
@@ -160,7 +159,8 @@ def _show_nothing(
     best: BestOrder | None = None,
 ) -> ExitCode:
     """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
-    from commands.parts.display import claim_lines, key_lines, violation_rows
+    from commands.parts.display import result_rows, search_rows, violation_rows
+    from commands.parts.key_lines import KeyLines
 
     for path in targets.paths:
         output.remark(f"{path}: not written, as there is no plan to run")
@@ -169,17 +169,18 @@ def _show_nothing(
         searched = {} if best is None else {"order": order_to_dict(best)}
         reply.put(_nothing(task.scenario.name, outcome, broken) | searched)
     elif outcome is not None:
-        output.show(claim_lines(task.instance, outcome, evaluation), *order_lines(best))
+        rows = result_rows(task.instance, outcome, evaluation) + search_rows(task.instance, outcome, evaluation)
+        output.show(KeyLines(rows), *order_lines(best))
     else:
-        output.show(key_lines(violation_rows(evaluation)), *order_lines(best))
+        output.show(KeyLines(violation_rows(evaluation)), *order_lines(best))
     return EXIT_CODES[outcome.proof] if outcome is not None and best is None else ExitCode.NO_PLAN
 
 
-def order_lines(best: BestOrder | None) -> list[Text]:
+def order_lines(best: BestOrder | None) -> list[KeyLines]:
     """Return what the search for the best order claims, as lines for people; none for any other order."""
-    from commands.parts.display import key_lines
+    from commands.parts.key_lines import KeyLines
 
-    return [] if best is None else [key_lines(order_rows(best))]
+    return [] if best is None else [KeyLines(order_rows(best))]
 
 
 def _show(
@@ -189,13 +190,16 @@ def _show(
     outcome: Outcome | None,
     best: BestOrder | None,
 ) -> None:
-    from commands.parts.display import claim_lines, key_lines, objective_text, rules_rows
+    from commands.parts.display import objective_text, result_rows, rules_rows, search_rows
+    from commands.parts.key_lines import KeyLines
     from commands.parts.run_tables import measure_table, rank_table, run_name
 
+    instance, evaluation = task.instance, simulation.evaluation
     if outcome is not None:
-        lines = claim_lines(task.instance, outcome, simulation.evaluation)
+        found, done = result_rows(instance, outcome, evaluation), search_rows(instance, outcome, evaluation)
     else:
-        objective = objective_text(task.instance, simulation.evaluation.objective or 0)
-        lines = key_lines([("objective", objective), *rules_rows(simulation.evaluation)])
-    shown = (run_name(content), "", measure_table(content), "", rank_table(content), "", lines)
-    output.show(*shown, *order_lines(best))
+        found = [("objective", objective_text(instance, evaluation.objective or 0)), *rules_rows(evaluation)]
+        done = []
+    tables = (run_name(content), "", measure_table(content), "", rank_table(content))
+    below = ("", KeyLines(done)) if done else ()
+    output.show(KeyLines(found), *order_lines(best), "", *tables, *below)

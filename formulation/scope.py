@@ -13,6 +13,7 @@ from formulation.costs.amounts import goal_amount, plural
 from formulation.problem.cuts import atom_graph, cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
+from formulation.problem.modes import SPLITS
 from formulation.problem.options import Placement, Recompute, Schedule
 
 __all__ = ["scope_of", "scope_parts"]
@@ -116,7 +117,8 @@ def _devices(scope: Scope) -> str:
 
 
 def _sharing(scope: Scope) -> str:
-    forms = f"forms {', '.join(map(str, scope.forms))}" if scope.forms else "no forms"
+    ways = ", ".join(SPLITS.get(form, f"form {form}") for form in scope.forms)
+    forms = f"layers split by {ways}" if scope.forms else "no layer split"
     if scope.restricted_layers:
         forms += f" ({scope.restricted_layers} {plural(scope.restricted_layers, 'layer')} restricted)"
     degrees = scope.tensor_parallel_degrees

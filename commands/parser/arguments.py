@@ -6,13 +6,16 @@ import argparse
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from commands.parser.compare_arguments import add_all
+from commands.parser.examples import examples_of
 from commands.parser.execution_arguments import EXECUTIONS
+from commands.parser.grammar import GrammarParser, VersionAction
 from commands.parser.run_arguments import add_order, add_outputs, whole
+from commands.parser.suggestions import did_you_mean
 from commands.terminal import exit_codes
-from commands.terminal.failures import UsageError
+from commands.terminal.exit_codes import listed
 from planners.catalogue import all_names, all_solvers
 from planners.studies.catalogue import STUDIES, study_names
 from solvers.catalogue import AUTO
@@ -30,12 +33,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     Raises UsageError for a mistake, and SystemExit after ``--help`` and ``--version``.
     """
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        (parser if arguments.run is None else arguments.grammar).refuse(unknown)
     if arguments.run is None:
         parser.print_help()
         parser.exit(0)
     if "check" in arguments:
         arguments.check(arguments)
+    delattr(arguments, "grammar")
     return arguments
 
 
@@ -66,13 +72,15 @@ def _whole(least: int, most: int) -> Any:  # noqa: ANN401 (argparse takes any ca
 def _solver(text: str) -> str:
     known = (AUTO.name, *all_names())
     if text not in known:
-        raise argparse.ArgumentTypeError(f"no solver {text!r}; expected one of {', '.join(known)}")
+        expected = f"expected one of {', '.join(known)}{did_you_mean(text, known)}"
+        raise argparse.ArgumentTypeError(f"no solver {text!r}; {expected}")
     return text
 
 
 def _study(text: str) -> str:
     if text not in study_names():
-        raise argparse.ArgumentTypeError(f"no study {text!r}; expected one of {', '.join(study_names())}")
+        expected = f"expected one of {', '.join(study_names())}{did_you_mean(text, study_names())}"
+        raise argparse.ArgumentTypeError(f"no study {text!r}; {expected}")
     return text
 
 
@@ -81,38 +89,15 @@ def _solvers(text: str) -> tuple[str, ...]:
     return tuple(_solver(name) for name in names)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are raised, for whoever reads them: a person or, with ``--json``, a program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(self.format_usage(), f"{self.prog}: error: {message}")
-
-
-class _Version(argparse.Action):
-    """``--version``: looks the version up only when it is asked for."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show the version")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            number = version("pipecut")
-        except PackageNotFoundError:
-            number = "(not installed)"
-        parser.exit(0, f"pipecut {number}\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> GrammarParser:
+    parser = GrammarParser(
         prog="pipecut",
         description=DESCRIPTION,
         epilog=exit_codes.table(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version)
+    parser.add_argument("--version", action=VersionAction)
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_plan(commands)
@@ -141,11 +126,11 @@ def _command(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
-        epilog=epilog + exit_codes.table(),
+        epilog=examples_of(name) + epilog + exit_codes.table(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.set_defaults(run=f"commands.{name}", reads=reads, writes=writes)
+    command.set_defaults(run=f"commands.{name}", reads=reads, writes=writes, grammar=command)
     return command
 
 
@@ -183,8 +168,7 @@ def _add_search(command: argparse.ArgumentParser) -> None:
 
 
 def _solver_list() -> str:
-    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in (AUTO, *all_solvers()))
-    return f"solvers:\n{rows}\n\n"
+    return listed("solvers", [(entry.name, entry.summary) for entry in (AUTO, *all_solvers())]) + "\n\n"
 
 
 def _add_plan(commands: Any) -> None:  # noqa: ANN401
@@ -279,11 +263,9 @@ def _add_verify(commands: Any) -> None:  # noqa: ANN401
 
 
 def _add_study(commands: Any) -> None:  # noqa: ANN401
-    rows = "\n".join(f"  {entry.name:<16}{entry.summary}" for entry in STUDIES)
+    rows = listed("studies", [(entry.name, entry.summary) for entry in STUDIES])
     summary = "set published numbers beside what pipecut computes"
-    command = _command(
-        commands, "study", summary, f"studies:\n{rows}\n\n", reads=("data", "plans"), writes=("out",)
-    )
+    command = _command(commands, "study", summary, f"{rows}\n\n", reads=("data", "plans"), writes=("out",))
     command.add_argument("study", metavar="NAME", type=_study, help="one of the studies below")
     command.add_argument("--data", metavar="DIR", help="a folder of public data in the study's format")
     command.add_argument("--plans", metavar="DIR", help="a folder of plans in the study's format")

@@ -40,7 +40,8 @@ def double_checked(task: Task, outcome: Outcome) -> list[Check]:
     limits = replace(task.limits, stopped=task.stop.is_set)
     if limits.end_s is None:
         limits = limits.within(UNLIMITED_S)
-    with ProgressLine(f"double-checking {task.scenario.name}", quiet=task.quiet) as line:
+    title = f"double-checking {task.scenario.name}"
+    with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
 
         def announce() -> None:
             if line.shown:

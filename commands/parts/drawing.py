@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commands.terminal import output
 from commands.terminal.failures import InputError, output_path
 from ingest.files import atomic_write
 
@@ -67,6 +68,15 @@ def write_files(simulation: Simulation, content: dict[str, Any], targets: Target
     for path, make in _files(simulation, content, targets):
         path.parent.mkdir(exist_ok=True)
         atomic_write(path, make())
+    written = (
+        (targets.page, "page"),
+        (targets.trace, "trace"),
+        (targets.svg, "pictures"),
+        (targets.png, "pictures"),
+    )
+    for path, what in written:
+        if path is not None:
+            output.remark(f"{path}: the {what}")
 
 
 def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) -> list[tuple[Path, Make]]:

@@ -30,7 +30,8 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
     limits = replace(task.limits, stopped=task.stop.is_set)
     if limits.end_s is None:
         limits = limits.within(UNLIMITED_S)
-    with ProgressLine(f"why {task.scenario.name} has no plan", quiet=task.quiet) as line:
+    title = f"why {task.scenario.name} has no plan"
+    with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
 
         def announce() -> None:
             if line.shown:

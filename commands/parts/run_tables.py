@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commands.terminal import human
+from report.measures import RELATED
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +26,10 @@ def measure_table(content: dict[str, Any]) -> Table:
     table = _table(("", "left"), ("timeline", "right"), ("", "left"), ("formula", "right"), ("which is", "left"))
     for row in content["measures"]:
         timeline, formula = (_number(row[key], row["unit"]) for key in ("timeline", "formula"))
-        table.add_row(row["name"], timeline, row["relation"], formula, row["source"])
+        relation, source = row["relation"], row["source"]
+        if relation == RELATED:
+            relation, source = "", f"to compare: {source}"
+        table.add_row(row["name"], timeline, relation, formula, source)
     return table
 
 

@@ -78,9 +78,9 @@ class Task:
     def _followed(self, solver: str, work: Callable[[Limits], Found]) -> Found:
         """Work with a progress line, stoppable by Ctrl-C."""
         say = partial(goal_text, self.instance.goals[0])
-        with ProgressLine(f"{solver} on {self.scenario.name}", quiet=self.quiet, say=say) as line:
-            limits = replace(self.limits, stopped=self.stop.is_set, progress=line.report)
-
+        begun, title = self.limits.begun(), f"{solver} on {self.scenario.name}"
+        with ProgressLine(title, quiet=self.quiet, say=say, deadline=begun.deadline) as line:
+            limits = replace(begun, stopped=self.stop.is_set, progress=line.report)
             try:
                 return run_stoppable(lambda: work(limits), self.stop, _announce(line))
             except FalseClaimError as error:

@@ -101,8 +101,9 @@ def search_order(task: Task, plan: Plan) -> BestOrder:
     """
     from solvers.order.problem import OrderError
 
-    with ProgressLine(f"order of actions of {task.scenario.name}", quiet=task.quiet) as line:
-        limits = replace(task.limits, stopped=task.stop.is_set, progress=line.report)
+    begun, title = task.limits.begun(), f"order of actions of {task.scenario.name}"
+    with ProgressLine(title, quiet=task.quiet, deadline=begun.deadline) as line:
+        limits = replace(begun, stopped=task.stop.is_set, progress=line.report)
         try:
             return run_stoppable(lambda: best_order_of(task.instance, plan, limits), task.stop, line.stopping)
         except OrderError as error:

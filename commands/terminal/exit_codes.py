@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import enum
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 79
+"""Columns of lines for a narrow terminal."""
 
 
 class ExitCode(enum.IntEnum):
@@ -32,4 +37,14 @@ MEANINGS: dict[ExitCode, str] = {
 
 def table() -> str:
     """Return the codes as lines of text, for ``--help``."""
-    return "exit codes:\n" + "\n".join(f"  {code:<4d}{meaning}" for code, meaning in MEANINGS.items())
+    return listed("exit codes", [(str(int(code)), meaning) for code, meaning in MEANINGS.items()])
+
+
+def listed(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Return names with what they mean under a title, in lines that fit a narrow terminal."""
+    left = 2 + max(len(name) for name, _ in rows) + 2
+    lines = (
+        textwrap.fill(meaning, WIDTH, initial_indent=f"  {name}".ljust(left), subsequent_indent=" " * left)
+        for name, meaning in rows
+    )
+    return "\n".join((f"{title}:", *lines))

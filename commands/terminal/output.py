@@ -37,7 +37,7 @@ def show(*parts: RenderableType) -> None:
     # In stdout's encoding, so that rich draws only lines that can be shown there.
     terminal, encoding = sys.stdout.isatty(), sys.stdout.encoding or "utf-8"
     width = None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES
-    text = drawn(*parts, width=width, encoding=encoding, terminal=terminal)
+    text = drawn(*parts, width=width, encoding=encoding, terminal=terminal, whole=not terminal)
     if isinstance(sys.stdout, CleanStream):
         sys.stdout.write_drawn(text)
     else:
@@ -45,17 +45,25 @@ def show(*parts: RenderableType) -> None:
     sys.stdout.flush()
 
 
-def drawn(*parts: RenderableType, width: int | None, encoding: str = "utf-8", terminal: bool = False) -> str:
+def drawn(
+    *parts: RenderableType,
+    width: int | None,
+    encoding: str = "utf-8",
+    terminal: bool = False,
+    whole: bool = False,
+) -> str:
     """Return what rich draws of cleaned parts, without trailing blanks, of characters that the encoding has.
 
-    It is so many columns wide (None: as wide as the terminal), and in colour only for a terminal.
+    It is so many columns wide (None: as wide as the terminal), and in colour only for a terminal. ``whole``:
+    lines of text are not broken, for whoever reads them by program; tables fit the width all the same.
     """
     from rich.table import Table
+
+    from commands.parts.stage_table import StageTable
 
     page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
     screen = console(page, force_terminal=terminal, width=width)
     for part in parts:
-        # Tables fit the width; lines of text are left whole for whoever reads them by program.
-        screen.print(Cleaned(part), soft_wrap=not isinstance(part, Table))
+        screen.print(Cleaned(part), soft_wrap=whole and not isinstance(part, (Table, StageTable)))
     page.seek(0)
     return "".join(line.rstrip() + "\n" for line in page)

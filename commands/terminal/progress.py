@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from commands.terminal import human
 from commands.terminal.terminal import Cleaned, console
+from formulation.limits.deadline import NEVER, Deadline
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -23,8 +24,11 @@ REFRESHES_PER_SECOND = 4
 class ProgressLine:
     """Best plan, bound, gap and seconds of a running search. ``report`` may be called from any thread."""
 
-    def __init__(self, title: str, *, quiet: bool, say: Callable[[int], str] = human.duration) -> None:
+    def __init__(
+        self, title: str, *, quiet: bool, say: Callable[[int], str] = human.duration, deadline: Deadline = NEVER
+    ) -> None:
         self.title = title
+        self._deadline = deadline
         self._say = say
         self.shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._latest: Progress | None = None
@@ -68,14 +72,26 @@ class ProgressLine:
         from rich.text import Text
 
         return Text(
-            progress_text(self.title, self._latest, time.monotonic() - self._began, self._say), no_wrap=True
+            progress_text(
+                self.title,
+                self._latest,
+                time.monotonic() - self._began,
+                self._say,
+                left_s=self._deadline.left_s(),
+            ),
+            no_wrap=True,
         )
 
 
 def progress_text(
-    title: str, progress: Progress | None, seconds: float, say: Callable[[int], str] = human.duration
+    title: str,
+    progress: Progress | None,
+    seconds: float,
+    say: Callable[[int], str] = human.duration,
+    *,
+    left_s: float | None = None,
 ) -> str:
-    """Return the line: ``cpsat on vgg16: best 12.34 ms, bound 12.01 ms, gap 2.67 %, 4 s``."""
+    """Return the line: ``cpsat on vgg16: best 12.34 ms, bound 12.01 ms, gap 2.67 %, 4 s, at most 56 s more``."""
     parts: list[str] = []
     if progress is not None and progress.objective is not None:
         parts.append(f"best {say(progress.objective)}")
@@ -84,4 +100,6 @@ def progress_text(
     if progress is not None and progress.objective and progress.bound is not None:
         parts.append(f"gap {human.gap((progress.objective - progress.bound) / progress.objective)}")
     parts.append(f"{seconds:.0f} s")
+    if left_s is not None:
+        parts.append(f"at most {left_s:.0f} s more")
     return f"{human.printable(title)}: {', '.join(parts)}"

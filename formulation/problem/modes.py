@@ -11,12 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 from formulation.problem.instance import Instance
 from formulation.problem.options import Recompute
 
-__all__ = ["MODE_KEYS", "ONE_COPY", "Mode", "every_mode", "in_words", "mode_fields", "modes", "read_mode"]
+__all__ = [
+    "MODE_KEYS",
+    "ONE_COPY",
+    "SPLITS",
+    "Mode",
+    "every_mode",
+    "in_words",
+    "mode_fields",
+    "modes",
+    "read_mode",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,8 @@ ONE_COPY = Mode()
 """One replica, split over all devices; all activations are kept."""
 MODE_KEYS = tuple(field.name for field in fields(Mode))
 """How plan files, certificates and reports call the fields, in the order in which they are written."""
+SPLITS: Mapping[int, str] = MappingProxyType({0: "samples", 1: "input features", 2: "output features"})
+"""By which dimension the devices of a replica divide a layer, by its form."""
 
 
 def every_mode(devices: int) -> Iterator[Mode]:
@@ -95,7 +108,8 @@ def in_words(mode: Mode, devices: int) -> str:
     """Say how so many devices share the work of a stage; nothing where they hold one copy and keep everything."""
     words = []
     if mode.replicas > 1:
-        words.append(f"{mode.replicas} replicas of {mode.tensor_parallel_degree(devices)}")
+        degree = mode.tensor_parallel_degree(devices)
+        words.append(f"{mode.replicas} replicas of {degree} {'device' if degree == 1 else 'devices'}")
     if mode.recompute:
-        words.append("recompute")
+        words.append("recomputes activations")
     return ", ".join(words)

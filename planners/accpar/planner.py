@@ -24,6 +24,7 @@ from __future__ import annotations
 import time
 from fractions import Fraction
 
+from formulation.costs.amounts import exact_duration, plural
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import FormEdge, Instance
@@ -55,7 +56,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     forms = least_forms(tables_of(instance, instance.layers), inside, between)
     believed = sum_of_costs(instance, forms, inside, between)
     machine = bisected(instance)
-    notes = [f"AccPar believes {believed} ns for one step of {instance.training.micro_batches} micro-batches"]
+    many = instance.training.micro_batches
+    notes = [f"AccPar expects {exact_duration(believed)} for one step of {many} micro-{plural(many, 'batch')}"]
     if isinstance(machine, Halves) and not machine.alike:
         part = float(machine.part)
         notes.append(f"AccPar gives {part:.1%} of the work to the first half of the cluster; priced: equal shares")

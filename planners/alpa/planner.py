@@ -73,7 +73,7 @@ def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EP
     plan = lay_on_line(instance, [views[n].stage(span, n) for span, n in stages])
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
-    notes = (believes("the recurrence believes a step of", believed, instance, found),)
+    notes = (believes("the recurrence expects a step of", believed, instance, found),)
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 
 

@@ -27,6 +27,7 @@ import enum
 import time
 from typing import assert_never
 
+from formulation.costs.amounts import exact_duration
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import Deadline
@@ -121,7 +122,7 @@ def solve(instance: Instance, limits: Limits | None = None, allocation: Allocati
     price = evaluate(instance, plan).objective
     notes = (
         f"virtual workers: {len(workers)} of {sum(counts)} devices; minibatches in flight: {in_flight}",
-        f"HetPipe believes {found.bottleneck_ns} ns a micro-batch for the slowest device",
+        f"HetPipe expects {exact_duration(found.bottleneck_ns)} a micro-batch for the slowest device",
     )
     seconds = time.perf_counter() - start
     blind = accepts(instance).unseen

@@ -21,11 +21,13 @@ import time
 from collections.abc import Sequence
 from fractions import Fraction
 
+from formulation.costs.amounts import goal_amount
 from formulation.costs.tables import Tables
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import Layer, Split
+from formulation.problem.options import Goal
 from planners.common.halves import LayerShare, moved_bytes, summed_bytes
 from planners.common.one_stage import (
     BetweenCosts,
@@ -60,8 +62,9 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     types, moved = by_level(instance, tables, deadline)
     changed = sum(len(set(column)) > 1 for column in zip(*types, strict=True))
     notes = (
-        f"HyPar counts {believed} bytes a step with one type a layer, {moved} with a type a level",
-        f"levels: {len(types)}; layers whose type changes from level to level: {changed}",
+        f"HyPar counts {goal_amount(Goal.MEMORY, believed)} sent in a step with one type a layer,"
+        f" {goal_amount(Goal.MEMORY, moved)} with a type a level",
+        f"halves the devices {len(types)} times; the type of {changed} layers changes from level to level",
     )
     return priced(NAME, instance, forms, notes, start)
 

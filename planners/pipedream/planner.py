@@ -38,7 +38,7 @@ from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
-from planners.common.beliefs import believes
+from planners.common.beliefs import believes, levels_in_words
 from planners.common.blind import blind_to
 from planners.common.flat import flat_view, slowest_link
 from planners.pipedream import code as pipedream_code
@@ -190,8 +190,8 @@ def _outcome(
     found = evaluate(instance, plan).objective
     believed = round(period_s * NS_PER_SECOND / instance.training.micro_batches)
     notes = (
-        f"levels: {len(levels_of(instance))}",
-        believes("the recurrence believes", believed, instance, found),
+        levels_in_words(len(levels_of(instance))),
+        believes("the recurrence expects", believed, instance, found),
     )
     seconds = time.perf_counter() - start
     return Outcome(name, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)

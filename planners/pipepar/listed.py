@@ -71,7 +71,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     plan = lay_on_line(instance, stages)
     found = evaluate(instance, plan).objective
     believed = int(split[-1][0][0])
-    notes = (believes("Split(0, end, M) believes", believed, instance, found),)
+    notes = (believes("Split(0, end, M), as published, expects", believed, instance, found),)
     seconds = time.perf_counter() - start
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 

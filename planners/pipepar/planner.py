@@ -36,7 +36,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from formulation.problem.plan import Span
 from formulation.problem.units import Link, slowest
-from planners.common.beliefs import believes
+from planners.common.beliefs import believes, levels_in_words
 from planners.common.blind import blind_to
 from planners.common.flat import CountedStage, FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.stoppable import stoppable
@@ -65,7 +65,7 @@ def solve(instance: Instance, limits: Limits | None = None, levels: int | None =
     believed, stages = _two_levels(instance, deadline) if levels == 2 else _one_level(instance, deadline)
     plan = lay_on_line(instance, stages)
     found = evaluate(instance, plan).objective
-    notes = (f"levels: {levels}", believes("the recurrence believes", believed, instance, found))
+    notes = (levels_in_words(levels), believes("the recurrence expects", believed, instance, found))
     seconds = time.perf_counter() - start
     return Outcome(NAME, Proof.FEASIBLE, plan, found, None, seconds, notes, accepts(instance).unseen)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.amounts import plural
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Outcome
 from formulation.problem.plan import Plan
@@ -18,7 +17,7 @@ from solvers.cpsat.base.engine import found, make_solver, run
 from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.base.variables import Variables
 from solvers.search.incumbent import Incumbent
-from solvers.search.threshold import close
+from solvers.search.threshold import close, questions
 
 TIDY_WORK = 1.0
 """Deterministic time that CP-SAT may spend on a tidier optimal plan (about seconds)."""
@@ -41,7 +40,7 @@ def search(
         close(known, chosen, lambda threshold: _ask(known, build, read, threshold))
         if known.plan is not None and known.closed:
             _tidy(known, build, read)
-    return known.outcome(f"{known.asked} {plural(known.asked, 'threshold')} asked")
+    return known.outcome(questions(known.asked))
 
 
 def halfway(known: Incumbent) -> int:

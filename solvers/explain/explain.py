@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from formulation.constraints.devices.memory import memory_slack
 from formulation.constraints.loosening import Limit, Slack
+from formulation.costs.amounts import scaled_size
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, begin
 from formulation.problem.instance import Instance
@@ -165,8 +166,13 @@ def _way_out(instance: Instance, limits: Sequence[Limit], plan: Plan, possible: 
     low, high = _least(instance, slack, plan, possible)
     words = slack.say(high)
     if low < high:
-        words += f" is enough; the least that is lies between {low:,} and {high:,} {slack.unit}"
+        least, most = (_amount(number, slack.unit) for number in (low, high))
+        words += f" is enough; the least that is lies between {least} and {most}"
     return WayOut(paths, words, high, low, slack.unit)
+
+
+def _amount(number: int, unit: str) -> str:
+    return scaled_size(number) if unit == "bytes" else f"{number:,} {unit}"
 
 
 def _least(instance: Instance, slack: Slack, plan: Plan, possible: Possible) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from solvers.order.outcome import OrderOutcome, checked, memory_excess
 from solvers.order.problem import OrderProblem
 from solvers.order.valid import build
 from solvers.order.variables import OrderVariables
-from solvers.search.threshold import close
+from solvers.search.threshold import close, questions
 
 NAME = "best"
 """What the schedule that was found is called."""
@@ -142,7 +142,7 @@ class _OrderSearch:
         self.upper = self.makespan_ns
         close(self, self._next_horizon, self._ask)
         proved = self.lower >= self.makespan_ns
-        notes = [f"{self.asked} horizons asked"]
+        notes = [questions(self.asked)]
         if not proved and self.lower >= self.upper:
             notes.append("links are shared: the bound allows devices to wait before they ask for one")
         seconds = time.monotonic() - self.began_s

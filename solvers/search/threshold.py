@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Bracket", "close"]
+__all__ = ["Bracket", "close", "questions"]
 
 
 class Bracket(Protocol):
@@ -27,6 +27,13 @@ class Bracket(Protocol):
     def tell(self) -> None:
         """Report both limits."""
         ...
+
+
+def questions(asked: int) -> str:
+    """Say in words how such a search went, for the notes of an outcome."""
+    if asked == 0:
+        return "settled without a search"
+    return f"asked {'once' if asked == 1 else f'{asked} times'} whether anything is better than some value"
 
 
 def close(known: Bracket, choose: Callable[[], int], ask: Callable[[int], bool | None]) -> None:

@@ -222,4 +222,4 @@ def test_a_full_disk_behind_stdout_is_said(scenario: Path) -> None:
 
 def test_a_terminal_without_unicode(scenario: Path) -> None:
     done = in_a_process("plan", str(scenario), code="import sys\nsys.stdout.reconfigure(encoding='ascii')")
-    assert done.returncode == 0 and "conv1 ? fc[3] (5)" in done.stdout and done.stderr == ""
+    assert done.returncode == 0 and "conv1 to fc[3] (5 layers)" in done.stdout and done.stderr == ""

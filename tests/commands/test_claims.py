@@ -63,8 +63,8 @@ def test_every_claim_says_its_scope_in_a_narrow_terminal(pipecut: Command, scena
     last = next(at for at, line in enumerate(lines) if line.startswith("solver "))
     said = " ".join(line[11:] for line in lines[first:last])
     assert said == (
-        "4 cuts of the traced order of 5 layers; 4 devices on the line; forms 0, 1, 2; one replica a stage;"
-        " no recomputation; memory not limited; 1F1B, 1 micro-batch"
+        "4 cuts of the traced order of 5 layers; 4 devices on the line; layers split by samples, input features,"
+        " output features; one replica a stage; no recomputation; memory not limited; 1F1B, 1 micro-batch"
     )
     assert max(len(line) for line in lines[first:last]) <= 80
     free = ("--set", "constraints.placement=free", "--set", "constraints.memory=true")

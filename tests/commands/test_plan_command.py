@@ -46,7 +46,7 @@ def test_the_json_prices_are_those_of_the_evaluator(pipecut: Command, scenario: 
 def test_the_table_names_layers_and_devices_and_the_proof(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("plan", scenario)
     assert ran.code == 0 and ran.err == ""
-    assert "conv1 … fc[3] (5)" in ran.out and "2 x node0 + 2 x node1" in ran.out and "0·1" in ran.out
+    assert "2 x node0 + 2 x node1, split by " in ran.out and ": conv1 to fc[3] (5 layers)" in ran.out
     assert "866.4 us (866,400 ns)" in ran.out and "optimal, proved" in ran.out and SAME in ran.out
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from formulation.costs.amounts import exact_duration
 from formulation.costs.tables import FORBIDDEN
 from formulation.outcome import Proof, checked
 from formulation.problem.options import Training
@@ -107,7 +108,9 @@ def test_one_micro_batch_gives_no_reason_for_balance():
     for micro_batches, step_ns, cut in ((1, 720, 1), (8, 720 + 7 * 360, 2)):
         training = Training(micro_batches, micro_batches=micro_batches)
         outcome = alpa.solve(instance_of(layers, mesh(2), training=training), epsilon_ns=0)
-        assert outcome.notes[0].startswith(f"the recurrence believes a step of {step_ns} ns, the evaluator finds ")
+        assert outcome.notes[0].startswith(
+            f"the recurrence expects a step of {exact_duration(step_ns)}; the evaluator "
+        )
         assert shape(outcome) == [(Span(0, cut), 1), (Span(cut, 4), 1)]
 
 

@@ -91,7 +91,7 @@ def test_it_does_not_see_transfers_or_that_devices_differ():
     outcome = gpipe.solve(instance_of(layers, cluster))
     assert spans(outcome) == [Span(0, 3), Span(3, 6)]
     assert outcome.objective == 200
-    assert "the largest estimated cell is 90 ns, the evaluator finds 200 ns" in outcome.notes
+    assert "the largest estimated cell is 90 ns; the evaluator finds 200 ns" in outcome.notes
 
 
 def test_cells_that_cannot_be():

@@ -32,6 +32,7 @@ from planners.hetpipe.planner import Allocation, global_staleness, virtual_worke
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import GIGA, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.planners.expected import expected_ns
 
 SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 HETPIPE = CostModel(boundary_charge=BoundaryCharge.RECEIVER, boundary=Boundary.BOTH, combine=Combine.MAX)
@@ -155,7 +156,7 @@ def test_memory_is_that_of_the_specification(instance, in_flight, data):
 @given(instances(costs=st.just(HETPIPE)))
 def test_under_its_own_cost_model_it_believes_what_is_so(instance):
     outcome = checked(instance, hetpipe.solve(instance))
-    believed = int(outcome.notes[1].split("believes ")[1].split(" ns")[0])
+    believed = expected_ns(outcome.notes[1])
     assert believed == outcome.objective
 
 

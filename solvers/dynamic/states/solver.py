@@ -33,6 +33,7 @@ from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
+from solvers.search.threshold import questions
 
 NAME = "state_dp"
 
@@ -148,12 +149,11 @@ class StateSearch:
 
     def outcome(self) -> Outcome:
         """Say what came of the search."""
-        found = self.known.outcome(
-            f"{self.known.asked} thresholds asked of {len(self.space.node_state)} nodes,"
-            f" {self.table.refused} stages refused"
-        )
+        refused = self.table.refused
+        fits = f"; {refused} stages fit in no way of splitting" if refused else ""
+        found = self.known.outcome(questions(self.known.asked) + fits)
         # Forms of a plan are proposals, which are priced: chains are leant on where they refused something.
-        return replace(found, unused=() if self.table.refused else ("ATOMS",))
+        return replace(found, unused=() if refused else ("ATOMS",))
 
     def ask(self, threshold_ns: int, *, thorough: bool = False) -> bool | None:
         """Tell whether a plan takes at most the threshold, and keep it if so; None if stopped before the answer.

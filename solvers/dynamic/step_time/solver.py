@@ -158,4 +158,5 @@ class _StepSearch:
         """Say what came of the search."""
         asked = 0 if self._intervals is None else self._intervals.evaluated
         mended = 0 if self._intervals is None else len(self._intervals.plans.corrections)
-        return self.known.outcome(f"{asked} networks evaluated, {mended} stages corrected for memory")
+        memory = f", {mended} stages made to fit into memory" if mended else ""
+        return self.known.outcome(f"looked through {asked} ranges of the slowest stage's time{memory}")

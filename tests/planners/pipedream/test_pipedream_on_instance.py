@@ -20,6 +20,7 @@ from planners.pipedream.states import antichain_states
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import GIGA, PLAIN, chain, instance_of, join, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.planners.expected import expected_ns
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
 BOTH = pytest.mark.parametrize("solve", [pipedream.solve, pipedream.solve_code])
@@ -30,8 +31,8 @@ def shape(outcome):
 
 
 def believed(outcome):
-    (note,) = (note for note in outcome.notes if "believes" in note)
-    return int(note.split("believes ")[1].split(" ns")[0])
+    (note,) = (note for note in outcome.notes if "expects" in note)
+    return expected_ns(note)
 
 
 def work(*macs, sizes=None, weights=10**6):
@@ -155,7 +156,7 @@ def test_a_pipeline_that_servers_repeat_has_the_devices_of_all():
     cluster = mesh(2, 2, inside=Link(8 * GIGA), between=Link(800 * GIGA))
     instance = instance_of(layers, cluster)
     outcome = checked(instance, pipedream.solve(instance))
-    assert "levels: 2" in outcome.notes
+    assert "sees 2 levels: servers, and devices in each" in outcome.notes
     # Inside a server 300 by a straight pipeline; two servers repeat it: max(300, 2 x 800 bytes / 100) / 2.
     assert believed(outcome) == 150
     assert shape(outcome) == [(Span(0, 1), 2), (Span(1, 2), 2)]

@@ -23,6 +23,7 @@ from solvers import exhaustive as brute_force
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import BYTE_LINK, GIGA, PLAIN, TURING, UNIT, chain, instance_of, matrix, mesh, vgg16
 from tests.generators import cost_models, flat_clusters, instances, layer_graphs, trainings
+from tests.planners.expected import expected_ns
 
 
 def price(instance, solve, **options):
@@ -33,8 +34,8 @@ def price(instance, solve, **options):
 
 def believed(outcome):
     """What the recurrence said, from the notes."""
-    (note,) = (note for note in outcome.notes if "believes" in note)
-    return int(note.split("believes ")[1].split(" ns")[0])
+    (note,) = (note for note in outcome.notes if "expects" in note)
+    return expected_ns(note)
 
 
 def single(name, macs):
@@ -56,7 +57,7 @@ def shape(outcome):
 @given(instances(layer_graphs(7), flat_clusters(6)))
 def test_on_one_server_it_believes_what_is_so(instance):
     outcome = checked(instance, pipepar.solve(instance))
-    assert "levels: 1" in outcome.notes
+    assert "sees one flat row of devices" in outcome.notes
     assert believed(outcome) == outcome.objective
     assert (outcome.proof, outcome.bound) == (Proof.FEASIBLE, None)
 
@@ -165,7 +166,7 @@ def test_two_levels_cut_inside_and_between_servers():
     layers = chain([single(name, 100) for name in "abcd"], [40, 1, 40])
     instance = instance_of(layers, mesh(2, 2, between=Link(GIGA)))
     outcome = checked(instance, pipepar.solve(instance))
-    assert "levels: 2" in outcome.notes
+    assert "sees 2 levels: servers, and devices in each" in outcome.notes
     assert (believed(outcome), outcome.objective) == (300, 300)
     assert [counts for _, counts in shape(outcome)] == [((0, 1),), ((0, 1),), ((1, 1),), ((1, 1),)]
 

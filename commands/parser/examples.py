@@ -1,0 +1,57 @@
+"""What ``--help`` of each command shows as examples; every one can be typed in a clone of this repository."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["EXAMPLES", "examples_of"]
+
+VGG, GPT = "scenarios/pipepar/vgg16.yaml", "scenarios/gpt/gpt2.yaml"
+
+EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
+    {
+        "plan": (
+            (f"plan {VGG}", "the best plan, and its proof"),
+            (f"plan {VGG} --out plan.json", "and write it to a file"),
+            (f"plan {GPT} --time-limit '30 s'", "the best plan after 30 s at most"),
+            (f"plan {VGG} --set training.global_batch=128", "what if the batch were larger?"),
+        ),
+        "compare": (
+            (f"compare {VGG}", "every solver on one scenario"),
+            (f"compare {VGG} --solvers cpsat,pipepar", "two of them"),
+        ),
+        "evaluate": (
+            (f"evaluate plan.json {VGG}", "price, rules, and gap to the optimum"),
+            (f"evaluate plan.json {VGG} --no-optimum", "without a search"),
+        ),
+        "simulate": (
+            (f"simulate {VGG} --out page.html", "the best plan, drawn on a page"),
+            (f"simulate {VGG} --plan plan.json --trace trace.json", "a given plan, for Perfetto"),
+        ),
+        "run": ((f"run plan.json {VGG} --steps 20", "train for 20 steps on this machine"),),
+        "validate": ((f"validate plan.json {VGG}", "compare the gradients with those of the unsplit model"),),
+        "export": ((f"export plan.json {VGG} --to torchtitan", "as torchtitan takes it"),),
+        "trace": (
+            ("trace ingest.models.vgg:vgg16 --out vgg16.json", "the layers of a model"),
+            (
+                "trace graph.txt --samples 64 --device-class V100 --out graph.json",
+                "a profile that PipeDream measured",
+            ),
+        ),
+        "verify": (
+            (f"plan {VGG} --certificate proof.json", "write a certificate"),
+            (f"verify proof.json {VGG}", "and check it without a solver"),
+        ),
+        "study": (("study pipepar", "the tables of the PipePar paper"),),
+        "devices": (("devices", "all of them"), ("devices dgx-a100", "one, with its sources")),
+    }
+)
+"""By command: what to type behind ``pipecut``, and what it does."""
+
+
+def examples_of(command: str) -> str:
+    """Return the examples of a command for the end of its help; nothing where it has none."""
+    rows = EXAMPLES.get(command, ())
+    lines = "\n".join(f"  pipecut {line}\n      {what}" for line, what in rows)
+    return f"examples:\n{lines}\n\n" if rows else ""

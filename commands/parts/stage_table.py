@@ -1,0 +1,147 @@
+"""The stages of a plan as lines for people: numbers that add up, and in words what each stage is.
+
+A narrow terminal shows what a stage is below its numbers, a wide one beside them; names are never cut.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from commands.parts.key_lines import WRONG
+from commands.terminal import human
+from formulation.problem.layers import Split
+from formulation.problem.modes import SPLITS, in_words
+from formulation.problem.options import BoundaryCharge, Combine, StageTime
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+
+    from formulation.evaluate import Evaluation, StageCost
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan, Stage
+
+__all__ = ["StageTable", "split_in_words", "stage_in_words"]
+
+HEADS = ("stage", "compute", "communication", "time", "", "memory")
+LEFT = ("", "memory")
+"""Columns that stand at the left; the others are numbers."""
+MARK = "*"
+NOTHING = "-"
+BETWEEN = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A stage, or the boundary between two: its cells, what it is in words, and whether anything is wrong."""
+
+    cells: tuple[str, ...]
+    words: str = ""
+    slowest: bool = False
+    wrong: bool = False
+
+
+class StageTable:
+    """The stages of a plan, and the boundaries between them where links pay for them.
+
+    The largest time is marked; where the objective is the sum of all times, the last line is that sum.
+    """
+
+    def __init__(self, instance: Instance, plan: Plan, evaluation: Evaluation) -> None:
+        self.instance = instance
+        self.lines = tuple(_lines(instance, plan, evaluation.stages))
+        self.notes = tuple(_legend(instance, self.lines))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines."""
+        table = (HEADS, *(line.cells for line in self.lines))
+        wide = [max(len(row[at]) for row in table) for at in range(len(HEADS))]
+        beside = sum(wide) + len(BETWEEN) * len(HEADS)
+        longest = max(len(line.words) for line in self.lines)
+        own_line = beside + longest > options.max_width
+        yield Text(_row(HEADS, wide) + ("" if own_line else BETWEEN + "what it is"), style="bold")
+        for line in self.lines:
+            numbers = Text(_row(line.cells, wide), style=_style(line))
+            if not own_line:
+                yield Text.assemble(numbers, BETWEEN, line.words)
+                continue
+            yield numbers
+            if not line.words:
+                continue
+            indent = wide[0] + len(BETWEEN)
+            for words in Text(line.words).wrap(console, max(20, options.max_width - indent)):
+                yield Text(" " * indent + words.plain)
+        for note in self.notes:
+            yield from Text(note, style="dim").wrap(console, options.max_width)
+
+
+def _row(cells: Sequence[str], wide: Sequence[int]) -> str:
+    shown = (
+        cell.ljust(width) if head in LEFT else cell.rjust(width)
+        for head, cell, width in zip(HEADS, cells, wide, strict=True)
+    )
+    return BETWEEN.join(shown)
+
+
+def _style(line: Line) -> str:
+    return WRONG if line.wrong else "bold yellow" if line.slowest else ""
+
+
+def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterator[Line]:
+    paid = bool(costs) and instance.cost.boundary_charge is BoundaryCharge.LINK
+    terms = [cost.total_ns for cost in costs] + [cost.boundary_ns for cost in costs if paid]
+    largest, summed = max(terms, default=0), instance.cost.combine is Combine.SUM
+    for index, stage in enumerate(plan.stages):
+        words = human.printable(stage_in_words(instance, stage))
+        if not costs:
+            yield Line((str(index), *[NOTHING] * 3, "", NOTHING), words)
+            continue
+        cost = costs[index]
+        if index and paid:
+            slowest = not summed and cost.boundary_ns == largest
+            name = f"{index - 1} > {index}"
+            yield Line((name, "", "", human.duration(cost.boundary_ns), MARK * slowest, ""), slowest=slowest)
+        slowest, over = not summed and cost.total_ns == largest, cost.memory_bytes > cost.capacity_bytes
+        times = (cost.compute_ns, cost.communication_ns, cost.total_ns)
+        held = f"{human.amount(cost.memory_bytes)} of {human.amount(cost.capacity_bytes)}{' !' * over}"
+        yield Line((str(index), *map(human.duration, times), MARK * slowest, held), words, slowest, over)
+    if costs and summed:
+        yield Line(("sum", "", "", human.duration(sum(terms)), "", ""))
+
+
+def _legend(instance: Instance, lines: Sequence[Line]) -> Iterator[str]:
+    if any(line.slowest for line in lines):
+        yield f"{MARK} the bottleneck: a micro-batch cannot leave the pipeline more often than this"
+    if any(">" in line.cells[0] for line in lines):
+        yield "0 > 1: the tensors between stages 0 and 1, forward and back"
+    if instance.cost.stage_time is StageTime.OVERLAP:
+        yield "time: the longer of compute and communication, which overlap"
+
+
+def stage_in_words(instance: Instance, stage: Stage) -> str:
+    """Say which devices hold a stage, how they share it, and which layers it has."""
+    devices = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in stage.group.counts)
+    shared = (in_words(stage.group.mode, stage.group.devices), split_in_words(instance, stage))
+    names = [instance.layers[layer].name for layer in stage.span.layers if layer < len(instance.layers)]
+    ends = " to ".join(dict.fromkeys((names[0], names[-1]))) if names else "none"
+    many = human.count(len(names), "layer")
+    return f"{', '.join(one for one in (devices, *shared) if one)}: {ends} ({many})"
+
+
+def split_in_words(instance: Instance, stage: Stage) -> str:
+    """Say how the layers that choose a form are split, the commonest way first; nothing where none is."""
+    if stage.group.tensor_parallel_degree == 1:
+        return ""
+    chosen = Counter(
+        form
+        for layer, form in zip(stage.span.layers, stage.forms, strict=False)
+        if layer < len(instance.layers) and instance.layers[layer].split is not Split.FOLLOW
+    )
+    ways = [(SPLITS.get(form, f"form {form}"), number) for form, number in chosen.most_common()]
+    if len(ways) < 2:
+        return "".join(f"split by {way}" for way, _ in ways)
+    return "split by " + " and ".join(f"{way} ({human.count(number, 'layer')})" for way, number in ways)

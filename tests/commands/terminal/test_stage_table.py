@@ -1,0 +1,126 @@
+"""Stages, claims and mistakes as a person reads them: whole names, numbers that add up, words at any width."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commands.parser.examples import EXAMPLES
+from commands.parser.suggestions import did_you_mean
+from commands.parts.key_lines import KEYS, KeyLines
+from commands.parts.stage_table import StageTable, stage_in_words
+from commands.terminal.output import drawn
+from commands.terminal.progress import progress_text
+from formulation.evaluate import evaluate
+from formulation.problem.demands import with_constraints
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
+from formulation.problem.modes import Mode
+from formulation.problem.options import Combine, Constraints, CostModel, Recompute
+from formulation.problem.plan import Plan, Span, Stage
+from tests.command_line import Command
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+
+LONG = "a.layer.of.many.modules"
+
+
+def example(cost: CostModel = PLAIN) -> tuple[Instance, Plan]:
+    layers = chain([matrix(f"{LONG}.{index}", 8, 4, taken=4, made=4) for index in range(4)], [4, 4, 4])
+    constraints = Constraints(tensor_parallel_degrees=(1, 2), recompute=Recompute.ALLOWED, memory=False)
+    instance = with_constraints(instance_of(layers, mesh(4, 2), cost), constraints)
+    plan = Plan(
+        (
+            Stage(Span(0, 3), Group(((0, 4),), Mode(2, recompute=True)), (0, 0, 2)),
+            Stage(Span(3, 4), Group(((1, 2),), Mode(2)), (0,)),
+        )
+    )
+    return instance, plan
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160, 240])
+def test_names_and_words_are_whole_at_any_width(width: int) -> None:
+    instance, plan = example()
+    text = drawn(StageTable(instance, plan, evaluate(instance, plan)), width=width)
+    assert f"{LONG}.0" in text and f"{LONG}.2" in text and f"{LONG}.3" in text
+    assert max(map(len, text.splitlines())) <= width
+    assert set(re.findall(r"\w+", stage_in_words(instance, plan.stages[0]))) <= set(re.findall(r"\w+", text))
+
+
+def test_a_stage_says_replicas_degree_splits_and_recomputation() -> None:
+    instance, plan = example()
+    one, two = (stage_in_words(instance, stage) for stage in plan.stages)
+    assert "2 replicas of 2 devices, recomputes activations" in one
+    assert "split by samples (2 layers) and output features (1 layer)" in one and one.endswith("(3 layers)")
+    assert "2 replicas of 1 device: " in two and "split" not in two and two.endswith(f"{LONG}.3 (1 layer)")
+
+
+def test_exactly_the_largest_times_are_marked() -> None:
+    instance, plan = example()
+    found = evaluate(instance, plan)
+    lines = StageTable(instance, plan, found).lines
+    times = [found.stages[0].total_ns, found.stages[1].boundary_ns, found.stages[1].total_ns]
+    assert [line.slowest for line in lines] == [time == max(times) == found.objective for time in times]
+    assert [line.cells[0] for line in lines] == ["0", "0 > 1", "1"]
+
+
+def test_where_the_objective_is_a_sum_the_last_line_is_it() -> None:
+    instance, plan = example(replace(PLAIN, combine=Combine.SUM))
+    found = evaluate(instance, plan)
+    table = StageTable(instance, plan, found)
+    assert table.lines[-1].cells[0] == "sum" and not any(line.slowest for line in table.lines)
+    assert found.objective == sum(cost.total_ns + cost.boundary_ns for cost in found.stages)
+
+
+def test_values_break_between_words_under_one_another_and_are_whole_for_a_program() -> None:
+    lines = KeyLines([("note", "one two three four five six seven")])
+    narrow = drawn(lines, width=KEYS + 10).splitlines()
+    assert narrow == ["note       one two", *(" " * KEYS + words for words in ("three four", "five six", "seven"))]
+    assert drawn(lines, width=KEYS + 10, whole=True) == f"{lines}\n"
+
+
+def test_the_progress_line_says_how_long_it_may_still_take() -> None:
+    assert progress_text("x", None, 4, left_s=56) == "x: 4 s, at most 56 s more"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("pln", "x.yaml"), "plan"),
+        (("plan", "x.yaml", "--sovler", "cpsat"), "--solver"),
+        (("plan", "x.yaml", "--time-limits=3"), "--time-limit"),
+        (("plan", "x.yaml", "--solver", "cpst"), "cpsat"),
+        (("compare", "x.yaml", "--solvers", "cpsat,line_pd"), "line_dp"),
+        (("study", "pipeper"), "pipepar"),
+    ],
+)
+def test_what_was_meant_is_asked(pipecut: Command, words: tuple[str, ...], meant: str) -> None:
+    ran = pipecut(*words)
+    assert ran.code == 2 and ran.err.rstrip().endswith(f"did you mean '{meant}'?")
+
+
+def test_nothing_is_suggested_for_what_is_near_nothing() -> None:
+    assert did_you_mean("zzz", ("plan", "compare")) == ""
+
+
+def test_every_command_has_examples_that_the_command_line_takes(pipecut: Command) -> None:
+    commands = {path.stem for path in Path(__file__).parents[3].joinpath("commands").glob("[a-z]*.py")}
+    assert commands - {"entry", "main"} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    "line", [line for rows in EXAMPLES.values() for line, _ in rows], ids=lambda line: line[:40]
+)
+def test_an_example_parses(line: str) -> None:
+    import shlex
+
+    from commands.parser.arguments import parse
+
+    assert parse(shlex.split(line)).run.startswith("commands.")
+
+
+def test_files_that_were_written_are_named(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("simulate", scenario, "--no-compare", "--out", "page.html", "--trace", "trace.json")
+    assert "page.html: the page\n" in ran.err and "trace.json: the trace\n" in ran.err
