@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         arguments.reply.put(comparison_to_dict(task, rows, best), problems_of(rows))
     else:
-        from commands.parts.comparison_table import comparison_parts
+        from commands.tables.comparison_table import comparison_parts
 
         output.show(*comparison_parts(task.instance, rows, best))
     return _exit_code(rows, best)

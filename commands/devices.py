@@ -14,7 +14,7 @@ from commands.outputs.devices import (
     MachinePricePart,
     SourcePart,
 )
-from commands.parts.device_tables import Grid, entry_lines, grids, markdown
+from commands.tables.device_tables import Grid, entry_lines, grids, markdown
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, reading

@@ -25,7 +25,7 @@ from solvers.catalogue import AUTO
 from solvers.crosscheck.checked_solve import contradiction
 
 if TYPE_CHECKING:
-    from commands.parts.key_lines import Row
+    from commands.tables.key_lines import Row
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,12 +90,12 @@ def _show(
     ran: dict[str, Any] | None,
     notes: list[str],
 ) -> None:
-    from commands.parts.key_lines import KeyLines
-    from commands.parts.run_tables import measure_table, rank_table, run_name
-    from commands.parts.stage_table import StageTable
+    from commands.tables.key_lines import KeyLines
+    from commands.tables.run_tables import measure_table, rank_table, run_name
+    from commands.tables.stage_lines import StageLines
 
     found, done = _rows(task, evaluation, best, notes)
-    parts = [KeyLines(found), "", StageTable(task.instance, plan, evaluation)]
+    parts = [KeyLines(found), "", StageLines(task.instance, plan, evaluation)]
     if ran is not None:
         parts += ["", f"formula and timeline: {run_name(ran)}", "", measure_table(ran), "", rank_table(ran)]
     if done:
@@ -107,7 +107,7 @@ def _rows(
     task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]
 ) -> tuple[list[Row], list[Row]]:
     """Return what was found of the plan, and what was done for it."""
-    from commands.parts.display import objective_text, rules_rows, scope_rows
+    from commands.tables.display import objective_text, rules_rows, scope_rows
 
     found: list[Row] = []
     if evaluation.objective is not None:

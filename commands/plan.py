@@ -98,6 +98,6 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
 
 
 def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list[tuple[str, str]]) -> None:
-    from commands.parts.display import outcome_parts
+    from commands.tables.display import outcome_parts
 
     output.show(*outcome_parts(task.instance, outcome, evaluation, why))

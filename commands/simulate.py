@@ -25,7 +25,7 @@ from report.simulation import simulate
 from solvers.crosscheck.checked_solve import contradiction
 
 if TYPE_CHECKING:
-    from commands.parts.key_lines import KeyLines
+    from commands.tables.key_lines import KeyLines
     from report.simulation import Simulation
 
 
@@ -159,8 +159,8 @@ def _show_nothing(
     best: BestOrder | None = None,
 ) -> ExitCode:
     """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
-    from commands.parts.display import result_rows, search_rows, violation_rows
-    from commands.parts.key_lines import KeyLines
+    from commands.tables.display import result_rows, search_rows, violation_rows
+    from commands.tables.key_lines import KeyLines
 
     for path in targets.paths:
         output.remark(f"{path}: not written, as there is no plan to run")
@@ -178,7 +178,7 @@ def _show_nothing(
 
 def order_lines(best: BestOrder | None) -> list[KeyLines]:
     """Return what the search for the best order claims, as lines for people; none for any other order."""
-    from commands.parts.key_lines import KeyLines
+    from commands.tables.key_lines import KeyLines
 
     return [] if best is None else [KeyLines(order_rows(best))]
 
@@ -190,9 +190,9 @@ def _show(
     outcome: Outcome | None,
     best: BestOrder | None,
 ) -> None:
-    from commands.parts.display import objective_text, result_rows, rules_rows, search_rows
-    from commands.parts.key_lines import KeyLines
-    from commands.parts.run_tables import measure_table, rank_table, run_name
+    from commands.tables.display import objective_text, result_rows, rules_rows, search_rows
+    from commands.tables.key_lines import KeyLines
+    from commands.tables.run_tables import measure_table, rank_table, run_name
 
     instance, evaluation = task.instance, simulation.evaluation
     if outcome is not None:

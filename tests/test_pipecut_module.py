@@ -74,9 +74,9 @@ def test_an_outcome_prints_as_the_command_line_does(
     main(["plan", str(scenario), "--set", setting, "--quiet"])
     shown = capsys.readouterr().out
     outcome = pipecut.plan(pipecut.load(scenario, [setting]))
-    said = SECONDS.sub(" s", shown.split("\nbecause ")[0]).rstrip("\n")
-    assert SECONDS.sub(" s", str(outcome)) == said and "\x1b" not in said
-    assert all(len(line) <= 80 for line in str(outcome).split("\n\n")[0].splitlines())
+    said = SECONDS.sub(" s", re.sub(r"\nbecause .*?\n\n", "\n\n", shown, flags=re.DOTALL))
+    assert SECONDS.sub(" s", str(outcome)).split() == said.split() and "\x1b" not in said
+    assert all(len(line) <= 80 for line in str(outcome).splitlines())
 
 
 def test_a_comparison_prints_as_the_command_line_does(
@@ -86,7 +86,8 @@ def test_a_comparison_prints_as_the_command_line_does(
     monkeypatch.setenv("COLUMNS", "80")
     main(["compare", str(scenario), "--solvers", ",".join(asked), "--quiet"])
     compared = pipecut.compare(pipecut.load(scenario), asked)
-    assert SECONDS.sub(" s", str(compared)) == SECONDS.sub(" s", capsys.readouterr().out).rstrip("\n")
+    assert SECONDS.sub(" s", str(compared)).split() == SECONDS.sub(" s", capsys.readouterr().out).split()
+    assert all(len(line) <= 80 for line in str(compared).splitlines())
     assert list(compared.outcomes) == asked[:2] and list(compared.refused) == asked[2:]
     assert compared.strongest is compared.outcomes["line_dp"]
 

@@ -1,1 +1,1 @@
-"""What several commands share: opening a task, showing plans, certificates, explanations, pictures."""
+"""What several commands share: opening a task, certificates, explanations, pictures."""

@@ -43,7 +43,7 @@ class Compared:
 
     def __str__(self) -> str:
         """Return a row for each solver, without colours and 80 columns wide."""
-        from commands.parts.comparison_table import comparison_parts
+        from commands.tables.comparison_table import comparison_parts
         from commands.terminal.output import drawn
 
         parts = comparison_parts(self.instance, list(self.rows), self.strongest)

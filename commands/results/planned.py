@@ -32,7 +32,7 @@ class Planned(Outcome):
 
     def __str__(self) -> str:
         """Return the stages and the claim, without colours and 80 columns wide."""
-        from commands.parts.display import outcome_parts
+        from commands.tables.display import outcome_parts
         from commands.terminal.output import drawn
 
         evaluation = None if self.plan is None else evaluate(self.instance, self.plan)

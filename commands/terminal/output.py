@@ -59,11 +59,11 @@ def drawn(
     """
     from rich.table import Table
 
-    from commands.parts.stage_table import StageTable
-
     page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
     screen = console(page, force_terminal=terminal, width=width)
     for part in parts:
-        screen.print(Cleaned(part), soft_wrap=whole and not isinstance(part, (Table, StageTable)))
+        screen.print(
+            Cleaned(part), soft_wrap=whole and not (isinstance(part, Table) or getattr(part, "fits_width", False))
+        )
     page.seek(0)
     return "".join(line.rstrip() + "\n" for line in page)

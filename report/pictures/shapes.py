@@ -11,7 +11,7 @@ from typing import ClassVar
 
 WIDTH = 1120
 """Width of every picture, in units that are pixels where there is room."""
-STAGE_COLOURS = 8
+STAGE_COLOURS = 24
 MICRO_BATCH_COLOURS = 6
 LETTER_WIDTH = 0.63
 """Width of an average letter over the size of the font; generous, as fonts differ from machine to machine."""

@@ -72,7 +72,7 @@ def test_every_claim_says_its_scope_in_a_narrow_terminal(pipecut: Command, scena
     assert (scope["placement"], scope["memory_limited"], scope["cuts"]) == ("free", True, 4)
     assert "4 devices placed freely" in scope["words"] and "memory limited" in scope["words"]
     compared = pipecut("compare", scenario, "--solvers", "line_dp")
-    assert "scope: 4 cuts of the traced order of 5 layers;" in compared.out
+    assert "scope      4 cuts of the traced order of 5 layers;" in compared.out
 
 
 def test_a_plan_that_does_not_fit_says_so_where_it_keeps_every_rule(pipecut: Command, scenario: Path) -> None:

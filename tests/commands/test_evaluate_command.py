@@ -92,7 +92,7 @@ def test_what_is_no_plan_has_no_price(pipecut: Command, scenario: Path) -> None:
     assert found["timeline"] is None
     assert found["objective"] is None and found["optimum"] is None and len(found["stages"]) == 1
     text = pipecut("evaluate", plan, scenario, "--no-optimum").out
-    assert "conv1 … conv2 (3)" in text and "breaks     cover: the last stage ends before layer 3" in text
+    assert "conv1 to conv2 (3 layers)" in text and "breaks     cover: the last stage ends before layer 3" in text
 
 
 def test_without_a_proof_the_gap_is_an_upper_limit(

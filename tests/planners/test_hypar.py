@@ -61,7 +61,7 @@ def test_one_type_a_layer_against_every_choice(seed, devices):
     assert outcome.plan is not None
     (stage,) = outcome.plan.stages
     assert bytes_of(sizes, weights, stage.forms, levels) == least
-    assert f"({least:,} bytes) sent in a step with one type" in outcome.notes[0]
+    assert f"({int(least):,} bytes) sent in a step with one type" in outcome.notes[0]
     assert sum_of_costs(instance, stage.forms, *hypar.uniform_costs(instance)) == least
 
 

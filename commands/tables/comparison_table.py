@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from commands.parts.comparison import ComparisonRow, gap_to
-from commands.parts.display import scope_rows
-from commands.parts.key_lines import GOOD, OPEN, WIDEST, WRONG, KeyLines, Row
+from commands.tables.display import scope_rows
+from commands.tables.key_lines import GOOD, OPEN, WIDEST, WRONG, KeyLines, Row
 from commands.terminal import human
 from commands.terminal.exit_codes import ExitCode
 from formulation.costs.amounts import goal_amount, goal_text

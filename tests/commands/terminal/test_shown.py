@@ -10,8 +10,8 @@ import pytest
 
 from commands.parser.examples import EXAMPLES
 from commands.parser.suggestions import did_you_mean
-from commands.parts.key_lines import KEYS, KeyLines
-from commands.parts.stage_table import StageTable, stage_in_words
+from commands.tables.key_lines import KEYS, KeyLines
+from commands.tables.stage_lines import StageLines, stage_in_words
 from commands.terminal.output import drawn
 from commands.terminal.progress import progress_text
 from formulation.evaluate import evaluate
@@ -43,7 +43,7 @@ def example(cost: CostModel = PLAIN) -> tuple[Instance, Plan]:
 @pytest.mark.parametrize("width", [60, 80, 100, 160, 240])
 def test_names_and_words_are_whole_at_any_width(width: int) -> None:
     instance, plan = example()
-    text = drawn(StageTable(instance, plan, evaluate(instance, plan)), width=width)
+    text = drawn(StageLines(instance, plan, evaluate(instance, plan)), width=width)
     assert f"{LONG}.0" in text and f"{LONG}.2" in text and f"{LONG}.3" in text
     assert max(map(len, text.splitlines())) <= width
     assert set(re.findall(r"\w+", stage_in_words(instance, plan.stages[0]))) <= set(re.findall(r"\w+", text))
@@ -60,7 +60,7 @@ def test_a_stage_says_replicas_degree_splits_and_recomputation() -> None:
 def test_exactly_the_largest_times_are_marked() -> None:
     instance, plan = example()
     found = evaluate(instance, plan)
-    lines = StageTable(instance, plan, found).lines
+    lines = StageLines(instance, plan, found).lines
     times = [found.stages[0].total_ns, found.stages[1].boundary_ns, found.stages[1].total_ns]
     assert [line.slowest for line in lines] == [time == max(times) == found.objective for time in times]
     assert [line.cells[0] for line in lines] == ["0", "0 > 1", "1"]
@@ -69,7 +69,7 @@ def test_exactly_the_largest_times_are_marked() -> None:
 def test_where_the_objective_is_a_sum_the_last_line_is_it() -> None:
     instance, plan = example(replace(PLAIN, combine=Combine.SUM))
     found = evaluate(instance, plan)
-    table = StageTable(instance, plan, found)
+    table = StageLines(instance, plan, found)
     assert table.lines[-1].cells[0] == "sum" and not any(line.slowest for line in table.lines)
     assert found.objective == sum(cost.total_ns + cost.boundary_ns for cost in found.stages)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from commands.parts.key_lines import WRONG
+from commands.tables.key_lines import WRONG
 from commands.terminal import human
 from formulation.problem.layers import Split
 from formulation.problem.modes import SPLITS, in_words
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan, Stage
 
-__all__ = ["StageTable", "split_in_words", "stage_in_words"]
+__all__ = ["StageLines", "split_in_words", "stage_in_words"]
 
 HEADS = ("stage", "compute", "communication", "time", "", "memory")
 LEFT = ("", "memory")
@@ -36,7 +36,7 @@ BETWEEN = "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StageLine:
     """A stage, or the boundary between two: its cells, what it is in words, and whether anything is wrong."""
 
     cells: tuple[str, ...]
@@ -45,11 +45,14 @@ class Line:
     wrong: bool = False
 
 
-class StageTable:
+class StageLines:
     """The stages of a plan, and the boundaries between them where links pay for them.
 
     The largest time is marked; where the objective is the sum of all times, the last line is that sum.
     """
+
+    fits_width = True
+    """Like a table it is fitted to the width also for whoever reads it by program."""
 
     def __init__(self, instance: Instance, plan: Plan, evaluation: Evaluation) -> None:
         self.instance = instance
@@ -87,33 +90,33 @@ def _row(cells: Sequence[str], wide: Sequence[int]) -> str:
     return BETWEEN.join(shown)
 
 
-def _style(line: Line) -> str:
+def _style(line: StageLine) -> str:
     return WRONG if line.wrong else "bold yellow" if line.slowest else ""
 
 
-def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterator[Line]:
+def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterator[StageLine]:
     paid = bool(costs) and instance.cost.boundary_charge is BoundaryCharge.LINK
     terms = [cost.total_ns for cost in costs] + [cost.boundary_ns for cost in costs if paid]
     largest, summed = max(terms, default=0), instance.cost.combine is Combine.SUM
     for index, stage in enumerate(plan.stages):
         words = human.printable(stage_in_words(instance, stage))
         if not costs:
-            yield Line((str(index), *[NOTHING] * 3, "", NOTHING), words)
+            yield StageLine((str(index), *[NOTHING] * 3, "", NOTHING), words)
             continue
         cost = costs[index]
         if index and paid:
             slowest = not summed and cost.boundary_ns == largest
             name = f"{index - 1} > {index}"
-            yield Line((name, "", "", human.duration(cost.boundary_ns), MARK * slowest, ""), slowest=slowest)
+            yield StageLine((name, "", "", human.duration(cost.boundary_ns), MARK * slowest, ""), slowest=slowest)
         slowest, over = not summed and cost.total_ns == largest, cost.memory_bytes > cost.capacity_bytes
         times = (cost.compute_ns, cost.communication_ns, cost.total_ns)
         held = f"{human.amount(cost.memory_bytes)} of {human.amount(cost.capacity_bytes)}{' !' * over}"
-        yield Line((str(index), *map(human.duration, times), MARK * slowest, held), words, slowest, over)
+        yield StageLine((str(index), *map(human.duration, times), MARK * slowest, held), words, slowest, over)
     if costs and summed:
-        yield Line(("sum", "", "", human.duration(sum(terms)), "", ""))
+        yield StageLine(("sum", "", "", human.duration(sum(terms)), "", ""))
 
 
-def _legend(instance: Instance, lines: Sequence[Line]) -> Iterator[str]:
+def _legend(instance: Instance, lines: Sequence[StageLine]) -> Iterator[str]:
     if any(line.slowest for line in lines):
         yield f"{MARK} the bottleneck: a micro-batch cannot leave the pipeline more often than this"
     if any(">" in line.cells[0] for line in lines):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from commands.parts.key_lines import GOOD, KEYS, OPEN, WRONG, KeyLines, Row
-from commands.parts.stage_table import StageTable
+from commands.tables.key_lines import GOOD, KEYS, OPEN, WRONG, KeyLines, Row
+from commands.tables.stage_lines import StageLines
 from commands.terminal import human
 from commands.terminal.judged import goal_name
 from formulation.constraints.violation import told
@@ -45,7 +45,7 @@ def outcome_parts(
     done = KeyLines(search_rows(instance, outcome, evaluation))
     if outcome.plan is None or evaluation is None:
         return (found, "", done)
-    return found, "", StageTable(instance, outcome.plan, evaluation), "", done
+    return found, "", StageLines(instance, outcome.plan, evaluation), "", done
 
 
 def result_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | None) -> list[Row]:
