@@ -53,7 +53,7 @@ def summed_bytes(instance: Instance, layer: int, form: int, share: LayerShare) -
 
     Activations count for all micro-batches of the step, weights once.
     """
-    weights, batches = instance.parameter_bytes[layer] * share.weights, instance.training.micro_batches
+    weights, batches = instance.gradient_bytes[layer] * share.weights, instance.training.micro_batches
     if instance.layers[layer].split is not Split.MATRIX:
         return weights if form == 0 else Fraction(0)
     made = instance.output_bytes[layer] * share.made * batches
