@@ -16,7 +16,7 @@ from formulation.costs.goals import UNITS
 from formulation.costs.prices import price_fields
 from formulation.outcome import GoalClaim, Outcome
 from formulation.problem.groups import group_kind
-from formulation.problem.modes import mode_fields
+from formulation.problem.modes import in_words, mode_fields
 from formulation.timeline.footprint import DeviceMemory, memory_over_time
 from formulation.timeline.measures import device_utilisation
 from report.accounting import spent_of
@@ -24,6 +24,7 @@ from report.claims import claims_to_list, meaning_of, scope_to_dict
 from report.curve import curve_of
 from report.measures import measures_of
 from report.simulation import Simulation, peak_formula_bytes
+from report.stages import boundaries_paid, slowest_ns, split_in_words
 from report.window import EVENT_COLUMNS, events_of, shown_by_default, window_of
 
 VERSION = 2
@@ -132,6 +133,7 @@ def _priced_otherwise(simulation: Simulation) -> list[str]:
 
 def _stages(simulation: Simulation) -> list[dict[str, Any]]:
     instance, durations = simulation.instance, simulation.made.durations
+    slowest = slowest_ns(instance, simulation.evaluation.stages)
     rank_of = {stage: rank for rank, stages in enumerate(simulation.ranks) for stage in stages}
     return [
         {
@@ -141,11 +143,16 @@ def _stages(simulation: Simulation) -> list[dict[str, Any]]:
             "layers": len(stage.span),
             "devices": [[server, devices] for server, devices in stage.group.counts],
             **mode_fields(stage.group.mode),
+            "degree": stage.group.tensor_parallel_degree,
+            "shared": in_words(stage.group.mode, stage.group.devices),
+            "split": split_in_words(instance, stage),
             "forward_ns": durations.forward_ns[index],
             "backward_ns": durations.backward_ns[index],
             "recompute_ns": durations.recompute_ns[index],
             "sync_ns": durations.sync_ns[index],
             "price": price_fields(cost),
+            "memory": asdict(cost.memory),
+            "slowest": cost.total_ns == slowest,
         }
         for index, (stage, cost) in enumerate(
             zip(simulation.plan.stages, simulation.evaluation.stages, strict=True)
@@ -203,12 +210,16 @@ def _samples(memory: DeviceMemory, simulation: Simulation) -> list[list[int]]:
 
 def _boundaries(simulation: Simulation) -> list[dict[str, Any]]:
     durations, stages = simulation.made.durations, simulation.plan.stages
+    costs, paid = simulation.evaluation.stages, boundaries_paid(simulation.instance)
+    slowest = slowest_ns(simulation.instance, costs)
     return [
         {
             "bytes": times.cut_bytes(simulation.instance, after.span.first),
             "activation_ns": durations.activation_ns[index],
             "gradient_ns": durations.gradient_ns[index],
-            "price_ns": simulation.evaluation.stages[index + 1].boundary_ns,
+            "price_ns": costs[index + 1].boundary_ns,
+            "paid": paid,
+            "slowest": paid and costs[index + 1].boundary_ns == slowest,
         }
         for index, after in enumerate(stages[1:])
     ]

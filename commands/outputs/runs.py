@@ -79,8 +79,22 @@ class ServerPart(Part):
     devices: int
 
 
+class MemoryByKindPart(Part):
+    """Bytes on a stage's fullest device, by kind; they add up to ``memory_bytes`` of its price."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    stash: int
+    received: int
+    working_set: int
+
+
 class RunStagePart(Part):
-    """A stage as it was run; ``devices`` are pairs of a place in ``servers`` and a number."""
+    """A stage as it was run; ``devices`` are pairs of a place in ``servers`` and a number.
+
+    ``shared`` and ``split`` are words: replicas and recomputation, and by what its layers are divided.
+    """
 
     rank: int
     first_layer: str
@@ -89,20 +103,27 @@ class RunStagePart(Part):
     devices: list[tuple[int, int]]
     replicas: int
     recompute: bool
+    degree: int
+    shared: str
+    split: str
     forward_ns: int
     backward_ns: int
     recompute_ns: int
     sync_ns: int
     price: PricePart
+    memory: MemoryByKindPart
+    slowest: bool
 
 
 class BoundaryPart(Part):
-    """What crosses the boundary behind a stage."""
+    """What crosses the boundary behind a stage; ``paid``: its time counts beside those of stages."""
 
     bytes: int
     activation_ns: int
     gradient_ns: int
     price_ns: int
+    paid: bool
+    slowest: bool
 
 
 class DrawnPart(Part):

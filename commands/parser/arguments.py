@@ -227,9 +227,7 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
         "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proof, as in plan"
     )
     add_outputs(command)
-    command.add_argument(
-        "--no-compare", dest="compare", action="store_false", help="do not run the other solvers for page and JSON"
-    )
+    command.add_argument("--compare", action="store_true", help="run the other solvers too, for page and JSON")
 
 
 def _add_executions(commands: Any) -> None:  # noqa: ANN401

@@ -5,7 +5,6 @@ A narrow terminal shows what a stage is below its numbers, a wide one beside the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,9 +13,9 @@ from rich.text import Text
 
 from commands.tables.key_lines import WRONG
 from commands.terminal import human
-from formulation.problem.layers import Split
-from formulation.problem.modes import SPLITS, in_words
-from formulation.problem.options import BoundaryCharge, Combine, StageTime
+from formulation.problem.modes import in_words
+from formulation.problem.options import Combine, StageTime
+from report.stages import boundaries_paid, slowest_ns, split_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan, Stage
 
-__all__ = ["StageLines", "split_in_words", "stage_in_words"]
+__all__ = ["StageLines", "stage_in_words"]
 
 HEADS = ("stage", "compute", "communication", "time", "", "memory")
 LEFT = ("", "memory")
@@ -95,9 +94,8 @@ def _style(line: StageLine) -> str:
 
 
 def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterator[StageLine]:
-    paid = bool(costs) and instance.cost.boundary_charge is BoundaryCharge.LINK
-    terms = [cost.total_ns for cost in costs] + [cost.boundary_ns for cost in costs if paid]
-    largest, summed = max(terms, default=0), instance.cost.combine is Combine.SUM
+    paid, largest = boundaries_paid(instance), slowest_ns(instance, costs)
+    summed = instance.cost.combine is Combine.SUM
     for index, stage in enumerate(plan.stages):
         words = human.printable(stage_in_words(instance, stage))
         if not costs:
@@ -105,15 +103,16 @@ def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterat
             continue
         cost = costs[index]
         if index and paid:
-            slowest = not summed and cost.boundary_ns == largest
+            slowest = cost.boundary_ns == largest
             name = f"{index - 1} > {index}"
             yield StageLine((name, "", "", human.duration(cost.boundary_ns), MARK * slowest, ""), slowest=slowest)
-        slowest, over = not summed and cost.total_ns == largest, cost.memory_bytes > cost.capacity_bytes
+        slowest, over = cost.total_ns == largest, cost.memory_bytes > cost.capacity_bytes
         times = (cost.compute_ns, cost.communication_ns, cost.total_ns)
         held = f"{human.amount(cost.memory_bytes)} of {human.amount(cost.capacity_bytes)}{' !' * over}"
         yield StageLine((str(index), *map(human.duration, times), MARK * slowest, held), words, slowest, over)
     if costs and summed:
-        yield StageLine(("sum", "", "", human.duration(sum(terms)), "", ""))
+        total = sum(cost.total_ns + paid * cost.boundary_ns for cost in costs)
+        yield StageLine(("sum", "", "", human.duration(total), "", ""))
 
 
 def _legend(instance: Instance, lines: Sequence[StageLine]) -> Iterator[str]:
@@ -133,18 +132,3 @@ def stage_in_words(instance: Instance, stage: Stage) -> str:
     ends = " to ".join(dict.fromkeys((names[0], names[-1]))) if names else "none"
     many = human.count(len(names), "layer")
     return f"{', '.join(one for one in (devices, *shared) if one)}: {ends} ({many})"
-
-
-def split_in_words(instance: Instance, stage: Stage) -> str:
-    """Say how the layers that choose a form are split, the commonest way first; nothing where none is."""
-    if stage.group.tensor_parallel_degree == 1:
-        return ""
-    chosen = Counter(
-        form
-        for layer, form in zip(stage.span.layers, stage.forms, strict=False)
-        if layer < len(instance.layers) and instance.layers[layer].split is not Split.FOLLOW
-    )
-    ways = [(SPLITS.get(form, f"form {form}"), number) for form, number in chosen.most_common()]
-    if len(ways) < 2:
-        return "".join(f"split by {way}" for way, _ in ways)
-    return "split by " + " and ".join(f"{way} ({human.count(number, 'layer')})" for way, number in ways)

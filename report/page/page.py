@@ -11,11 +11,12 @@ import hashlib
 from typing import Any
 
 from report.claims import formats_of
+from report.measures import RELATED
 from report.numbers import Numbers
 from report.page.templating import asset, rendered
 from report.pictures.memory import memory_picture
 from report.pictures.plan import plan_picture
-from report.pictures.shapes import Picture
+from report.pictures.shapes import STAGE_COLOURS, Picture
 from report.pictures.time import time_picture
 from report.pictures.timeline import timeline_picture
 from report.wording import NOTHING, rank_name
@@ -38,7 +39,7 @@ def pictures(content: dict[str, Any]) -> tuple[Picture, ...]:
 
 def page_of(content: dict[str, Any]) -> str:
     """Return the whole page."""
-    script = asset("page.js")
+    script = asset("page.js") + asset("layers.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return rendered(
         "page.html.j2",
@@ -50,9 +51,22 @@ def page_of(content: dict[str, Any]) -> str:
         pictures={picture.name: picture for picture in pictures(content)},
         most_rows=MOST_ROWS,
         nothing=NOTHING,
+        near=RELATED,
+        colours=STAGE_COLOURS,
+        charged=all(one["paid"] for one in content["boundaries"]),
+        adds_up=_adds_up(content),
         **_of_run(content),
         **_of_claim(content["claim"]),
     )
+
+
+def _adds_up(content: dict[str, Any]) -> str:
+    """Say how the columns of the stages make the time of a stage."""
+    prices = [stage["price"] for stage in content["stages"]]
+    parts = ("compute_ns", "inside_ns", "between_ns", "received_ns")
+    if all(price["total_ns"] == sum(price[part] for part in parts) for price in prices):
+        return "The columns before it add up to the time."
+    return "The time is the longer of compute and communication, which overlap."
 
 
 def _of_run(content: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def plan(scenario: Path) -> Path:
 
 
 def simulated(pipecut: Command, scenario: Path, plan: Path, *more: str) -> dict[str, object]:
-    return pipecut("simulate", scenario, "--plan", plan, *FOUR, *FREE, "--no-compare", "--json", *more).json
+    return pipecut("simulate", scenario, "--plan", plan, *FOUR, *FREE, "--json", *more).json
 
 
 def test_it_is_shorter_than_any_fixed_order_and_proved(pipecut: Command, scenario: Path, plan: Path) -> None:
@@ -53,7 +53,7 @@ def test_it_is_shorter_than_any_fixed_order_and_proved(pipecut: Command, scenari
 
 
 def test_the_claim_is_told_in_words_and_beside_the_timeline(pipecut: Command, scenario: Path, plan: Path) -> None:
-    arguments = ("--plan", plan, *FOUR, *FREE, "--schedule", "best", "--no-compare", "--out", "page.html")
+    arguments = ("--plan", plan, *FOUR, *FREE, "--schedule", "best", "--out", "page.html")
     ran = pipecut("simulate", scenario, *arguments)
     assert ran.code == 0 and "\nbest, 4 micro-batches, 2 stages\n" in ran.out
     assert (
@@ -90,9 +90,9 @@ def test_where_memory_takes_one_micro_batch_only_the_naive_order_is_left(
         scenario.read_text(encoding="utf-8") + f"constraints: {{placement: free, reserve: {{node0: {left} B}}}}\n"
     )
     scenario.write_text(text, encoding="utf-8")
-    ran = pipecut("simulate", scenario, "--plan", plan, *FOUR, "--schedule", "best", "--no-compare")
+    ran = pipecut("simulate", scenario, "--plan", plan, *FOUR, "--schedule", "best")
     assert ran.code == 0 and "breaks" not in ran.out, "what does not fit under 1F1B fits in this order"
-    planned = pipecut("simulate", scenario, "--plan", plan, *FOUR, "--no-compare")
+    planned = pipecut("simulate", scenario, "--plan", plan, *FOUR)
     assert planned.code == 1 and "breaks     memory: stage 0" in planned.out
     order = simulated(pipecut, scenario, plan, "--schedule", "best")["order"]
     assert isinstance(order, dict)
@@ -120,7 +120,7 @@ def test_stopped_at_once_it_claims_no_proof(
         return search(instance, plan, replace(limits, end_s=0.0))  # the time was over long ago
 
     monkeypatch.setattr(best_order, "best_order_of", at_once)
-    ran = pipecut("simulate", scenario, "--plan", plan, *FOUR, *FREE, "--schedule", "best", "--no-compare")
+    ran = pipecut("simulate", scenario, "--plan", plan, *FOUR, *FREE, "--schedule", "best")
     assert ran.code == 3 and "not proved: a shorter order may exist" in ran.out
     assert "no order is shorter than" in ran.out
 

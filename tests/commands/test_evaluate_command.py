@@ -39,7 +39,7 @@ def test_formula_and_timeline_stand_side_by_side(pipecut: Command, scenario: Pat
     more = ("--no-optimum", "--set", "training.micro_batches=4")
     found = evaluated(pipecut, plan, scenario, 0, *more)
     ran = found["timeline"]
-    simulated = pipecut("simulate", scenario, "--plan", plan, "--json", "--no-compare", *more[1:]).json
+    simulated = pipecut("simulate", scenario, "--plan", plan, "--json", *more[1:]).json
     assert ran["measures"] == simulated["measures"] and ran["makespan_ns"] == simulated["makespan_ns"]
     assert [rank["peak_bytes"] for rank in ran["ranks"]] == [row["memory_bytes"] for row in found["stages"]]
     rows = {(row["key"], row["relation"]): row for row in ran["measures"]}

@@ -103,7 +103,7 @@ def test_what_may_stand_side_by_side(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("plan", scenario, "--out", "plan.json", "--certificate", "proof.json")
     assert ran.code == 0 and Path("plan.json").read_text(encoding="utf-8") != "old"
     out = ("--out", "pictures/page.html", "--trace", "pictures/trace.json", "--svg", "pictures")
-    assert pipecut("simulate", scenario, "--no-compare", *out).code == 0
+    assert pipecut("simulate", scenario, *out).code == 0
     assert len(list(Path("pictures").iterdir())) == 6
 
 
@@ -158,9 +158,9 @@ def test_outputs_are_named_by_their_options() -> None:
     [
         (("plan", "tiny.yaml", "--out", "new.json"), "new.json"),
         (("plan", "tiny.yaml", "--certificate", "new.json"), "new.json"),
-        (("simulate", "tiny.yaml", "--no-compare", "--out", "new.html"), "new.html"),
-        (("simulate", "tiny.yaml", "--no-compare", "--trace", "new.json"), "new.json"),
-        (("simulate", "tiny.yaml", "--no-compare", "--svg", "new"), "plan.svg"),
+        (("simulate", "tiny.yaml", "--out", "new.html"), "new.html"),
+        (("simulate", "tiny.yaml", "--trace", "new.json"), "new.json"),
+        (("simulate", "tiny.yaml", "--svg", "new"), "plan.svg"),
         (("study", "gpipe", "--out", "new.md"), "new.md"),
         (("trace", "profile.txt", "--samples", "4", "--device-class", "c", "--out", "new.json"), "new.json"),
     ],

@@ -37,7 +37,7 @@ def test_the_tables_show_timeline_and_formula(pipecut: Command, scenario: Path) 
 @pytest.mark.usefixtures("few_solvers")
 def test_json_page_trace_and_pictures_agree(pipecut: Command, scenario: Path) -> None:
     files = ("--out", "page.html", "--trace", "trace.json", "--svg", "pictures")
-    ran = pipecut("simulate", scenario, "--json", *files, "--set", "training.micro_batches=4")
+    ran = pipecut("simulate", scenario, "--json", "--compare", *files, "--set", "training.micro_batches=4")
     assert ran.code == 0, ran.err
     page = Page(Path("page.html").read_text(encoding="utf-8"))
     assert page.json == ran.json
@@ -58,7 +58,7 @@ def test_json_page_trace_and_pictures_agree(pipecut: Command, scenario: Path) ->
 
 @pytest.mark.usefixtures("few_solvers")
 def test_without_a_comparison(pipecut: Command, scenario: Path) -> None:
-    ran = pipecut("simulate", scenario, "--json", "--no-compare", "--out", "page.html")
+    ran = pipecut("simulate", scenario, "--json", "--out", "page.html")
     assert ran.json["comparison"] is None
     assert "Other solvers" not in Path("page.html").read_text(encoding="utf-8")
 
@@ -66,7 +66,7 @@ def test_without_a_comparison(pipecut: Command, scenario: Path) -> None:
 @pytest.mark.usefixtures("few_solvers")
 def test_a_given_plan(pipecut: Command, scenario: Path) -> None:
     plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node0": 1}))
-    ran = pipecut("simulate", scenario, "--plan", plan, "--json")
+    ran = pipecut("simulate", scenario, "--plan", plan, "--json", "--compare")
     claim = ran.json["claim"]
     assert ran.code == 0 and claim["solver"] is None and claim["proof"] is None
     assert claim["bound"] == 866_400 and 0 < claim["gap"] < 1
@@ -77,7 +77,7 @@ def test_a_given_plan(pipecut: Command, scenario: Path) -> None:
 @pytest.mark.parametrize("schedule", ["naive", "gpipe", "one_f_one_b", "async_one_f_one_b", "double_buffered"])
 def test_every_schedule(pipecut: Command, scenario: Path, schedule: str) -> None:
     plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node1": 1}))
-    more = ("--set", "training.micro_batches=4", "--schedule", schedule, "--json", "--no-compare")
+    more = ("--set", "training.micro_batches=4", "--schedule", schedule, "--json")
     found = pipecut("simulate", scenario, "--plan", plan, *more).json
     assert found["schedule"] == schedule
     assert found["micro_batches_run"] == (16 if schedule in ("async_one_f_one_b", "double_buffered") else 4)
@@ -85,7 +85,7 @@ def test_every_schedule(pipecut: Command, scenario: Path, schedule: str) -> None
 
 def test_a_plan_that_breaks_a_rule_is_drawn_and_said(pipecut: Command, scenario: Path) -> None:
     plan = write_plan((LAYERS[:3], {"node1": 3}), (LAYERS[3:], {"node0": 1}))
-    ran = pipecut("simulate", scenario, "--plan", plan, "--out", "page.html", "--no-compare")
+    ran = pipecut("simulate", scenario, "--plan", plan, "--out", "page.html")
     assert ran.code == 1 and "breaks     devices: stages take 3 devices" in ran.out
     assert "breaks rules" in Path("page.html").read_text(encoding="utf-8")
 
@@ -108,7 +108,7 @@ def test_a_plan_that_beats_a_proof_refutes_it(
     pipecut("plan", scenario, "--out", "best.json")
     kept = tuple(entry for entry in instead_of("cpsat", wrong_proof) if entry.name == "cpsat")
     monkeypatch.setattr(catalogue, "SOLVERS", kept)
-    ran = pipecut("simulate", scenario, "--plan", "best.json", "--json")
+    ran = pipecut("simulate", scenario, "--plan", "best.json", "--json", "--compare")
     assert (
         ran.code == 4
         and set(ran.json) == {"error"}
@@ -145,7 +145,7 @@ def test_bad_input(pipecut: Command, scenario: Path, arguments: tuple[str, ...],
 
 def test_other_orders(pipecut: Command, scenario: Path) -> None:
     plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node1": 1}))
-    given = ("--plan", plan, "--json", "--no-compare", "--set", "training.micro_batches=4")
+    given = ("--plan", plan, "--json", "--set", "training.micro_batches=4")
     found = pipecut("simulate", scenario, *given, "--schedule", "zero_bubble_h1").json
     assert found["schedule"] == "zero_bubble_h1" and {row[0] for row in found["timeline"]["events"]} >= {
         "F",
@@ -166,7 +166,7 @@ def test_interleaved_on_shared_devices(pipecut: Command, scenario: Path) -> None
     parts = (LAYERS[:1], LAYERS[1:2], LAYERS[2:4], LAYERS[4:])
     plan = write_plan(*((layers, {f"node{at % 2}": 2}) for at, layers in enumerate(parts)))
     more = ("--plan", plan, "--schedule", "interleaved", "--chunks", "2", "--set", "training.micro_batches=4")
-    ran = pipecut("simulate", scenario, *more, "--no-compare", "--out", "page.html")
+    ran = pipecut("simulate", scenario, *more, "--out", "page.html")
     assert ran.code == 0, ran.out + ran.err
     assert "\ninterleaved, 4 micro-batches, 4 stages on 2 ranks\n" in ran.out and "0, 2" in ran.out
     found = Page(Path("page.html").read_text(encoding="utf-8")).json
@@ -178,7 +178,7 @@ def test_interleaved_on_shared_devices(pipecut: Command, scenario: Path) -> None
 
 def test_png(pipecut: Command, scenario: Path) -> None:
     pytest.importorskip("resvg_py")
-    ran = pipecut("simulate", scenario, "--png", "pictures", "--no-compare")
+    ran = pipecut("simulate", scenario, "--png", "pictures")
     assert ran.code == 0, ran.err
     for name in ("plan", "timeline", "memory", "time"):
         image = Path("pictures", f"{name}.png").read_bytes()
@@ -210,7 +210,7 @@ def test_a_page_that_cannot_be_written_is_said_after_the_numbers(
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr("commands.parts.drawing.atomic_write", full)
-    ran = pipecut("simulate", scenario, "--out", "page.html", "--no-compare")
+    ran = pipecut("simulate", scenario, "--out", "page.html")
     assert ran.code == 2 and "page.html: not written: No space left on device" in ran.err
     assert "makespan" in ran.out
 
@@ -223,7 +223,7 @@ def test_the_document_names_every_option_and_key(
     main(["simulate", "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     assert {option for option in options if option not in DOCUMENT} == set()
-    found = pipecut("simulate", scenario, "--json", "--no-compare").json
+    found = pipecut("simulate", scenario, "--json").json
     keys = {*found, *found["claim"], *found["measures"][0], *found["stages"][0], *found["ranks"][0]}
     keys |= {*found["timeline"]}
     assert {key for key in keys if f"`{key}`" not in DOCUMENT} == set()

@@ -49,6 +49,11 @@ addEventListener("load", () => {
   for (let at = 0; at < 60; at += 1) press("+");
   found.ticks = svg.querySelectorAll(".ticks line").length;
   press("0");
+  const wanted = document.getElementById("wanted");
+  const listed = () => [...document.querySelectorAll("#rows tr")].map((row) => row.textContent);
+  const search = (words) => { wanted.value = words; wanted.dispatchEvent(new Event("input")); return listed(); };
+  found.layers = [listed().length, search("block.3"), search("stage 1"), search("nothing like it")];
+  found.matched = document.getElementById("matched").textContent;
   found.again = Number(first.getAttribute("width")) / before;
   const ready = document.createElement("pre");
   ready.id = "found";
@@ -99,6 +104,9 @@ def test_zoom_tooltip_and_keyboard(tmp_path: Path) -> None:
     assert found["said"].startswith("activation sent, micro-batch 0, stage 0 to 1, from 3,000 ns to ")
     assert found["wider"] > 1.5 and found["again"] == pytest.approx(1, rel=0.01)
     assert 1 <= found["ticks"] <= 12
+    every, by_name, by_stage, none = found["layers"]
+    assert every == 6 and len(by_name) == 1 and by_name[0].startswith("block.3") and none == []
+    assert [row[:7] for row in by_stage] == ["block.2", "block.3"] and found["matched"] == "0 of 6 layers"
 
 
 @pytest.mark.slow

@@ -122,5 +122,5 @@ def test_an_example_parses(line: str) -> None:
 
 
 def test_files_that_were_written_are_named(pipecut: Command, scenario: Path) -> None:
-    ran = pipecut("simulate", scenario, "--no-compare", "--out", "page.html", "--trace", "trace.json")
+    ran = pipecut("simulate", scenario, "--out", "page.html", "--trace", "trace.json")
     assert "page.html: the page\n" in ran.err and "trace.json: the trace\n" in ran.err

@@ -74,7 +74,7 @@ COMMANDS = [
     ("plan", "S", "--set", f"constraints.pin=[{{layers: {QUOTED}, stage: 0}}]"),
     ("compare", "S", "--solvers", "line_dp,data_parallel,hopeless,broken,picky"),
     ("evaluate", "plan.json", "S"),
-    ("simulate", "S", "--no-compare"),
+    ("simulate", "S"),
     ("simulate", "S", "--plan", "plan.json"),
     ("verify", "proof.json", "S"),
     ("trace", f"{EVIL}:build", "--out", "graph.json"),

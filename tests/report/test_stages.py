@@ -1,0 +1,99 @@
+"""What a page says of stages: how they share work, times that add up, the bottleneck, memory by kind, colours."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from formulation.problem.demands import with_constraints
+from formulation.problem.groups import Group
+from formulation.problem.modes import Mode
+from formulation.problem.options import Combine, Recompute
+from formulation.problem.plan import Plan
+from report.content import content_of
+from report.page.page import page_of
+from report.page.templating import asset
+from report.pictures.shapes import STAGE_COLOURS, stage_colour
+from report.simulation import simulate
+from tests.report.runs import case, content
+
+LEAST_CONTRAST = 4.5
+COLOUR = re.compile(r"(--[a-z0-9-]+):\s*(#[0-9a-f]{6})")
+PAIRS = (
+    *((f"s{at}", "on") for at in range(STAGE_COLOURS)),
+    *((f"{kind}{at}", "number") for kind in "fb" for at in range(6)),
+    *((part, "on") for part in ("compute", "inside", "boundary")),
+    *((part, "ink") for part in ("between", "idle")),
+    *((words, ground) for words in ("ink", "muted", "alarm") for ground in ("ground", "faint")),
+    ("s2", "ground"),
+)
+"""Colours that letters have, with those that they stand on."""
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def palettes() -> list[dict[str, str]]:
+    light, _, rest = asset("picture.css").partition("/* dark */")
+    return [dict(COLOUR.findall(part)) for part in (light, rest.partition("/* rules */")[0])]
+
+
+@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
+def test_letters_can_be_read_on_every_colour(palette: dict[str, str]) -> None:
+    low = {pair: contrast(*(palette[f"--{name}"] for name in pair)) for pair in PAIRS}
+    assert {pair: ratio for pair, ratio in low.items() if ratio < LEAST_CONTRAST} == {}
+
+
+@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
+def test_no_two_of_the_first_stages_look_alike(palette: dict[str, str]) -> None:
+    assert len({palette[f"--{stage_colour(at)}"] for at in range(STAGE_COLOURS)}) == STAGE_COLOURS == 24
+    assert all(f".{stage_colour(at)} {{" in asset("picture.css") for at in range(STAGE_COLOURS))
+
+
+def test_times_of_a_stage_and_memory_by_kind_add_up() -> None:
+    for stage in content(3, 6)["stages"]:
+        price = stage["price"]
+        parts = (price[f"{part}_ns"] for part in ("compute", "inside", "between", "received"))
+        assert sum(parts) == price["total_ns"] > 0
+        assert sum(stage["memory"].values()) == price["memory_bytes"] > 0
+    assert "The columns before it add up to the time." in page_of(content(3, 6))
+
+
+def test_the_bottleneck_and_nothing_else_is_marked() -> None:
+    found = content(3, 6)
+    times = [(stage["price"]["total_ns"], stage["slowest"]) for stage in found["stages"]]
+    times += [(one["price_ns"], one["slowest"]) for one in found["boundaries"]]
+    assert [slowest for _, slowest in times] == [time == found["claim"]["objective"] for time, _ in times]
+    assert page_of(found).count("<td>bottleneck</td>") == sum(slowest for _, slowest in times) >= 1
+
+
+def test_nothing_is_marked_where_the_objective_is_a_sum() -> None:
+    instance, plan = case(3)
+    summed = replace(instance, cost=replace(instance.cost, combine=Combine.SUM))
+    assert "<td>bottleneck</td>" not in page_of(content_of(simulate(summed, plan), scenario="a sum"))
+
+
+def test_replicas_degree_splits_and_recomputation_are_on_the_page() -> None:
+    instance, plan = case(2, 4, devices=4)
+    wide = replace(
+        instance.constraints, tensor_parallel_degrees=(1, 2, 4), recompute=Recompute.ALLOWED, memory=False
+    )
+    mode = Mode(2, recompute=True)
+    first = replace(plan.stages[0], group=Group(plan.stages[0].group.counts, mode), forms=(0, 2))
+    found = content_of(simulate(with_constraints(instance, wide), Plan((first, plan.stages[1]))), scenario="modes")
+    stage = found["stages"][0]
+    assert (stage["replicas"], stage["degree"], stage["recompute"]) == (2, 2, True)
+    page = page_of(found)
+    assert "2 replicas of 2 devices, recomputes activations" in page
+    assert "split by samples (1 layer) and output features (1 layer)" in page
