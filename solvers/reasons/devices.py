@@ -1,0 +1,149 @@
+"""Why each stage has these devices, this mode and these forms: the plans in which it has others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from formulation.constraints.violation import devices_of
+from formulation.costs.forms import forms_on
+from formulation.problem.groups import Group, line_group
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FORMS, Split
+from formulation.problem.modes import in_words, modes
+from formulation.problem.plan import Plan
+from solvers.reasons.choices import Candidate, Neighbours, neighbours
+from solvers.reasons.priced import PricedPlan, Pricing
+from solvers.reasons.regrouping import idle_devices, put, regrouped
+
+__all__ = ["StageReason", "device_candidates", "stage_reasons"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageReason:
+    """A stage beside the same plan in which it has other devices, another mode or other forms.
+
+    ``devices``: more or fewer devices of a server, another server's in their place, a device taken from another
+    stage or given to it, or both stages' devices exchanged, always in the best mode. ``mode``: other replicas, or
+    recomputation the other way round, on the same devices. ``form``: another form for one layer.
+    """
+
+    stage: int
+    devices: Neighbours
+    mode: Neighbours
+    form: Neighbours
+
+
+def stage_reasons(pricing: Pricing, base: PricedPlan, most: int | None) -> tuple[StageReason, ...]:
+    """Return a reason for every stage. Cost: at most ``most`` prices for each of three questions a stage."""
+    return tuple(
+        StageReason(
+            index,
+            neighbours(pricing, base, device_candidates(pricing, base.plan, index), most),
+            neighbours(pricing, base, _modes(pricing.instance, base.plan, index), most),
+            neighbours(pricing, base, _forms(pricing.instance, base.plan, index), most),
+        )
+        for index in range(len(base.plan))
+    )
+
+
+def device_candidates(pricing: Pricing, plan: Plan, index: int) -> Iterator[Candidate]:
+    """Yield the plan with other devices for a stage; on the line others follow, one behind the other."""
+    found = _on_line(pricing.instance, plan, index) if pricing.on_line else _free(pricing.instance, plan, index)
+    seen: set[object] = set()
+    for what, other, changed in found:
+        # Servers that nobody can tell apart make plans of equal price.
+        alike = tuple((pricing.kind(stage.group), stage.span) for stage in other.stages), pricing.joints(other)
+        if alike not in seen:
+            seen.add(alike)
+            yield what, other, changed
+
+
+def _on_line(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
+    """Yield other numbers of devices for a stage, from those that are idle or with a stage beside it."""
+    sizes = [stage.group.devices for stage in plan.stages]
+    own, idle = sizes[index], instance.devices - sum(sizes)
+    for size in range(1, own + idle + 1):
+        if size != own:
+            yield from _sized(instance, plan, {index: size})
+    for other in (index - 1, index + 1):
+        if 0 <= other < len(plan):
+            for moved in range(1 - sizes[other], own):
+                if moved < 0 or (moved > 0 and other > index):
+                    yield from _sized(instance, plan, {index: own - moved, other: sizes[other] + moved})
+
+
+def _sized(instance: Instance, plan: Plan, sizes: Mapping[int, int]) -> Iterator[Candidate]:
+    """Yield the plan with so many devices for some stages, in every mode that they may have."""
+    plans: list[tuple[list[str], Plan]] = [([], plan)]
+    for at, size in sizes.items():
+        group, before = line_group(instance, 0, size), plan.stages[at].group.devices
+        plans = [
+            ([*said, f"{size} device{'s' * (size > 1)}{what} for stage {at}, not {before}"], put(one, at, stage))
+            for said, one in plans
+            for what, stage in regrouped(instance, one.stages[at], dict(group.counts))
+        ]
+    yield from ((" and ".join(said), one, tuple(sizes)) for said, one in plans)
+
+
+def _free(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
+    idle, stage = idle_devices(instance, plan), plan.stages[index]
+    counts = dict(stage.group.counts)
+    for changed in _recounted(counts, idle):
+        held = devices_of(instance, sorted((at, count) for at, count in changed.items() if count))
+        for what, one in regrouped(instance, stage, changed):
+            yield f"{held}{what} for stage {index}", put(plan, index, one), (index,)
+    for other, beside in enumerate(plan.stages):
+        if other == index:
+            continue
+        for server, count in beside.group.counts:
+            if beside.group.devices > 1:
+                given = {**dict(beside.group.counts), server: count - 1}
+                taken = {**counts, server: counts.get(server, 0) + 1}
+                said = f"a device of {instance.servers[server].name} from stage {other} to stage {index}"
+                for what, one in regrouped(instance, stage, taken):
+                    for _, poorer in regrouped(instance, beside, given):
+                        yield said + what, put(put(plan, index, one), other, poorer), (index, other)
+        if other > index:
+            mine, theirs = replace(stage, group=beside.group), replace(beside, group=stage.group)
+            said = f"stages {index} and {other} with their devices exchanged"
+            yield said, put(put(plan, index, mine), other, theirs), (index, other)
+
+
+def _recounted(counts: Mapping[int, int], idle: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """Yield other counts: of one server more or fewer, or a server's devices from another one."""
+    for server in sorted({*counts, *idle}):
+        own = counts.get(server, 0)
+        for count in range(own + idle.get(server, 0) + 1):
+            if count != own and (count or len(counts) > 1 or server not in counts):
+                yield {**counts, server: count}
+    for server, count in counts.items():
+        for other, free in idle.items():
+            for moved in sorted({1, count}):
+                if other != server and moved <= free:
+                    yield {**counts, server: count - moved, other: counts.get(other, 0) + moved}
+
+
+def _modes(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
+    """Yield the plan with every other mode of a stage that the constraints allow."""
+    stage = plan.stages[index]
+    for mode in modes(instance, stage.group.devices):
+        if mode != stage.group.mode:
+            words = in_words(mode, stage.group.devices) or "one replica"
+            group = Group(stage.group.counts, mode)
+            yield f"{words} for stage {index}", put(plan, index, replace(stage, group=group)), (index,)
+
+
+def _forms(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
+    """Yield the plan with every other form of every layer of a stage, all else as it is."""
+    stage = plan.stages[index]
+    degree = stage.group.tensor_parallel_degree
+    if degree == 1:
+        return
+    for at, layer in enumerate(stage.span.layers):
+        one = instance.layers[layer]
+        if one.split is not Split.FOLLOW:
+            for form in sorted(forms_on(one.allowed_forms, degree)):
+                if form != stage.forms[at] and form in FORMS:
+                    forms = (*stage.forms[:at], form, *stage.forms[at + 1 :])
+                    yield f"form {form} for {one.name}", put(plan, index, replace(stage, forms=forms)), ()
