@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from ingest.plans.schedule_file import write_schedule
     from ingest.scenario.load import Scenario, ScenarioError
     from solvers.explain.explain import Explanation, explain
+    from solvers.reasons.differences import PlanDifference, differences
+    from solvers.reasons.reasons import Reasons, reasons
 
 __all__ = [
     "AllReduce",
@@ -104,9 +106,11 @@ __all__ = [
     "PipelineSchedule",
     "Placement",
     "Plan",
+    "PlanDifference",
     "Planned",
     "Progress",
     "Proof",
+    "Reasons",
     "Recompute",
     "Reserve",
     "Scenario",
@@ -126,6 +130,7 @@ __all__ = [
     "build",
     "certify",
     "compare",
+    "differences",
     "evaluate",
     "explain",
     "listing",
@@ -137,6 +142,7 @@ __all__ = [
     "read_plan",
     "read_scenario",
     "read_schedule",
+    "reasons",
     "simulate",
     "stages",
     "trace",
@@ -181,6 +187,8 @@ _HOMES = {
     "ingest.plans.schedule_file": "write_schedule",
     "ingest.scenario.load": "Scenario ScenarioError",
     "solvers.explain.explain": "Explanation explain",
+    "solvers.reasons.differences": "PlanDifference differences",
+    "solvers.reasons.reasons": "Reasons reasons",
 }
 """Where the names come from that are not defined here."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from commands.outputs.common import Output, Part, ProofName, ScopePart
+from commands.outputs.common import Output, Part, ScopePart
 from commands.outputs.plans import BrokenRulePart, ExplanationPart, OptimumPart, StagePart
 
 

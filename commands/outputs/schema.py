@@ -14,14 +14,17 @@ from commands.outputs.common import Failure
 from commands.outputs.devices import DevicesOutput
 from commands.outputs.executions import ExportOutput, RunOutput, ValidateOutput
 from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
+from commands.outputs.reasons import DiffOutput, ExplainOutput
 from commands.outputs.runs import NothingRunOutput, SimulateOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
 
 OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "compare": (CompareOutput, GapTableOutput),
     "devices": (DevicesOutput,),
+    "diff": (DiffOutput,),
     "evaluate": (EvaluateOutput,),
     "export": (ExportOutput,),
+    "explain": (ExplainOutput,),
     "plan": (PlanOutput,),
     "run": (RunOutput,),
     "simulate": (SimulateOutput, NothingRunOutput),

@@ -12,6 +12,7 @@ from commands.parser.compare_arguments import add_all
 from commands.parser.examples import examples_of
 from commands.parser.execution_arguments import EXECUTIONS
 from commands.parser.grammar import GrammarParser, VersionAction
+from commands.parser.reasons_arguments import add_compared, add_explained
 from commands.parser.run_arguments import add_order, add_outputs, whole
 from commands.parser.suggestions import did_you_mean
 from commands.terminal import exit_codes
@@ -103,6 +104,7 @@ def _parser() -> GrammarParser:
     _add_plan(commands)
     _add_compare(commands)
     _add_evaluate(commands)
+    _add_reasons(commands)
     _add_simulate(commands)
     _add_executions(commands)
     _add_trace(commands)
@@ -212,6 +214,17 @@ def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
     command.add_argument(
         "--no-optimum", dest="optimum", action="store_false", help="do not search for the optimum to compare with"
     )
+
+
+def _add_reasons(commands: Any) -> None:  # noqa: ANN401
+    explain = _command(commands, "explain", "say why a plan is as it is", reads=("scenario", "plan"))
+    add_explained(explain)
+    diff = _command(commands, "diff", "say how two plans differ", reads=("scenario", "plan", "other"))
+    add_compared(diff)
+    for command in (explain, diff):
+        _add_scenario(command)
+    _add_search(explain)
+    diff.set_defaults(time_limit=None, workers=None, seed=None, quiet=True)
 
 
 def _add_simulate(commands: Any) -> None:  # noqa: ANN401

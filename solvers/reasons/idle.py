@@ -32,8 +32,8 @@ NAME = "more_devices"
 class IdleServer:
     """A server with idle devices: how many, and the fastest link from one of them to a device that a stage has.
 
-    ``moves`` are the plans in which one of them joins a stage, or takes a part of the layers of one; ``joins``
-    those in which one joins a stage that bounds the plan.
+    ``moves`` are the plans in which one of them joins a stage, perhaps for another device, or takes a part of the
+    layers of one; ``joins`` those in which one joins a stage that bounds the plan.
     """
 
     server: int
@@ -74,9 +74,10 @@ def idle_reason(pricing: Pricing, base: PricedPlan, limits: Limits, most: int | 
         )
         for server, count in idle.items()
     )
-    used = sum(stage.group.devices for stage in plan.stages)
+    used = _devices(plan)
     starts = [one.moves.best.priced for one in servers if one.moves.best is not None]
-    start = min((one for one in starts if one.feasible), key=lambda one: one.rank, default=None)
+    more = [one for one in starts if one.feasible and _devices(one.plan) > used]
+    start = min(more, key=lambda one: one.rank, default=None)
     try:
         question = using_more(instance, used + 1)
         within = limits if start is None else replace(limits, start=start.plan)
@@ -90,7 +91,7 @@ def using_more(instance: Instance, devices: int) -> Instance:
     """Return the problem of the first goal among plans with at least so many devices."""
 
     def check(_: Instance, plan: Plan) -> Iterator[Violation]:
-        used = sum(stage.group.devices for stage in plan.stages)
+        used = _devices(plan)
         if used < devices:
             words = f"stages take {used} devices, expected at least {devices}"
             yield Violation(NAME, "plan", used, devices, "devices", words)
@@ -165,6 +166,10 @@ def _split(
     for _, half in regrouped(instance, replace(halves[behind], group=Group(())), counts):
         rows = (halves[0], half) if behind else (half, halves[1])
         yield Plan((*plan.stages[:index], *rows, *plan.stages[index + 1 :]))
+
+
+def _devices(plan: Plan) -> int:
+    return sum(stage.group.devices for stage in plan.stages)
 
 
 def _used(pricing: Pricing, plan: Plan, server: int) -> int:

@@ -1,0 +1,129 @@
+"""``pipecut explain``: why a plan is as it is, every statement a plan with its price; or why there is no plan."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from commands.parts.explaining import explanation_of, explanation_rows, explanation_to_dict
+from commands.parts.task import EXIT_CODES, Task, open_task
+from commands.reasons.data import reasons_to_dict
+from commands.terminal import output
+from commands.terminal.exit_codes import ExitCode
+from commands.terminal.failures import InputError
+from commands.terminal.interrupt import run_stoppable
+from commands.terminal.progress import ProgressLine
+from formulation.evaluate import evaluate
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from formulation.problem.plan import Plan
+from report.claims import goals_to_list, scope_to_dict
+from solvers.reasons.reasons import reasons
+
+if TYPE_CHECKING:
+    from solvers.explain.explain import Explanation
+    from solvers.reasons.reasons import Reasons
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain the plan, or the best one, or that there is none; return the exit code."""
+    timed = arguments.time_limit is not None
+    task, outcome = open_task(arguments, timed=timed), None
+    if arguments.plan is not None:
+        task, plan = task.with_plan(arguments.plan)
+    else:
+        task, outcome = _planned(task, timed=timed)
+        plan = outcome.plan
+    why = None if outcome is None else explanation_of(task, outcome)
+    found = None if plan is None else _reasons(task, plan, timed=timed)
+    if found is not None and outcome is not None:
+        _refuse_better(task, outcome, found)
+    if arguments.json:
+        arguments.reply.put(_to_dict(task, arguments.plan, outcome, found, why))
+    else:
+        _show(task, outcome, found, why)
+    if outcome is not None:
+        return EXIT_CODES[outcome.proof]
+    return ExitCode.DONE if found is not None and found.priced.feasible else ExitCode.NO_PLAN
+
+
+def _planned(task: Task, *, timed: bool) -> tuple[Task, Outcome]:
+    """Search for the best plan, for half of the time where it is limited."""
+    limits = task.limits
+    try:
+        found, outcome = replace(task, limits=limits.share(2) if timed else limits).decide(cross_check=True)
+    except ValueError as error:
+        raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
+    return replace(found, limits=limits), outcome
+
+
+def _reasons(task: Task, plan: Plan, *, timed: bool) -> Reasons:
+    """Look for reasons, stoppable by Ctrl-C. Raises InputError for a plan without a price."""
+    shared = task.limits if timed else Limits(workers=task.limits.workers, seed=task.limits.seed)
+    limits = replace(shared, stopped=task.stop.is_set)
+    with ProgressLine(f"reasons for the plan of {task.scenario.name}", quiet=task.quiet) as line:
+
+        def announce() -> None:
+            if line.shown:
+                line.stopping()
+            else:
+                output.remark("stopping with the reasons so far (Ctrl-C again to abort)")
+
+        try:
+            return run_stoppable(lambda: reasons(task.instance, plan, limits), task.stop, announce)
+        except FalseClaimError as error:
+            raise task.claim_failed("the best plan with more devices", str(error)) from error
+        except ValueError as error:
+            raise InputError(f"{task.scenario.path}: {error}") from error
+
+
+def _refuse_better(task: Task, outcome: Outcome, found: Reasons) -> None:
+    """Raise ClaimFailedError where a neighbour is better than what was proved to be best."""
+    if outcome.proof is not Proof.OPTIMAL:
+        return
+    if found.better is not None:
+        raise task.claim_failed(outcome.solver, f"a plan one move away is better: {found.better.what}")
+    more = None if found.idle is None else found.idle.outcome
+    if more is None or more.objective is None or outcome.objective is None or more.proof is Proof.UNKNOWN:
+        return
+    if more.objective < outcome.objective:
+        raise task.claim_failed(outcome.solver, "a plan with more devices is better than the best one")
+
+
+def _to_dict(
+    task: Task, path: str | None, outcome: Outcome | None, found: Reasons | None, why: Explanation | None
+) -> dict[str, Any]:
+    return {
+        "scenario": task.scenario.name,
+        "plan": path,
+        "scope": scope_to_dict(task.instance),
+        "optimum": None
+        if outcome is None
+        else {
+            "solver": outcome.solver,
+            "proof": str(outcome.proof),
+            "objective": outcome.objective,
+            "bound": outcome.bound,
+            "goals": goals_to_list(outcome),
+            "seconds": outcome.seconds,
+            "notes": list(outcome.notes),
+        },
+        "reasons": None if found is None else reasons_to_dict(found),
+        "explanation": None if why is None else explanation_to_dict(why),
+    }
+
+
+def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Explanation | None) -> None:
+    from commands.parts.display import PROOFS, key_lines, objective_text, plan_table, rules_rows
+    from commands.reasons.lines import reasons_rows
+
+    rows = [] if outcome is None else [("proof", PROOFS[outcome.proof])]
+    rows += [] if why is None else explanation_rows(why)
+    if found is None:
+        output.show(key_lines(rows))
+        return
+    evaluation = evaluate(task.instance, found.priced.plan)
+    judged = [("objective", objective_text(task.instance, found.priced.values[0])), *rows]
+    judged += rules_rows(evaluation) if outcome is None else []
+    lines = key_lines([*judged, ("", ""), *reasons_rows(found)])
+    output.show(plan_table(task.instance, found.priced.plan, evaluation), "", lines)

@@ -1,0 +1,212 @@
+"""Reasons of a plan as lines for people, none wider than a narrow terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from commands.reasons.words import (
+    BREAKS,
+    change_text,
+    cost_text,
+    layers_text,
+    link_text,
+    value_text,
+)
+from commands.terminal import human
+from formulation.constraints.violation import devices_of, told
+from formulation.costs.amounts import goal_text
+from formulation.costs.prices import stage_costs
+from formulation.outcome import Outcome, Proof
+from formulation.problem.options import Goal
+from solvers.reasons.bounds import PlanTerm, TermOf
+from solvers.reasons.choices import Neighbour, Neighbours
+from solvers.reasons.cuts import CutReason
+from solvers.reasons.devices import StageReason
+from solvers.reasons.differences import PlanDifference
+from solvers.reasons.idle import IdleReason, IdleServer
+from solvers.reasons.reasons import Reasons
+
+KEYS, INDENT = 11, "  "
+"""Columns of the keys at the left, and what goes before the further lines of one statement."""
+Rows = list[tuple[str, str]]
+MOST_TERMS = 3
+MOST_PARTS = 6
+"""How many terms of the objective and parts of the critical chain are listed; JSON has all."""
+
+
+def reasons_rows(found: Reasons) -> Rows:
+    """Return all reasons as pairs of key and line."""
+    rows: Rows = []
+    for key, lines in (
+        ("bounds", _bounds(found)),
+        *((f"cut {cut.stage - 1}|{cut.stage}", _cut(found, cut)) for cut in found.cuts),
+        *((f"stage {stage.stage}", _stage(found, stage)) for stage in found.stages),
+        ("idle", [] if found.idle is None else _idle(found, found.idle)),
+        ("chain", _chain(found)),
+        ("better", _better(found)),
+        ("note", found.notes),
+    ):
+        wrapped = [line for text in lines for line in _wrapped(text)]
+        rows += [("" if at else key, line) for at, line in enumerate(wrapped)]
+    return rows
+
+
+def difference_rows(found: PlanDifference) -> Rows:
+    """Return the steps from one plan to the other, with the effect of each on every measure."""
+    rows: Rows = []
+    steps = [
+        ("from", value_text(found, found.before)),
+        *((change.of, f"{change.what}: {change_text(found, change.effects)}") for change in found.changes),
+        ("to", value_text(found, found.after)),
+        ("sum", change_text(found, [b - a for a, b in zip(found.before, found.after, strict=True)])),
+    ]
+    broken = [[], *(told(change.violations) for change in found.changes), [], []]
+    for (key, text), rules in zip(steps, broken, strict=True):
+        lines = [text, *(f"{INDENT}{BREAKS} {rule}: {message}" for rule, message in rules[:1])]
+        wrapped = [line for one in lines for line in _wrapped(one)]
+        rows += [("" if at else key, line) for at, line in enumerate(wrapped)]
+    return rows
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a line in lines that fit a narrow terminal, words whole."""
+    text = human.printable(text)
+    indent = " " * (len(text) - len(text.lstrip()) + len(INDENT))
+    return textwrap.wrap(
+        text, human.WIDTH - KEYS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _bounds(found: Reasons) -> Iterator[str]:
+    goal = found.instance.goals[0]
+    terms = sorted(found.terms, key=lambda term: (-term.value, term.of, term.stage))
+    largest = terms[0].value
+    for term in terms[:MOST_TERMS]:
+        times = f", {term.times} times" if term.times > 1 else ""
+        less = "" if term.binding else f", {_amount(goal, largest - term.value)} less"
+        yield f"{_term_name(found, term)}: {_amount(goal, term.value)}{times}{less}"
+    if len(terms) > MOST_TERMS:
+        yield f"and {len(terms) - MOST_TERMS} more, none larger"
+    if found.instance.constraints.memory:
+        yield _memory(found)
+
+
+def _memory(found: Reasons) -> str:
+    """Name the stage that has the least memory left, or needs the most that is not there."""
+    costs = stage_costs(found.instance, found.priced.plan)
+    at = min(range(len(costs)), key=lambda one: costs[one].capacity_bytes - costs[one].memory_bytes)
+    left = costs[at].capacity_bytes - costs[at].memory_bytes
+    words = f"{human.amount(abs(left))} {'left' if left >= 0 else 'too little'}"
+    return f"memory of stage {at}: {words} of {human.amount(costs[at].capacity_bytes)}, the tightest"
+
+
+def _term_name(found: Reasons, term: PlanTerm) -> str:
+    plan = found.priced.plan
+    stage = plan.stages[term.stage]
+    if term.of is TermOf.BOUNDARY:
+        return f"boundary {term.stage - 1}|{term.stage} over {link_text(term.link)}"
+    layers = layers_text(found.instance, stage.span)
+    return f"stage {term.stage} ({layers}) on {devices_of(found.instance, stage.group.counts)}"
+
+
+def _cut(found: Reasons, cut: CutReason) -> Iterator[str]:
+    yield f"before {found.instance.layers[cut.place].name}"
+    for side, one, nearest in (
+        ("left", cut.left, cut.nearest_left),
+        ("right", cut.right, cut.nearest_right),
+    ):
+        empty = f"the stage on the {side} would be empty"
+        yield f"one layer {side}: {empty if one is None else cost_text(found, one)}"
+        if nearest is not None and (one is None or nearest.what != one.what):
+            yield f"nearest place {side}, {nearest.what}: {cost_text(found, nearest)}"
+    said = {one.what for one in (cut.left, cut.right, cut.nearest_left, cut.nearest_right) if one is not None}
+    best = cut.elsewhere.best
+    if best is not None and best.what not in said:
+        yield _best(found, "best other place", cut.elsewhere)
+    yield _best(found, "no cut here", cut.without)
+
+
+def _stage(found: Reasons, stage: StageReason) -> Iterator[str]:
+    yield _best(found, "next best devices", stage.devices)
+    if stage.mode.looked_at:
+        yield _best(found, "next best mode", stage.mode)
+    if stage.form.looked_at:
+        yield _best(found, "next best form of a layer", stage.form)
+
+
+def _best(found: Reasons, title: str, sort: Neighbours) -> str:
+    if sort.best is None:
+        return f"{title}: there is no other"
+    seen = "" if sort.complete else f"; the best of the {sort.looked_at} nearest"
+    if not sort.kept_rules:
+        return f"{title}: none keeps the rules{seen}; {sort.best.what} {_breaks(sort.best)}"
+    return f"{title}: {cost_text(found, sort.best)}, {sort.best.what}{seen}"
+
+
+def _breaks(one: Neighbour) -> str:
+    rule, message = told(one.priced.violations)[0]
+    return f"{BREAKS} {rule}: {message}"
+
+
+def _idle(found: Reasons, idle: IdleReason) -> Iterator[str]:
+    total = found.instance.devices
+    yield f"{total - idle.used} of {total} devices"
+    if idle.outcome is None:
+        yield f"the best plan with {idle.used + 1} devices was not searched for: {idle.note}"
+    else:
+        yield f"best plan with {idle.used + 1} devices or more: {_claim(found, idle.outcome)}"
+    for server in idle.servers:
+        yield from _server(found, server)
+
+
+def _claim(found: Reasons, outcome: Outcome) -> str:
+    goal = found.instance.goals[0]
+    if outcome.proof is Proof.INFEASIBLE:
+        return f"there is none that keeps the rules, proved ({outcome.solver})"
+    bound = "" if outcome.bound is None else f", none below {_amount(goal, outcome.bound)}"
+    if outcome.objective is None:
+        return f"none found in time{bound} ({outcome.solver})"
+    more = outcome.objective - found.priced.values[0]
+    beside = "as good" if not more else f"{_amount(goal, abs(more))} {'more' if more > 0 else 'less'}"
+    proved = ", proved" if outcome.proof is Proof.OPTIMAL else f", not proved{bound}"
+    return f"{_amount(goal, outcome.objective)}, {beside}{proved} ({outcome.solver})"
+
+
+def _server(found: Reasons, server: IdleServer) -> Iterator[str]:
+    name = found.instance.servers[server.server].name
+    over = f", over {link_text(server.link)}" if server.link else ""
+    yield f"{server.idle} of {name}{over}"
+    if server.joins.best is not None:
+        yield f"{INDENT}{_best(found, 'for what bounds the plan', server.joins)}"
+    if server.moves.best is not None:
+        yield f"{INDENT}{_best(found, 'for any stage', server.moves)}"
+
+
+def _chain(found: Reasons) -> Iterator[str]:
+    if not found.chain:
+        return
+    total = sum(part.time_ns for part in found.chain)
+    parts: Sequence = found.chain
+    yield f"{human.duration(total)} on the critical chain of the timeline, of which"
+    for part in parts[:MOST_PARTS]:
+        sent = f"{part.name}s sent by" if part.transfer else f"{part.name} at"
+        share = human.gap(part.time_ns / total) if total else "0 %"
+        yield f"{INDENT}{human.duration(part.time_ns)} ({share}): {sent} stage {part.stage}, {_often(part.events)}"
+    if len(parts) > MOST_PARTS:
+        rest = sum(part.time_ns for part in parts[MOST_PARTS:])
+        yield f"{INDENT}{human.duration(rest)}: the rest"
+
+
+def _often(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _better(found: Reasons) -> Iterator[str]:
+    best = found.better
+    if best is not None:
+        yield f"one move away: {cost_text(found, best)}, {best.what}"
+
+
+def _amount(goal: Goal, value: int) -> str:
+    return goal_text(goal, value)
