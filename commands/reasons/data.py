@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from formulation.constraints.violation import Violation
@@ -54,16 +55,7 @@ def reasons_to_dict(found: Reasons) -> dict[str, Any]:
             for stage in found.stages
         ],
         "idle": None if found.idle is None else _idle(instance, found.idle),
-        "chain": [
-            {
-                "stage": part.stage,
-                "name": part.name,
-                "transfer": part.transfer,
-                "events": part.events,
-                "time_ns": part.time_ns,
-            }
-            for part in found.chain
-        ],
+        "chain": [asdict(part) for part in found.chain],
         "better": None if better is None else neighbour_to_dict(instance, better),
         "notes": list(found.notes),
     }
@@ -92,17 +84,7 @@ def difference_to_dict(found: PlanDifference) -> dict[str, Any]:
 
 def rules_to_list(violations: Iterable[Violation]) -> list[dict[str, Any]]:
     """Return broken rules as plain data."""
-    return [
-        {
-            "rule": one.rule,
-            "where": one.where,
-            "found": one.found,
-            "limit": one.limit,
-            "unit": one.unit,
-            "message": one.message,
-        }
-        for one in violations
-    ]
+    return [asdict(one) for one in violations]
 
 
 def neighbour_to_dict(instance: Instance, one: Neighbour) -> dict[str, Any]:
