@@ -27,7 +27,7 @@ def written(name: str, *stages: tuple[list[str], dict[str, int]]) -> Path:
     return path
 
 
-def plans_in(content: Any) -> list[dict[str, Any]]:  # noqa: ANN401 (any part of JSON)
+def plans_in(content: Any) -> list[dict[str, Any]]:
     """Return every object of a reply that is a plan with values."""
     found: list[dict[str, Any]] = []
     if isinstance(content, dict):
