@@ -6,8 +6,7 @@
     outcome = pipecut.plan(problem)
     print(outcome)
 
-``docs/python.md`` lists every name with one line. Importing this module is cheap: everything behind the names is
-imported at its first use.
+``docs/python.md`` lists every name with one line. What is behind a name is imported at its first use.
 """
 
 from __future__ import annotations

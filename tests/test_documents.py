@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from commands.main import main
+from commands.outputs.schema import OUTPUTS
 from commands.terminal.exit_codes import MEANINGS
 from tests.commands.fakes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 FACE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-COMMANDS = sorted({path.stem for path in (ROOT / "commands").glob("[a-z]*.py")} - {"entry", "main"})
+COMMANDS = sorted(OUTPUTS)
 OUTPUT = re.compile(r"<!-- output: (.+?) -->\n```text\n(.+?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.+?)```", re.DOTALL)
 SECONDS = re.compile(r" *\d+\.\d\d s$", re.MULTILINE)

@@ -221,7 +221,8 @@ def _add_reasons(commands: Any) -> None:  # noqa: ANN401
     add_explained(explain)
     diff = _command(commands, "diff", "say how two plans differ", reads=("scenario", "plan", "other"))
     add_compared(diff)
-    for command in (explain, diff):
+    for command, name in ((explain, "explain"), (diff, "diff")):
+        command.set_defaults(run=f"commands.reasons.{name}")
         _add_scenario(command)
     _add_search(explain)
     diff.set_defaults(time_limit=None, workers=None, seed=None, quiet=True)

@@ -25,6 +25,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             (f"evaluate plan.json {VGG}", "price, rules, and gap to the optimum"),
             (f"evaluate plan.json {VGG} --no-optimum", "without a search"),
         ),
+        "explain": (
+            (f"explain {VGG}", "what bounds the best plan, and what every other choice would cost"),
+            (f"explain plan.json {VGG}", "of any plan"),
+        ),
+        "diff": ((f"diff plan.json other.json {VGG}", "from one plan to the other, step by step"),),
         "simulate": (
             (f"simulate {VGG} --out page.html", "the best plan, drawn on a page"),
             (f"simulate {VGG} --plan plan.json --trace trace.json", "a given plan, for Perfetto"),

@@ -26,8 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
         named = {"scenario": task.scenario.name, "plans": [arguments.plan, arguments.other]}
         arguments.reply.put(named | difference_to_dict(found))
         return ExitCode.DONE
-    from commands.parts.display import key_lines
     from commands.reasons.lines import difference_rows
+    from commands.tables.key_lines import KeyLines
 
-    output.show(key_lines(difference_rows(found)))
+    output.show(KeyLines(difference_rows(found)))
     return ExitCode.DONE

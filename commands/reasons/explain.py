@@ -114,16 +114,19 @@ def _to_dict(
 
 
 def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Explanation | None) -> None:
-    from commands.parts.display import PROOFS, key_lines, objective_text, plan_table, rules_rows
     from commands.reasons.lines import reasons_rows
+    from commands.tables.display import PROOFS, objective_text, rules_rows
+    from commands.tables.key_lines import KeyLines, Row
+    from commands.tables.stage_lines import StageLines
 
-    rows = [] if outcome is None else [("proof", PROOFS[outcome.proof])]
+    rows: list[Row] = [] if outcome is None else [("proof", PROOFS[outcome.proof])]
     rows += [] if why is None else explanation_rows(why)
     if found is None:
-        output.show(key_lines(rows))
+        output.show(KeyLines(rows))
         return
-    evaluation = evaluate(task.instance, found.priced.plan)
-    judged = [("objective", objective_text(task.instance, found.priced.values[0])), *rows]
-    judged += rules_rows(evaluation) if outcome is None else []
-    lines = key_lines([*judged, ("", ""), *reasons_rows(found)])
-    output.show(plan_table(task.instance, found.priced.plan, evaluation), "", lines)
+    plan = found.priced.plan
+    evaluation = evaluate(task.instance, plan)
+    rows = [("objective", objective_text(task.instance, found.priced.values[0])), *rows]
+    rows += rules_rows(evaluation) if outcome is None else []
+    said = KeyLines(reasons_rows(found))
+    output.show(KeyLines(rows), "", StageLines(task.instance, plan, evaluation), "", said)

@@ -1,8 +1,7 @@
-"""Reasons of a plan as lines for people, none wider than a narrow terminal."""
+"""Reasons of a plan, and differences of two, as lines for people."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from commands.reasons.words import (
@@ -13,6 +12,7 @@ from commands.reasons.words import (
     link_text,
     value_text,
 )
+from commands.tables.key_lines import Row
 from commands.terminal import human
 from formulation.constraints.violation import devices_of, told
 from formulation.costs.amounts import goal_text
@@ -27,17 +27,16 @@ from solvers.reasons.differences import PlanDifference
 from solvers.reasons.idle import IdleReason, IdleServer
 from solvers.reasons.reasons import Reasons
 
-KEYS, INDENT = 11, "  "
-"""Columns of the keys at the left, and what goes before the further lines of one statement."""
-Rows = list[tuple[str, str]]
+INDENT = "  "
+"""Before what belongs to the line above."""
 MOST_TERMS = 3
 MOST_PARTS = 6
 """How many terms of the objective and parts of the critical chain are listed; JSON has all."""
 
 
-def reasons_rows(found: Reasons) -> Rows:
+def reasons_rows(found: Reasons) -> list[Row]:
     """Return all reasons as pairs of key and line."""
-    rows: Rows = []
+    rows: list[Row] = []
     for key, lines in (
         ("bounds", _bounds(found)),
         *((f"cut {cut.stage - 1}|{cut.stage}", _cut(found, cut)) for cut in found.cuts),
@@ -47,14 +46,13 @@ def reasons_rows(found: Reasons) -> Rows:
         ("better", _better(found)),
         ("note", found.notes),
     ):
-        wrapped = [line for text in lines for line in _wrapped(text)]
-        rows += [("" if at else key, line) for at, line in enumerate(wrapped)]
+        rows += [("" if at else key, human.printable(line)) for at, line in enumerate(lines)]
     return rows
 
 
-def difference_rows(found: PlanDifference) -> Rows:
+def difference_rows(found: PlanDifference) -> list[Row]:
     """Return the steps from one plan to the other, with the effect of each on every measure."""
-    rows: Rows = []
+    rows: list[Row] = []
     steps = [
         ("from", value_text(found, found.before)),
         *((change.of, f"{change.what}: {change_text(found, change.effects)}") for change in found.changes),
@@ -64,18 +62,8 @@ def difference_rows(found: PlanDifference) -> Rows:
     broken = [[], *(told(change.violations) for change in found.changes), [], []]
     for (key, text), rules in zip(steps, broken, strict=True):
         lines = [text, *(f"{INDENT}{BREAKS} {rule}: {message}" for rule, message in rules[:1])]
-        wrapped = [line for one in lines for line in _wrapped(one)]
-        rows += [("" if at else key, line) for at, line in enumerate(wrapped)]
+        rows += [("" if at else key, human.printable(line)) for at, line in enumerate(lines)]
     return rows
-
-
-def _wrapped(text: str) -> list[str]:
-    """Return a line in lines that fit a narrow terminal, words whole."""
-    text = human.printable(text)
-    indent = " " * (len(text) - len(text.lstrip()) + len(INDENT))
-    return textwrap.wrap(
-        text, human.WIDTH - KEYS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def _bounds(found: Reasons) -> Iterator[str]:
