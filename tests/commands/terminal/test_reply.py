@@ -28,7 +28,9 @@ from tests.commands.test_bad_input import in_a_process
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 COMMANDS = sorted(
-    path.stem for path in (ROOT / "commands").glob("*.py") if "\ndef run(" in path.read_text(encoding="utf-8")
+    path.stem
+    for path in (*(ROOT / "commands").glob("*.py"), *(ROOT / "commands" / "reasons").glob("*.py"))
+    if "\ndef run(" in path.read_text(encoding="utf-8")
 )
 
 

@@ -68,7 +68,7 @@ def repriced(instance: Instance, found: Reasons) -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_every_statement_is_a_plan_at_its_price(data: st.DataObject) -> None:
     instance = data.draw(problems())
     plan = data.draw(plans(instance))
@@ -99,7 +99,7 @@ def test_one_layer_left_is_the_best_price_of_that_plan(data: st.DataObject) -> N
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@settings(max_examples=8, deadline=None, phases=[Phase.generate])
 def test_idle_devices_are_what_brute_force_says(data: st.DataObject) -> None:
     layers = generators.layer_graphs(max_layers=3)
     clusters = generators.cluster_graphs(max_devices=3)
@@ -140,7 +140,7 @@ def test_the_best_plan_has_no_better_neighbour(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_steps_lead_from_one_plan_to_the_other_and_add_up(data: st.DataObject) -> None:
     instance = data.draw(problems())
     one, other = data.draw(plans(instance)), data.draw(plans(instance))
