@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from formulation.constraints.loosening import size_text
 from formulation.constraints.rules import RULES
 from formulation.constraints.violation import Violation
 from formulation.costs.memory import capacity_bytes
@@ -99,7 +100,7 @@ def _memory(instance: Instance, firsts: Plan, timeline: Timeline, footprint: Foo
         if peak > capacity:
             over = (peak - capacity) / (1 << 30)
             message = (
-                f"rank {rank} holds {peak} bytes on each of {_group(instance, stage.group)} under "
-                f"{timeline.schedule.name}, which have {capacity}: {over:.2f} GiB too much"
+                f"rank {rank} holds {size_text(peak)} on each of {_group(instance, stage.group)} under "
+                f"{timeline.schedule.name}, which have {size_text(capacity)}: {over:.2f} GiB too much"
             )
             yield Violation(OF_TIMELINE, f"rank {rank}", peak, capacity, "bytes", message)

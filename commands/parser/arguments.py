@@ -24,6 +24,12 @@ from solvers.catalogue import AUTO
 DESCRIPTION = """\
 Cut a neural network into pipeline stages for the cluster you have, and prove that no better cut exists.
 """
+START = """\
+begin with:
+  pipecut plan scenarios/pipepar/vgg16.yaml
+  pipecut plan --help
+
+"""
 LARGEST_SEED = 2**31 - 1
 MOST_WORKERS = 1024
 
@@ -94,7 +100,7 @@ def _parser() -> GrammarParser:
     parser = GrammarParser(
         prog="pipecut",
         description=DESCRIPTION,
-        epilog=exit_codes.table(),
+        epilog=START + exit_codes.table(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -37,7 +37,8 @@ class Memory(Constraint):
                 over = (needed - capacity) / (1 << 30)
                 each = f"each of {devices_of(instance, stage.group.counts)}"
                 message = (
-                    f"stage {index} needs {needed} bytes on {each}, which have {capacity}: {over:.2f} GiB too much"
+                    f"stage {index} needs {size_text(needed)} on {each}, which have {size_text(capacity)}:"
+                    f" {over:.2f} GiB too much"
                 )
                 yield Violation("memory", f"stage {index}", needed, capacity, "bytes", message)
 

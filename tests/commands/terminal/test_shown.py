@@ -124,3 +124,18 @@ def test_an_example_parses(line: str) -> None:
 def test_files_that_were_written_are_named(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("simulate", scenario, "--out", "page.html", "--trace", "trace.json")
     assert "page.html: the page\n" in ran.err and "trace.json: the trace\n" in ran.err
+
+
+def test_a_plan_in_the_place_of_a_scenario_is_told_as_such(pipecut: Command, scenario: Path) -> None:
+    pipecut("plan", scenario, "--out", "plan.json")
+    ran = pipecut("evaluate", scenario, "plan.json")
+    assert ran.code == 2
+    assert ran.err == "plan.json: this is a plan, expected a scenario (YAML); a plan comes before it\n"
+
+
+def test_a_broken_memory_limit_is_told_with_both_numbers(pipecut: Command, scenario: Path) -> None:
+    pipecut("plan", scenario, "--out", "plan.json")
+    ran = pipecut("evaluate", "plan.json", scenario, "--no-optimum", "--set", "cluster.devices.card.memory=3 MB")
+    assert ran.code == 1 and re.search(
+        r"stage 0 needs \d,\d{3},\d{3} bytes on .* which have 3,000,000 bytes", ran.out
+    )
