@@ -64,7 +64,7 @@ class Ingredient(enum.Enum):
             "formulation.costs.least",
         ),
     )
-    FIRST_PLAN = ("simple first plans", ("solvers.search.first_plan",))
+    FIRST_PLAN = ("simple first plans", ("solvers.search.first_plan", "solvers.search.fitting"))
     STAGE_TIMES = (
         "stage tables over forms",
         ("solvers.dynamic.tables.stage_times", "solvers.dynamic.tables.best_forms"),

@@ -1,12 +1,14 @@
 """A first plan, so that a search never starts empty-handed: simple, fast, and owed to no dynamic programme.
 
 Two candidates: the whole model on the first device, and stages of one device each, packed greedily along the
-line under the smallest threshold for which packing succeeds (found by bisection).
+line under the smallest threshold for which packing succeeds (found by bisection). Where neither keeps the rules,
+plans of equal groups in equal modes that fit into memory (``solvers.search.fitting``).
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -16,6 +18,10 @@ from formulation.problem.groups import line, line_group, link_between
 from formulation.problem.instance import Instance
 from formulation.problem.modes import ONE_COPY, modes
 from formulation.problem.plan import Plan, Span, Stage
+from solvers.search.fitting import balanced_plans
+
+BALANCED = 8
+"""How many plans of equal groups are priced."""
 
 
 def first_plan(tables: Tables) -> Plan | None:
@@ -28,7 +34,12 @@ def first_plan(tables: Tables) -> Plan | None:
     packed = _packed(tables)
     if packed is not None:
         candidates.append(_plan(instance, packed))
-    priced = [(evaluate(instance, plan), plan) for plan in candidates]
+    return _best(instance, candidates) or _best(instance, itertools.islice(balanced_plans(instance), BALANCED))
+
+
+def _best(instance: Instance, plans: Iterable[Plan]) -> Plan | None:
+    """Return the plan with the least objective of those that keep every rule."""
+    priced = [(evaluate(instance, plan), plan) for plan in plans]
     kept = [(found.objective, plan) for found, plan in priced if found.feasible and found.objective is not None]
     return min(kept, key=lambda pair: pair[0])[1] if kept else None
 

@@ -21,7 +21,7 @@ from formulation.problem.modes import modes
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.search.fitting import fitting_plans
 
-PATIENCE_S, MOST_PATIENCE_S = 0.15, 0.6
+PATIENCE_S, MOST_PATIENCE_S = 0.3, 0.9
 """After how long no further plan is tried if there is one, and if there is none."""
 
 
@@ -32,13 +32,19 @@ def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
     """
     best: tuple[int, Plan] | None = None
     some, most = NEVER.within(PATIENCE_S), NEVER.within(MOST_PATIENCE_S)
-    for plan in itertools.chain(simple_plans(instance), fitting_plans(instance)):
+    for plan in _in_turn(fitting_plans(instance), simple_plans(instance)):
         if most.over() or (best is not None and some.over()):
             break
         found = evaluate(instance, plan)
         if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
             best = found.objective, plan
     return best
+
+
+def _in_turn(*kinds: Iterator[Plan]) -> Iterator[Plan]:
+    """Yield one of each kind after another, until there are no more."""
+    for row in itertools.zip_longest(*kinds):
+        yield from (plan for plan in row if plan is not None)
 
 
 def simple_plans(instance: Instance) -> Iterator[Plan]:

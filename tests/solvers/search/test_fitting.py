@@ -1,0 +1,74 @@
+"""Plans of equal groups that fit into memory: they cut at places, and keep the rules where one of them can."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from formulation.constraints.plans.at_most import GoalLimit
+from formulation.evaluate import evaluate
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.cuts import cut_space
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import Layer, Split, layer_graph
+from formulation.problem.options import Constraints, CostModel, Goal, Recompute, Training
+from formulation.problem.units import Link
+from solvers.search.fitting import balanced_plans, fitting_plans
+from solvers.search.simple import simple_plan
+from tests.generators import cluster_graphs, instances, layer_graphs
+
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+MIB = 1 << 20
+
+
+def blocks(number: int, memory_bytes: int, **constraints: object) -> Instance:
+    """Blocks of two products of 4 MiB each, cut between blocks, on two servers of four cards."""
+    names = [f"b{at}.{part}" for at in range(number) for part in ("up", "down")]
+    layers = [Layer(name, "linear", Split.MATRIX, 4 * MIB, MIB, MIB, MIB, 10**9) for name in names]
+    edges = [(one, other, MIB) for one, other in itertools.pairwise(names)]
+    card, link = DeviceClass("card", memory_bytes, 10**13), Link(10**11)
+    servers = [Server(f"s{at}", card, 4, link) for at in range(2)]
+    cluster = cluster_graph("two", servers, [("s0", "s1", link)])
+    graph = layer_graph("blocks", layers, edges, cuts=names[2::2])
+    limits = Constraints(memory=True, **constraints)  # type: ignore[arg-type]
+    return build_instance(graph, cluster, Training(16, 8), CostModel(), limits)
+
+
+@SLOW
+@given(instances(layer_graphs(max_layers=5, places=True), cluster_graphs(max_devices=4)))
+def test_they_are_plans_that_cut_at_places_and_fit(instance: Instance) -> None:
+    places = set(cut_space(instance).places)
+    for plan in itertools.islice(fitting_plans(instance), 12):
+        found = evaluate(instance, plan)
+        assert {violation.rule for violation in found.violations} <= {"line", "devices"}
+        assert all(stage.span.first in places for stage in plan.stages)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "constraints"),
+    [
+        (400 * MIB, {}),
+        (120 * MIB, {}),
+        (120 * MIB, {"tensor_parallel_degrees": (1, 2, 4)}),
+        (90 * MIB, {"recompute": Recompute.ALLOWED}),
+    ],
+)
+def test_there_is_a_plan_where_equal_groups_fit(memory_bytes: int, constraints: dict[str, object]) -> None:
+    """Sixteen blocks hold 128 MiB of weights, and three times as much with gradients and optimiser state."""
+    instance = blocks(16, memory_bytes, **constraints)
+    plans = [plan for plan in balanced_plans(instance) if evaluate(instance, plan).feasible]
+    assert plans
+    found = simple_plan(instance)
+    assert found is not None and evaluate(instance, found[1]).feasible
+
+
+def test_there_is_none_where_nothing_fits() -> None:
+    instance = blocks(16, 10 * MIB)
+    assert list(fitting_plans(instance)) == [] and simple_plan(instance) is None
+
+
+def test_other_rules_are_for_the_evaluator() -> None:
+    instance = blocks(8, 400 * MIB, at_most=(GoalLimit(Goal.STAGES, 1),))
+    assert any(not evaluate(instance, plan).feasible for plan in balanced_plans(instance))
