@@ -126,7 +126,7 @@ def _stage(found: Reasons, stage: StageReason) -> Iterator[str]:
 def _best(found: Reasons, title: str, sort: Neighbours) -> str:
     if sort.best is None:
         return f"{title}: there is no other"
-    seen = "" if sort.complete else f"; the best of the {sort.looked_at} nearest"
+    seen = "" if sort.complete else f"; the best of {sort.looked_at} that were priced"
     if not sort.kept_rules:
         return f"{title}: none keeps the rules{seen}; {sort.best.what} {_breaks(sort.best)}"
     return f"{title}: {cost_text(found, sort.best)}, {sort.best.what}{seen}"

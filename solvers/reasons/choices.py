@@ -9,10 +9,10 @@ from formulation.problem.plan import Plan
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import laid
 
-__all__ = ["MOST", "Candidate", "Neighbour", "Neighbours", "neighbours"]
+__all__ = ["Candidate", "Neighbour", "Neighbours", "most_plans", "neighbours"]
 
-MOST = 400
-"""How many plans are priced for one statement, where no time limit asks for all."""
+MOST, MOST_LAYERS = 400, 40_000
+"""How many plans are priced for one statement, and layers in all of them, where no time limit asks for all."""
 
 Candidate = tuple[str, Plan, tuple[int, ...]]
 """What is done, the plan with the forms that the layers had, and the stages whose forms are chosen anew."""
@@ -49,8 +49,13 @@ class Neighbours:
     complete: bool
 
 
+def most_plans(layers: int) -> int:
+    """Return how many plans of so many layers are priced for one statement."""
+    return max(1, min(MOST, MOST_LAYERS // layers))
+
+
 def neighbours(
-    pricing: Pricing, base: PricedPlan, candidates: Iterable[Candidate], most: int | None = MOST
+    pricing: Pricing, base: PricedPlan, candidates: Iterable[Candidate], most: int | None
 ) -> Neighbours:
     """Price candidates up to ``most`` (None: until the deadline) and return the best.
 

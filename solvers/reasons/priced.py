@@ -96,8 +96,9 @@ class Pricing:
         for index in changed:
             forms = self._fastest(stages[index])
             stages[index] = stages[index] if forms is None else replace(stages[index], forms=forms)
-        candidates = [self.price(plan), self.price(Plan(tuple(stages)))]
-        fastest = candidates[1]
+        anew = Plan(tuple(stages))
+        fastest = self.price(anew)
+        candidates = [fastest] if anew == plan else [self.price(plan), fastest]
         if fastest is not None and any(one.rule == "memory" for one in fastest.violations):
             candidates.append(self._fitted(fastest))
         priced = [one for one in candidates if one is not None]

@@ -11,7 +11,7 @@ from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
 from solvers.reasons.bounds import PlanTerm, plan_terms
 from solvers.reasons.chain import ChainPart, chain_parts
-from solvers.reasons.choices import MOST, Neighbour, Neighbours
+from solvers.reasons.choices import Neighbour, Neighbours, most_plans
 from solvers.reasons.cuts import CutReason, cut_reasons
 from solvers.reasons.devices import StageReason, stage_reasons
 from solvers.reasons.idle import IdleReason, idle_reason
@@ -64,7 +64,7 @@ class Reasons:
 def reasons(instance: Instance, plan: Plan, limits: Limits | None = None) -> Reasons:
     """Say why a plan is as it is.
 
-    Without a time limit at most ``MOST`` plans are priced for each question, and the search for the best plan with
+    Without a time limit at most ``most_plans`` are priced for each question, and the search for the best plan with
     more devices ends after ``IDLE_S``; with one all are priced, for as long as half of it lasts. Raises ValueError
     for a plan that has no price.
     """
@@ -73,7 +73,7 @@ def reasons(instance: Instance, plan: Plan, limits: Limits | None = None) -> Rea
         raise ValueError("; ".join(violation.message for violation in broken))
     limits = begin(limits)
     timed = limits.end_s is not None
-    most = None if timed else MOST
+    most = None if timed else most_plans(len(instance.layers))
     pricing = Pricing(instance, plan, (limits.share(2) if timed else limits).deadline)
     base = pricing.price(plan)
     if base is None:
