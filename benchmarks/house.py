@@ -69,7 +69,7 @@ def measured(sources: Mapping[str, str], literature: set[str]) -> dict[str, Any]
         "folders of more than 15": sum(count > 15 for count in folders.values()),
         "circles of modules": sum(knot[0].endswith(".py") for knot in knots),
         "circles of folders": sum(not knot[0].endswith(".py") for knot in knots),
-        "public names": sum(len(public_names(text)) for text in sources.values()),
+        "public names": len(set[str]().union(*map(public_names, sources.values()))),
     }
 
 

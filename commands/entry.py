@@ -5,6 +5,8 @@ import sys
 
 from commands.terminal.first_interrupt import importing
 
+__all__: list[str] = []
+
 
 def main() -> int:
     """Run the command line; return its exit code."""

@@ -12,6 +12,8 @@ from exchange.exports import Source, exported_plan
 from exchange.whole_blocks import TargetError
 from ingest.files import atomic_write
 
+__all__: list[str] = []
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the plan for a target, to a file or to stdout. Raises InputError for what the target cannot run."""

@@ -21,6 +21,8 @@ from commands.terminal.first_interrupt import imported
 from commands.terminal.reply import Reply
 from commands.terminal.terminal import cleaned
 
+__all__: list[str] = []
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code (see ``commands.terminal.exit_codes``)."""

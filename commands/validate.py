@@ -12,6 +12,8 @@ from commands.terminal.exit_codes import ExitCode
 if TYPE_CHECKING:
     from execution.running.job import Difference
 
+__all__: list[str] = []
+
 TOLERANCE = 1e-10
 """The largest difference that rounding in float64 explains, as a share of the largest value of a gradient."""
 

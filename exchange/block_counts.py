@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from formulation.problem.instance import Instance
 from ingest.graphs.errors import quoted
 
-__all__ = ["BLOCK_KEYS", "stages_of_blocks"]
+__all__: list[str] = []
 
 SIZE, FIRST, LAST = (
     "pipeline_model_parallel_size",

@@ -17,7 +17,7 @@ from exchange.whole_blocks import TargetError, WholeBlocks, whole_blocks
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__ = ["TARGETS", "Source", "exported_plan"]
+__all__ = ["Source", "exported_plan"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from ingest.graphs.errors import FormatError, quoted
 from ingest.mistakes import ScenarioError, did_you_mean
 from ingest.text.yaml_source import Document, read_document
 
-__all__ = ["layer_lists", "read_layer_lists", "write_layer_lists"]
+__all__: list[str] = []
 
 LIST_KEYS = ("module_fqns_per_model_part", "module_names_per_stage")
 DEGREE_KEYS: Mapping[str, str] = {

@@ -18,7 +18,7 @@ from ingest.graphs.errors import FormatError, quoted
 from ingest.graphs.pipedream_profile import NS_PER_MS, read_profile
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 
-__all__ = ["printed_configuration", "read_pipedream_plan", "write_pipedream_plan"]
+__all__: list[str] = []
 
 _CONFIGURATION = re.compile(r"[1-9][0-9]{0,5}(-[1-9][0-9]{0,5})*", re.ASCII)
 _PRINTED = re.compile(r"\(([0-9]+), ([0-9]+)\)\s+\S+\s+([0-9]+)", re.ASCII)

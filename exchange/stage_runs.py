@@ -10,7 +10,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Span
 
-__all__ = ["groups", "runs"]
+__all__: list[str] = []
 
 
 def runs(instance: Instance, stages: Sequence[int]) -> tuple[list[Span], list[str]]:

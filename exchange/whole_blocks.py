@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__ = ["TargetError", "WholeBlocks", "whole_blocks"]
+__all__ = ["TargetError"]
 
 
 class TargetError(ValueError):

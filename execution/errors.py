@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PeerError", "RunFailedError", "StagesError"]
+__all__ = ["RunFailedError", "StagesError"]
 
 
 class StagesError(ValueError):

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+__all__ = ["WriteError", "atomic_write"]
+
 try:
     import fcntl
 except ImportError:  # a system without such locks: what a killed writer leaves stays

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+__all__: list[str] = []
+
 LONGEST_KEY = 60
 """Characters of a key that a message shows."""
 

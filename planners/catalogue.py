@@ -8,7 +8,7 @@ from __future__ import annotations
 from solvers import catalogue
 from solvers.catalogue import SolverEntry, entry
 
-__all__ = ["PLANNERS", "all_names", "all_solvers", "find_any"]
+__all__ = ["all_names", "all_solvers", "find_any"]
 
 ONE_STAGE = "planners.common.one_stage"
 

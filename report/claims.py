@@ -12,6 +12,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Goal
 from formulation.scope import scope_of, scope_parts
 
+__all__ = ["goals_to_list", "scope_to_dict"]
+
 MEANINGS = {
     Goal.ITERATION_TIME: "one optimiser step, with its fill and drain",
     Goal.COST: "the price per hour of the devices used",

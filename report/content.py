@@ -27,6 +27,8 @@ from report.simulation import Simulation, peak_formula_bytes
 from report.stages import boundaries_paid, slowest_ns, split_in_words
 from report.window import EVENT_COLUMNS, events_of, shown_by_default, window_of
 
+__all__ = ["content_of", "summary_of"]
+
 VERSION = 2
 SAMPLES, LEAST_SAMPLES, MOST_SAMPLES = 3000, 40, 240
 """Parts of the run in which the curves of memory are drawn by the least and the most that is held: of all ranks

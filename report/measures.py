@@ -14,6 +14,8 @@ from formulation.timeline.measures import bubble_of_total, period_ns
 from report.placement import INTERLEAVED, ZERO_BUBBLE
 from report.simulation import Simulation
 
+__all__ = ["EXACT", "LEAST", "MOST", "RELATED", "Measure", "measures_of"]
+
 EXACT, LEAST, MOST, RELATED = "=", "≥", "≤", "~"
 """What the timeline should be, compared with the formula: equal, at least, at most, or near it."""
 

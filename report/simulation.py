@@ -20,6 +20,8 @@ from formulation.timeline.from_plan import PlanRun, from_plan
 from formulation.timeline.timeline import Timeline, run
 from report.placement import ZERO_BUBBLE, check_placement, rank_stages, violations_on_ranks
 
+__all__ = ["Simulation", "simulate"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulation:

@@ -13,6 +13,8 @@ from typing import Any
 
 from formulation.costs import amounts
 
+__all__ = ["printable"]
+
 TIMES = tuple((unit.replace("us", "µs"), size) for unit, size in amounts.TIMES)
 """Units of time by size, as pages write them."""
 NOTHING = "–"

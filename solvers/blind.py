@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from formulation.problem.instance import Instance
 
+__all__ = ["unseen"]
+
 
 def unseen(instance: Instance, *rules: str) -> tuple[str, ...]:
     """Return those of the named rules that limit this instance, and every constraint that no programme sees.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Solve = Callable[[Instance, Limits], Outcome]
 
-__all__ = ["AUTO", "MAIN", "SOLVERS", "Solve", "SolverEntry", "entry", "find_solver", "solver_names"]
+__all__ = ["AUTO", "SOLVERS", "SolverEntry", "entry"]
 
 
 def _takes_all(instance: Instance) -> Support:

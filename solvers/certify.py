@@ -29,6 +29,8 @@ from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
 from solvers.search.incumbent import Incumbent
 
+__all__ = ["certify"]
+
 
 def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
     """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.

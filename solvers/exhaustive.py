@@ -28,6 +28,8 @@ from formulation.problem.options import Placement
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.search.support import Support
 
+__all__: list[str] = []
+
 Used = tuple[int, ...]
 """Devices used of each server."""
 

@@ -58,14 +58,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 """For each room: our packages and third-party ones that it may import, beside the standard library."""
 CORE = ("formulation", "ingest", "exchange", "solvers", "report", "execution")
 """What a user needs to plan, prove, evaluate and simulate: it does not import the literature."""
-SAY_THEIR_NAMES = (
-    "commands/results",
-    "exchange",
-    "formulation",
-    "ingest/scenario",
-    "pipecut.py",
-)
-"""Rooms that users may import from: each module lists in ``__all__`` what is meant for other rooms."""
 TORCH_ON_TOP = ("ingest/models/", "execution/")
 """Models written in torch, a user's modules in all but name, and what runs them: imported only to be run."""
 HEAVY = ("torch", "transformers", "execution")
@@ -210,11 +202,37 @@ def crowded(paths: Iterable[str]) -> dict[str, int]:
 
 
 def said(source: str) -> list[str] | None:
-    """Return the names that a module lists in ``__all__``, None if it lists none."""
+    """Return the names that a module lists in ``__all__``, None if it has no such list."""
     for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(one, ast.Name) and one.id == "__all__" for one in targets):
+            return list(ast.literal_eval(getattr(node, "value", None) or ast.List([])))
     return None
+
+
+def said_in_vain(sources: dict[str, str]) -> list[str]:
+    """Return the names that a module defines and lists, and no other room takes, by import or as an attribute."""
+    taken: set[str] = set()
+    for path, source in sources.items():
+        modules_by_name: dict[str, str] = {}
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and not _one_room(path, node.module):
+                taken |= {f"{node.module}.{alias.name}" for alias in node.names}
+                modules_by_name |= {
+                    alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+                }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                taken.add(f"{modules_by_name.get(node.value.id, '')}.{node.attr}")
+    return [
+        f"{path}: {name}"
+        for path, source in sources.items()
+        if path != "pipecut.py"
+        for name in said(source) or ()
+        if name not in _brought_in(source)
+        and f"{path.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}.{name}" not in taken
+    ]
 
 
 def taken_unsaid(sources: dict[str, str]) -> list[str]:
@@ -228,15 +246,20 @@ def taken_unsaid(sources: dict[str, str]) -> list[str]:
         f"{path}:{node.lineno}: {node.module}.{alias.name}"
         for path, source in sources.items()
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and node.module in lists and not _neighbours(path, node.module)
+        if isinstance(node, ast.ImportFrom) and node.module in lists and not _one_room(path, node.module)
         for alias in node.names
         if alias.name not in lists[node.module]
     ]
 
 
-def _neighbours(path: str, module: str) -> bool:
-    """Tell whether a module lies in the same folder as a path."""
-    return path.rpartition("/")[0] == module.replace(".", "/").rpartition("/")[0]
+def _brought_in(source: str) -> set[str]:
+    nodes = (node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom))
+    return {alias.asname or alias.name for node in nodes for alias in node.names}
+
+
+def _one_room(path: str, module: str) -> bool:
+    """Tell whether a module lies in the same top-level room as a path."""
+    return path.partition("/")[0] == module.partition(".")[0]
 
 
 @pytest.mark.parametrize("path", modules(), ids=relative)
@@ -255,15 +278,12 @@ def test_no_folder_is_crowded() -> None:
     assert crowded([*map(relative, modules()), *tests]) == {}
 
 
-def test_modules_that_users_import_from_say_their_names() -> None:
-    rooms = tuple(room if room.endswith(".py") else f"{room}/" for room in SAY_THEIR_NAMES)
-    of_users = {relative(path): path.read_text(encoding="utf-8") for path in modules()}
-    silent = [
-        path
-        for path, source in of_users.items()
-        if path.startswith(rooms) and not path.endswith("__init__.py") and said(source) is None
-    ]
-    assert silent == []
+def test_every_module_says_what_is_meant_for_other_rooms() -> None:
+    sources = {relative(path): path.read_text(encoding="utf-8") for path in modules()}
+    rooms = {path: source for path, source in sources.items() if not path.startswith("ingest/models/")}
+    silent = [path for path, source in rooms.items() if said(source) is None]
+    assert [path for path in silent if not path.endswith("__init__.py")] == []
+    assert said_in_vain(sources) == []
 
 
 def test_nobody_takes_a_name_that_is_not_said() -> None:
@@ -359,8 +379,17 @@ def test_a_crowd_is_caught() -> None:
 def test_a_name_that_is_not_said_is_caught() -> None:
     takes = "def f():\n    from a.x import one, two"
     sources = {"a/x.py": "__all__ = ['one']\none = two = 1", "a/y.py": takes, "b/y.py": takes}
-    assert said(sources["a/x.py"]) == ["one"] and said(takes) is None
+    assert said(sources["a/x.py"]) == ["one"] and said("__all__: list[str] = []") == [] and said(takes) is None
     assert taken_unsaid(sources) == ["b/y.py:2: a.x.two"]
+
+
+def test_a_name_that_is_said_in_vain_is_caught() -> None:
+    sources = {
+        "a/x.py": "__all__ = ['one', 'two', 'three']",
+        "a/y.py": "from a.x import three",
+        "b/y.py": "from a.x import one\nfrom a import x as z\nz.two()",
+    }
+    assert said_in_vain(sources) == ["a/x.py: three"]
 
 
 def doubled(sources: dict[str, str]) -> dict[str, list[str]]:

@@ -26,7 +26,11 @@ from formulation.problem.units import ceil_fraction
 from ingest.scenario.shipped import SHIPPED, scenario_files
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from ingest.scenario.load import Scenario
+
+__all__: list[str] = []
 
 SLOWER = 2
 """A slow card of the mixed variants has so many times less speed and memory."""
@@ -167,7 +171,7 @@ def stepped(training: Training, schedule: Schedule, micro_batches: int) -> Train
     return replace(training, schedule=schedule, micro_batches=micro_batches, global_batch=batch)
 
 
-def mixed(scenario: Scenario):  # noqa: ANN201 (networkx is imported with the cluster only)
+def mixed(scenario: Scenario) -> nx.Graph | None:
     """Return the cluster graph with slow cards in every second server; None for a single server."""
     graph = scenario.cluster.copy()
     names = [name for name, row in graph.nodes(data=True) if "server" in row]

@@ -17,6 +17,8 @@ from commands.parts.task import Task
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.options import Goal
 
+__all__: list[str] = []
+
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:

@@ -9,6 +9,8 @@ from pydantic import Field
 from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart
 from commands.outputs.runs import SummaryPart
 
+__all__: list[str] = []
+
 
 class StagePart(Part):
     """A stage as plan files write it; its prices are left out where the plan has none."""

@@ -7,6 +7,8 @@ from typing import Literal
 from commands.outputs.common import Output, Part, ScopePart
 from commands.outputs.plans import BrokenRulePart, ExplanationPart, OptimumPart, StagePart
 
+__all__: list[str] = []
+
 
 class MeasuredPart(Part):
     """What a list of values has at the same place: a goal and its unit."""

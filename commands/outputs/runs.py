@@ -9,6 +9,8 @@ from pydantic import Field
 from commands.outputs.common import GoalClaimPart, MeasurePart, Output, Part, PricePart, ProofName, ScopePart
 from commands.outputs.tables import ComparisonPart
 
+__all__: list[str] = []
+
 
 class SpentPart(Part):
     """Where the time of a rank goes over the whole run; the parts add up to the makespan."""

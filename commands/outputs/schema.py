@@ -18,6 +18,8 @@ from commands.outputs.reasons import DiffOutput, ExplainOutput
 from commands.outputs.runs import NothingRunOutput, SimulateOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
 
+__all__: list[str] = []
+
 OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "compare": (CompareOutput, GapTableOutput),
     "devices": (DevicesOutput,),

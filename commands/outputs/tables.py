@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart
 
+__all__: list[str] = []
+
 
 class SolverRowPart(Part):
     """What became of one solver; without an outcome ``reason`` says why."""

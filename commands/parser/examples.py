@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["EXAMPLES", "examples_of"]
+__all__: list[str] = []
 
 VGG, GPT = "scenarios/pipepar/vgg16.yaml", "scenarios/gpt/gpt2.yaml"
 

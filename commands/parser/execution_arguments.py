@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 from commands.parser.run_arguments import add_order, whole
 
+__all__: list[str] = []
+
 MOST_STEPS = 10**9
 TARGETS = ("torchtitan", "megatron", "script")
 """What a plan can be written for (``exchange.exports.TARGETS``)."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from commands.parser.suggestions import did_you_mean, explained
 from commands.terminal.failures import UsageError
 
-__all__ = ["GrammarParser", "VersionAction"]
+__all__: list[str] = []
 
 
 class GrammarParser(argparse.ArgumentParser):

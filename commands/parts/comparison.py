@@ -17,6 +17,8 @@ from solvers.crosscheck.checked_solve import RefutedError, contradiction
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
+__all__: list[str] = []
+
 KEEPS_RULES = (Proof.OPTIMAL, Proof.FEASIBLE)
 """Proofs of outcomes whose plan keeps every rule."""
 

@@ -14,6 +14,8 @@ from formulation.outcome import FalseClaimError, Outcome, Proof
 if TYPE_CHECKING:
     from solvers.explain.explain import Explanation
 
+__all__: list[str] = []
+
 UNLIMITED_S = 60.0
 """Longest search for an explanation where the scenario sets no time limit."""
 

@@ -14,6 +14,8 @@ from planners.catalogue import find_any
 if TYPE_CHECKING:
     from ingest.scenario.load import Scenario
 
+__all__: list[str] = []
+
 
 def open_scenario(path: str, overrides: Sequence[str], *, strict: bool = False) -> Scenario:
     """Read a scenario file with its overrides; its model is not built yet, and then ``strict`` or not.

@@ -19,6 +19,8 @@ from report.simulation import simulate
 if TYPE_CHECKING:
     from execution.running.job import RunJob
 
+__all__: list[str] = []
+
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun sets in the environment of every process that it starts."""
 

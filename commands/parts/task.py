@@ -28,6 +28,8 @@ from solvers.choices.decide import decide
 from solvers.crosscheck.checked_solve import solve_checked
 from solvers.search.background import in_background
 
+__all__: list[str] = []
+
 Found = TypeVar("Found")
 
 EXIT_CODES: dict[Proof, ExitCode] = {

@@ -21,6 +21,8 @@ from solvers.reasons.differences import PlanDifference
 from solvers.reasons.idle import IdleReason
 from solvers.reasons.reasons import Reasons
 
+__all__: list[str] = []
+
 
 def reasons_to_dict(found: Reasons) -> dict[str, Any]:
     """Return reasons as plain data: times in ns, sizes in bytes, values in the units of their goals."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from solvers.explain.explain import Explanation
     from solvers.reasons.reasons import Reasons
 
+__all__: list[str] = []
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain the plan, or the best one, or that there is none; return the exit code."""

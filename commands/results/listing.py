@@ -34,17 +34,7 @@ if TYPE_CHECKING:
     from commands.results.simulated import Simulated
     from ingest.scenario.load import Scenario
 
-__all__ = [
-    "OperatorCost",
-    "OperatorCosts",
-    "Strategy",
-    "init",
-    "load_model",
-    "load_running_envs",
-    "profile_model",
-    "simulate",
-    "trial_run",
-]
+__all__: list[str] = []
 
 Pair = tuple[Any, Any]
 """A torch module and a tuple (or mapping) of example inputs."""

@@ -19,7 +19,7 @@ from solvers.auto.solve import plan
 from solvers.catalogue import AUTO
 from solvers.choices.decide import decide
 
-__all__ = ["Planned", "plan_instance", "planned", "stoppable"]
+__all__ = ["Planned", "plan_instance"]
 
 Found = TypeVar("Found")
 

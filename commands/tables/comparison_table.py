@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from formulation.problem.instance import Instance
 
-__all__ = ["comparison_parts"]
+__all__: list[str] = []
 
 NOTHING = "-"
 INDENT = "    "

@@ -10,7 +10,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
-__all__ = ["GOOD", "KEYS", "OPEN", "WIDEST", "WRONG", "KeyLines", "Row"]
+__all__: list[str] = []
 
 KEYS = 11
 """Columns of the keys at the left."""

@@ -10,6 +10,8 @@ from report.measures import RELATED
 if TYPE_CHECKING:
     from rich.table import Table
 
+__all__: list[str] = []
+
 NOTHING = "-"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan, Stage
 
-__all__ = ["StageLines", "stage_in_words"]
+__all__: list[str] = []
 
 HEADS = ("stage", "compute", "communication", "time", "", "memory")
 LEFT = ("", "memory")

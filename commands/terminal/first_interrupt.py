@@ -10,6 +10,8 @@ import signal
 import sys
 from types import FrameType
 
+__all__: list[str] = []
+
 ABORTED = 130
 JSON = b'{"error": {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}}\n'
 """What ``commands.terminal.reply`` answers to ``--json`` when a command is aborted."""

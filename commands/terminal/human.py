@@ -9,7 +9,7 @@ from __future__ import annotations
 from formulation.costs.amounts import duration, exact_duration, gap, plural, scaled_size
 from report.wording import printable
 
-__all__ = ["WIDTH", "amount", "count", "duration", "exact_duration", "gap", "printable"]
+__all__ = ["duration", "exact_duration", "gap", "printable"]
 
 WIDTH = 80
 """Columns of a narrow terminal, which lines of words are wrapped to."""

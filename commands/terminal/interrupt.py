@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import TypeVar
 
+__all__: list[str] = []
+
 Result = TypeVar("Result")
 
 THREAD_NAME = "pipecut-search"

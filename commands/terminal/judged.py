@@ -5,6 +5,8 @@ from __future__ import annotations
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Goal
 
+__all__: list[str] = []
+
 
 def goal_name(instance: Instance, goal: Goal) -> str:
     """Say what a goal measures."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from execution.errors import PeerError
 
-__all__ = ["Channel", "DistributedChannel", "Ticket"]
+__all__: list[str] = []
 
 
 class Ticket(Protocol):

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from execution.errors import StagesError
 from ingest.torch.export import Inputs
 
-__all__ = ["mean_square", "samples_like"]
+__all__: list[str] = []
 
 
 def samples_like(inputs: Inputs, many: int, seed: int) -> Inputs:

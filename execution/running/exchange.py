@@ -16,7 +16,7 @@ from execution.running.channel import Channel, Ticket
 from execution.running.layout import RunLayout, Shipment
 from execution.splitting.programs import HandedTensor
 
-__all__ = ["BACKWARD", "FORWARD", "Arriving", "Exchange"]
+__all__: list[str] = []
 
 FORWARD, BACKWARD = 0, 1
 _WORDS = ("activation", "gradient")

@@ -11,7 +11,7 @@ from execution.running.channel import Channel
 from execution.running.layout import RunLayout
 from execution.splitting.stage import StageModule
 
-__all__ = ["holders_of", "sum_gradients", "sums_of"]
+__all__: list[str] = []
 
 
 def holders_of(stages: Iterable[StageModule], layout: RunLayout) -> dict[str, tuple[int, ...]]:

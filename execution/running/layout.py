@@ -14,7 +14,7 @@ from formulation.problem.plan import Plan
 from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.validate import validate
 
-__all__ = ["RunLayout", "Shipment", "layout_of"]
+__all__ = ["layout_of"]
 
 
 @dataclass(frozen=True, slots=True)

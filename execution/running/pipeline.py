@@ -22,7 +22,7 @@ from formulation.problem.plan import Plan
 from formulation.schedules.actions import Action, Kind
 from ingest.torch.export import Inputs
 
-__all__ = ["LossFunction", "Pipeline", "samples_of"]
+__all__ = ["Pipeline"]
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 """From the model's outputs and the targets of some samples to the mean of their losses."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-__all__ = ["Postponed", "input_gradients"]
+__all__: list[str] = []
 
 _Arrived = tuple[torch.Tensor | None, ...]
 

@@ -17,7 +17,7 @@ from execution.splitting.effects import Effects
 from execution.splitting.flat import FlatGraph
 from execution.splitting.homes import homes_of
 
-__all__ = ["PartNodes", "nodes_of_stages"]
+__all__: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)

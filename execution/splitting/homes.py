@@ -23,7 +23,7 @@ from execution.errors import StagesError
 from execution.splitting.effects import Effects, is_random
 from execution.splitting.flat import FlatGraph
 
-__all__ = ["homes_of"]
+__all__: list[str] = []
 
 
 def homes_of(flat: FlatGraph, effects: Effects, stage_of_layer: Sequence[int]) -> dict[fx.Node, int]:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from execution.errors import StagesError
 from execution.splitting.flat import FlatGraph
 
-__all__ = ["ModelInterface", "interface_of"]
+__all__: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)

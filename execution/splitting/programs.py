@@ -13,7 +13,7 @@ from execution.splitting.crossing import PartNodes
 from execution.splitting.effects import Effects
 from execution.splitting.flat import FlatGraph, Region
 
-__all__ = ["HandedTensor", "StageProgram", "stage_program"]
+__all__: list[str] = []
 
 _OUTSIDE = Region()
 

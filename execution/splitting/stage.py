@@ -11,7 +11,7 @@ from torch import nn
 from execution.errors import StagesError
 from execution.splitting.programs import HandedTensor, StageProgram
 
-__all__ = ["StageModule"]
+__all__: list[str] = []
 
 
 class StageModule(nn.Module):

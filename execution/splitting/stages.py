@@ -21,7 +21,7 @@ from ingest.torch.export import Inputs
 from ingest.torch.groups import group, names
 from ingest.torch.record import Followed, canonical_names, follow
 
-__all__ = ["ModelProgram", "ModelStages", "stages"]
+__all__ = ["ModelStages", "stages"]
 
 
 class ModelStages(Sequence[StageModule]):

@@ -17,7 +17,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.plan import Span, Stage
 
-__all__ = ["FormSearch"]
+__all__: list[str] = []
 
 Triple = tuple[int, int, int]
 """Communication in ns, bytes kept, largest working set in bytes."""

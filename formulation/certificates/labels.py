@@ -28,7 +28,7 @@ from formulation.problem.groups import Group, group_kind, link_between, possible
 from formulation.problem.instance import Instance
 from formulation.problem.units import Link
 
-__all__ = ["CertificateError", "Key", "Labels", "Runs", "verify_labels"]
+__all__ = ["Key", "Labels", "Runs"]
 
 Runs = tuple[tuple[int, int], ...]
 """Layers, as ascending runs (first, last) with both ends inside."""

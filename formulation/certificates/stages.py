@@ -17,7 +17,7 @@ from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.options import StageTime
 
-__all__ = ["StageFits", "slots_matter"]
+__all__ = ["slots_matter"]
 
 
 def slots_matter(instance: Instance) -> bool:

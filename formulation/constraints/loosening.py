@@ -16,18 +16,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = [
-    "Limit",
-    "Slack",
-    "changed",
-    "count",
-    "named",
-    "number_slack",
-    "one_of",
-    "overfull",
-    "size_text",
-    "sizes",
-]
+__all__ = ["Limit", "Slack", "changed", "size_text"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS
 from formulation.problem.plan import Plan
 
-__all__ = ["RULES", "Rule", "Violation", "check_mode", "structure_violations"]
+__all__ = ["RULES", "Violation", "check_mode", "structure_violations"]
 
 
 def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Rule", "Violation", "devices_of", "layers_of", "told"]
+__all__ = ["Violation", "devices_of", "told"]
 
 
 @dataclass(frozen=True, slots=True)

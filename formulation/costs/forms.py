@@ -24,7 +24,7 @@ from formulation.problem.layers import FORMS, Split
 from formulation.problem.options import AllReduce
 from formulation.problem.units import NOTHING, Volume
 
-__all__ = ["MADE", "TAKEN_BY_MATRIX", "WHOLE", "all_reduce", "between", "forms_on", "inside", "synchronised"]
+__all__ = ["MADE", "TAKEN_BY_MATRIX", "WHOLE", "forms_on"]
 
 ROWS, WHOLE, COLUMNS = "rows", "whole", "columns"
 

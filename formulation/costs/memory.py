@@ -29,7 +29,6 @@ __all__ = [
     "Keeps",
     "MemoryParts",
     "capacity_bytes",
-    "in_flight",
     "keeps",
     "keeps_in_slot",
     "layer_parts",

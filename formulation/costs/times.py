@@ -16,18 +16,7 @@ from formulation.problem.options import Boundary, Synchronisation
 from formulation.problem.plan import Span
 from formulation.problem.units import Link, Volume, ceil_div, ceil_fraction
 
-__all__ = [
-    "activation_ns",
-    "between_ns",
-    "compute_ns",
-    "cut_bytes",
-    "gradient_ns",
-    "inside_ns",
-    "is_matrix",
-    "layout_form",
-    "passes_ns",
-    "synchronisation_ns",
-]
+__all__ = ["compute_ns", "cut_bytes"]
 
 
 def compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:

@@ -32,16 +32,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = [
-    "Constraint",
-    "Constraints",
-    "Demands",
-    "Goal",
-    "Placement",
-    "Recompute",
-    "at_least_one",
-    "kinds",
-]
+__all__ = ["Constraints", "kinds"]
 
 ROOM = "formulation.constraints"
 

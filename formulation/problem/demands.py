@@ -22,16 +22,7 @@ from formulation.problem.layers import Layer, LayerGraph
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
-__all__ = [
-    "Lookup",
-    "forms_left",
-    "lessened",
-    "narrowed",
-    "resolve",
-    "with_constraints",
-    "with_layers",
-    "with_servers",
-]
+__all__ = ["with_constraints", "with_layers", "with_servers"]
 
 
 def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Server]) -> Demands:

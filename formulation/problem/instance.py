@@ -20,7 +20,7 @@ from formulation.problem.options import Combine, Constraints, CostModel, Count, 
 from formulation.problem.precision import activation_sizes, layer_sizes
 from formulation.problem.units import NS_PER_SECOND, Link, ceil_div
 
-__all__ = ["Edge", "FormEdge", "Instance", "build_instance"]
+__all__ = ["FormEdge", "Instance", "build_instance"]
 
 
 @dataclass(frozen=True, slots=True)

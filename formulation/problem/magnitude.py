@@ -19,7 +19,7 @@ from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_d
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
-__all__ = ["FORBIDDEN", "MOST", "MOST_NS", "check_magnitude", "longest_ns", "most_bytes"]
+__all__: list[str] = []
 
 FORBIDDEN = 1 << 56
 """Time of a form that a layer cannot take: larger than any real time, small enough that sums fit 64 bits."""

@@ -16,7 +16,6 @@ from formulation.problem.precision import Precision
 from formulation.problem.units import ceil_div
 
 __all__ = [
-    "LEAST_MICRO_BATCHES",
     "AllReduce",
     "Boundary",
     "BoundaryCharge",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from formulation.problem.layers import Layer
     from formulation.problem.options import Training
 
-__all__ = ["PRESETS", "Precision", "activation_sizes", "layer_sizes"]
+__all__ = ["PRESETS", "Precision"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-__all__ = ["Shares", "equal_shares", "proportional_shares"]
+__all__ = ["equal_shares"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import enum
 import re
 from dataclasses import dataclass
 
-__all__ = ["BACKWARD", "FORWARD", "INPUT_GRADIENT", "KINDS", "WEIGHT_GRADIENT", "Action", "Kind"]
+__all__ = ["BACKWARD", "FORWARD", "INPUT_GRADIENT", "WEIGHT_GRADIENT", "Action", "Kind"]
 
 
 class Kind(enum.StrEnum):

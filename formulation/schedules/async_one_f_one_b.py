@@ -25,7 +25,7 @@ from formulation.problem.units import ceil_div
 from formulation.schedules.actions import BACKWARD, FORWARD
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
-__all__ = ["async_one_f_one_b", "in_flight_of_replica"]
+__all__: list[str] = []
 
 
 def async_one_f_one_b(stages: int, micro_batches: int, replicas: Sequence[int] | None = None) -> PipelineSchedule:

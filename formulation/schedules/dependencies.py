@@ -20,7 +20,7 @@ import numpy as np
 from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from formulation.schedules.table import Integers, PipelineSchedule
 
-__all__ = ["NONE", "dependencies", "positions", "rank_of_actions"]
+__all__ = ["NONE", "positions"]
 
 NONE = -1
 """Stands for no action in arrays of indices."""

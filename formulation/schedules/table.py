@@ -16,17 +16,7 @@ from numpy.typing import NDArray
 
 from formulation.schedules.actions import KINDS, Action
 
-__all__ = [
-    "Integers",
-    "PipelineSchedule",
-    "ScheduleError",
-    "check_number",
-    "check_sizes",
-    "in_slots",
-    "of_actions",
-    "one_rank_each",
-    "run",
-]
+__all__ = ["Integers", "PipelineSchedule", "ScheduleError", "of_actions"]
 
 Integers = NDArray[np.int64]
 

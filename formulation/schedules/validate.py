@@ -15,7 +15,7 @@ from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, KIN
 from formulation.schedules.dependencies import NONE, dependencies, rank_of_actions
 from formulation.schedules.table import PipelineSchedule, ScheduleError
 
-__all__ = ["DeadlockError", "check_complete", "check_order", "deadlock", "validate"]
+__all__ = ["validate"]
 
 MOST_SHOWN = 8
 """Mistakes, or links of a circle, that one error spells out; the rest is counted."""

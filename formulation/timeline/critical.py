@@ -20,7 +20,7 @@ from formulation.timeline.program import LETTERS
 from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import JOIN
 
-__all__ = ["Reason", "critical_chain"]
+__all__ = ["critical_chain"]
 
 
 class Reason(enum.StrEnum):

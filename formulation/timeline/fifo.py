@@ -18,7 +18,7 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.program import Program
 from formulation.timeline.times import ActionTimes
 
-__all__ = ["fifo"]
+__all__: list[str] = []
 
 UNKNOWN = -1
 

@@ -43,7 +43,7 @@ from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from formulation.timeline.footprint import Footprint
 
-__all__ = ["PlanRun", "durations_of", "footprint_of", "from_plan"]
+__all__ = ["PlanRun", "from_plan"]
 
 
 @dataclass(frozen=True, slots=True)

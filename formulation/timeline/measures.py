@@ -17,15 +17,7 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import OPTIMIZER, SYNC
 
-__all__ = [
-    "bubble_of_ideal",
-    "bubble_of_total",
-    "compute_ns",
-    "device_utilisation",
-    "link_utilisation",
-    "occupied_ns",
-    "period_ns",
-]
+__all__ = ["bubble_of_total", "compute_ns", "device_utilisation", "period_ns"]
 
 
 def period_ns(timeline: Timeline) -> Fraction | None:

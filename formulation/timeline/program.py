@@ -19,7 +19,7 @@ from formulation.schedules.validate import DeadlockError, check_complete, check_
 from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.updates import Updates, updates_of
 
-__all__ = ["LETTERS", "Program", "compile_program"]
+__all__ = ["LETTERS", "Program"]
 
 LETTERS = (*(kind.value for kind in KINDS), "S", "U", "J")
 """Labels of entries by code: actions, synchronisation, update by the optimiser, wait for (join) replicas."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from formulation.schedules.table import Integers
 
-__all__ = ["ActionTimes"]
+__all__: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, eq=False)

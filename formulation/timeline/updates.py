@@ -23,7 +23,7 @@ from formulation.schedules.dependencies import NONE, positions, rank_of_actions
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.timeline.durations import Durations, Execution
 
-__all__ = ["JOIN", "OPTIMIZER", "SYNC", "Updates", "updates_of"]
+__all__ = ["JOIN", "SYNC"]
 
 SYNC, OPTIMIZER, JOIN = range(len(KINDS), len(KINDS) + 3)
 """Codes of the entries of updates, after those of kinds of actions. JOIN takes no time: it waits for a gate."""

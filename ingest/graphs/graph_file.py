@@ -21,6 +21,8 @@ from ingest.graphs.module_calls import ModuleCall, check_calls
 from ingest.mistakes import path_text
 from ingest.strict_json import parse_json
 
+__all__ = ["read_graph", "write_graph"]
+
 FORMAT = "pipecut layer graph"
 VERSION = 1
 SIZE_LIMIT = 64 * 1024 * 1024

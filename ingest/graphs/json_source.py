@@ -18,6 +18,19 @@ from ingest.files import read_limited
 from ingest.graphs.errors import FormatError, quoted
 from ingest.strict_json import parse_json
 
+__all__ = [
+    "Count",
+    "Flag",
+    "Positive",
+    "Real",
+    "Signed",
+    "Strict",
+    "Whole",
+    "as_tuple",
+    "ns_of_seconds",
+    "read_json",
+]
+
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest file that is read; the largest published one has 10 MB."""
 LARGEST_NUMBER = 1e18

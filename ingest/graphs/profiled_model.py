@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from ingest.graphs.graph_checks import check_graph
 
+__all__ = ["ProfiledLayer", "ProfiledModel"]
+
 
 @dataclass(frozen=True, slots=True)
 class ProfiledLayer:

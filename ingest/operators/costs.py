@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from ingest.operators import columns, macs, products, stash
 from ingest.operators.operations import Operation
 
+__all__ = ["Operator"]
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:

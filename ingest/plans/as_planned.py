@@ -13,7 +13,7 @@ from typing import Any
 
 from formulation.problem.instance import Instance
 
-__all__ = ["as_planned", "choices_to_dict"]
+__all__: list[str] = []
 
 
 def choices_to_dict(instance: Instance) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from formulation.problem.modes import MODE_KEYS, read_mode
 from formulation.problem.plan import Plan, Span, Stage
 from ingest.mistakes import MOST_SHOWN, did_you_mean, shown
 
+__all__: list[str] = []
+
 CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "any_order_bound", "gap", "seconds", "notes", "explanation")
 """What ``pipecut plan --json`` says beside the plan; a reader ignores it, for claims are always checked anew."""
 TOP_KEYS = (

@@ -30,7 +30,7 @@ from ingest.scenario.model_section import ModelSection
 from ingest.scenario.schema import TrainingSection
 from ingest.text.yaml_source import Document
 
-__all__ = ["check_meaning", "ends_by_name", "pairs_of"]
+__all__: list[str] = []
 
 Kept = TypeVar("Kept", bound=Section)
 Problem = tuple[Where, str]

@@ -25,17 +25,7 @@ from ingest.scenario.fields import (
     Whole,
 )
 
-__all__ = [
-    "MOST_SERVERS",
-    "ClusterSection",
-    "DeviceSection",
-    "LinkSection",
-    "MachineSection",
-    "NameSection",
-    "PairSection",
-    "ServerSection",
-    "machine_row",
-]
+__all__: list[str] = []
 
 MOST_DEVICES = 4096
 """Most devices of one server."""

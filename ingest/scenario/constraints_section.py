@@ -17,7 +17,7 @@ from formulation.constraints.keys import ByServer, Key, Keyed, Listed, Names, Sh
 from formulation.problem.constraints import Constraints, kinds
 from ingest.scenario.fields import Byname, Duration, Glob, Memory, Name, Price, Section, Whole
 
-__all__ = ["constraints_section", "read_constraints", "sound_parts"]
+__all__: list[str] = []
 
 _TYPES: Mapping[Written, Any] = MappingProxyType(
     {

@@ -16,29 +16,7 @@ from ingest.graphs.module_calls import GRAINS
 from ingest.mistakes import did_you_mean, shown
 from ingest.text import quantities
 
-__all__ = [
-    "Bandwidth",
-    "Byname",
-    "Duration",
-    "Elements",
-    "Glob",
-    "Goals",
-    "Memory",
-    "MicroBatches",
-    "Name",
-    "NumberFormat",
-    "Places",
-    "Price",
-    "Ratio",
-    "Section",
-    "Speed",
-    "StrictPart",
-    "Whole",
-    "builder",
-    "configuration",
-    "exported_file",
-    "graph_file",
-]
+__all__ = ["NumberFormat"]
 
 
 class StrictPart(BaseModel):

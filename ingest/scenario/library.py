@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from formulation.problem.cluster import Server
 
-__all__ = ["Library", "device_price", "facts_of", "link_bits", "peak_of", "read_library", "with_peaks"]
+__all__ = ["Library", "facts_of", "link_bits", "read_library"]
 
 FORMATS: dict[int, tuple[NumberFormat, ...]] = {
     8: (NumberFormat.FP64,),

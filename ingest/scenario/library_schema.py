@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ingest.scenario.fields import Bandwidth, Byname, Memory, Name, NumberFormat, Price, Speed, StrictPart, Whole
 
-__all__ = ["DeviceFacts", "Fact", "LibraryFile", "MachineFacts", "PriceFact", "SourceSection"]
+__all__ = ["DeviceFacts", "Fact", "MachineFacts", "PriceFact"]
 
 Number = TypeVar("Number")
 LONGEST_NOTE = 300

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from ingest.torch.hugging_face import Configured
 
-__all__ = ["Scenario", "ScenarioError", "SolverChoice", "load_scenario"]
+__all__ = ["Scenario", "ScenarioError", "load_scenario"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from ingest.scenario.library_schema import DeviceFacts, MachineFacts
 from ingest.scenario.messages import mistake_at
 from ingest.text.yaml_source import Document
 
-__all__ = ["NETWORK", "Completed", "completed"]
+__all__: list[str] = []
 
 NETWORK = "network"
 """The switch that joins machines of different speeds."""

@@ -15,7 +15,7 @@ from ingest.scenario.fields import StrictPart
 from ingest.scenario.schema import ScenarioFile
 from ingest.text.yaml_source import Document
 
-__all__ = ["mistake_at", "mistakes_of"]
+__all__: list[str] = []
 
 Found = dict[str, Any]
 """One entry of ``ValidationError.errors()``: ``type``, ``loc``, ``input``, ``ctx``, ``msg``."""

@@ -9,7 +9,7 @@ from ingest.operators.costs import OPERATORS
 from ingest.scenario.model_section import ModelSection
 from ingest.torch.hugging_face import TASKS
 
-__all__ = ["SOURCES", "model_problems"]
+__all__: list[str] = []
 
 SOURCES = {
     "build": "a Python function",

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from ingest.scenario.fields import Glob, Places, Section, Whole, builder, configuration, exported_file, graph_file
 
-__all__ = ["ModelSection"]
+__all__: list[str] = []
 
 
 class ModelSection(Section):

@@ -41,7 +41,7 @@ from ingest.scenario.fields import (
 )
 from ingest.scenario.model_section import ModelSection
 
-__all__ = ["ScenarioFile", "schema_text"]
+__all__ = ["Section"]
 
 MOST_SAMPLES = 10**9
 """Most samples of one optimiser step."""

@@ -22,7 +22,7 @@ import yaml
 
 from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 
-__all__ = ["DEEPEST", "Document", "parse_document", "parse_scalar", "read_document"]
+__all__ = ["Document", "read_document"]
 
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read."""

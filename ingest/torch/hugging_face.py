@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["TASKS", "Configured", "build", "config_file"]
+__all__ = ["Configured"]
 
 TASKS = {
     "text-generation": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",

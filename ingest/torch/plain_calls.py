@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
+__all__: list[str] = []
+
 
 @contextlib.contextmanager
 def as_in_training(module: nn.Module) -> Iterator[None]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import fx, nn
     from torch.export import ExportedProgram
 
+__all__ = ["Followed", "canonical_names", "follow"]
+
 
 @dataclass(frozen=True, slots=True)
 class Followed:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ingest.torch.export import Inputs
 
-__all__ = ["ModelError", "load_configured_graph", "load_model", "load_model_graph"]
+__all__ = ["ModelError", "load_model", "load_model_graph"]
 
 _FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 _FILE = re.compile(r"(.+)\.py:([^\W\d]\w*)")

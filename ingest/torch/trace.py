@@ -26,7 +26,7 @@ from ingest.torch.record import record
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["TraceError", "graph_of", "trace"]
+__all__ = ["TraceError", "trace"]
 
 _NO_MODULE = ModuleKind("", "")
 _RESULT_KEPT_IN_PLACE = frozenset({"leaky_relu", "elu", "celu", "selu", "hardtanh", "relu6", "threshold"})

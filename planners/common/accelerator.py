@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+__all__: list[str] = []
+
 STEPS = 1000
 """Efficiencies are whole thousandths."""
 

@@ -22,6 +22,8 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link, slowest
 from solvers.dynamic.tables.stage_times import StageTimes, best_forms, stage_times
 
+__all__: list[str] = []
+
 
 @dataclass(frozen=True, slots=True)
 class CountedStage:

@@ -17,6 +17,8 @@ from ingest.graphs.errors import FormatError
 from ingest.graphs.json_source import Flag, Real, Strict, Whole, read_json
 from planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
 
+__all__: list[str] = []
+
 MS_PER_SECOND = 1000
 LINK_BYTES_PER_SECOND = 2**31
 """Speed of the link behind every published ``cost``: 2 GiB/s."""

@@ -19,6 +19,8 @@ from planners.gpipe.time import (
 from planners.studies.study import StudyTable
 from planners.studies.text import Errors, error_percent, mean_absolute, signed
 
+__all__: list[str] = []
+
 MANY = 32
 """The number of micro-batches whose rows can be predicted."""
 COLUMNS = ("table", "network", "M", "K", "published", "executed", "error", "closed form", "error")

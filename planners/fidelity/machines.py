@@ -10,6 +10,8 @@ from planners.megatron.published import LAYER_SHAPE, LAYER_TIMES, TERA
 from planners.megatron.transformer_step import whole_ns
 from planners.megatron.transformer_time import layer_passes
 
+__all__: list[str] = []
+
 GIGA = 10**9
 NS_PER_MS = 10**6
 

@@ -22,6 +22,8 @@ from planners.megatron.transformer_time import layer_passes
 from planners.studies.study import StudyTable
 from planners.studies.text import Errors, error_percent, mean_absolute, share, signed
 
+__all__: list[str] = []
+
 MS = 1000
 
 

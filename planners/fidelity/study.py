@@ -12,6 +12,8 @@ from planners.fidelity.terms import anchors_table, terms_table
 from planners.studies.study import Study, StudyInputs, StudyTable
 from planners.studies.text import Errors, mean_absolute
 
+__all__: list[str] = []
+
 
 def run(inputs: StudyInputs) -> Study:
     """Predict every published run. Needs no data. Cost: half a minute."""

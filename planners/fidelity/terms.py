@@ -19,6 +19,8 @@ from planners.megatron.transformer_step import predict
 from planners.studies.study import StudyTable
 from planners.studies.text import mean_absolute
 
+__all__: list[str] = []
+
 ERROR_COLUMNS = ("Table 4, layer", "Table 5", "SC'21 Table 1")
 
 

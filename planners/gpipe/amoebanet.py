@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+__all__: list[str] = []
+
 SIDE = 224
 CLASSES = 1000
 

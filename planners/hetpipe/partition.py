@@ -35,6 +35,8 @@ from formulation.problem.plan import Span, Stage
 from formulation.problem.shares import equal_shares
 from formulation.problem.units import Link, Volume, ceil_div
 
+__all__: list[str] = []
+
 MAX_STATES = 20_000
 """How many pairs (devices used of each server, last server) are looked at."""
 

@@ -42,7 +42,7 @@ from planners.hetpipe.partition import Partition, best_partition, partition
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.search.stoppable import stoppable
 
-__all__ = ["NAME", "Allocation", "global_staleness", "partition", "solve", "virtual_workers"]
+__all__: list[str] = []
 
 NAME = "hetpipe"
 

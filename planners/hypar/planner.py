@@ -41,6 +41,8 @@ from planners.common.one_stage import (
 )
 from solvers.search.stoppable import stoppable
 
+__all__: list[str] = []
+
 NAME = "hypar"
 
 TYPES = (0, 1)

@@ -16,6 +16,8 @@ from planners.megatron.transformer import LayerRecompute, TransformerShape, iter
 from planners.megatron.transformer_step import TrainingRun
 from planners.megatron.transformer_time import LayerSetting
 
+__all__: list[str] = []
+
 TOKENS, VOCABULARY = 2048, 51200
 TERA = 10**12
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, fields
 
+__all__: list[str] = []
+
 
 class LayerRecompute(enum.StrEnum):
     """What a layer computes again before its backward pass (Korthikanti et al., arXiv 2205.05198, §5)."""

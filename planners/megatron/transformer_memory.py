@@ -18,6 +18,8 @@ from formulation.timeline.footprint import Footprint, memory_over_time
 from formulation.timeline.timeline import run
 from planners.megatron.transformer import LayerRecompute, TransformerShape
 
+__all__: list[str] = []
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:

@@ -30,6 +30,8 @@ from planners.megatron.transformer_time import (
     layer_passes,
 )
 
+__all__: list[str] = []
+
 OPTIMISER_BYTES = 40
 """For each parameter: 16-bit gradient in, 32-bit out and twice in (norm, step); three 32-bit states in and out;
 16-bit weight out."""

@@ -27,6 +27,8 @@ from planners.megatron.transformer import (
     layer_flops,
 )
 
+__all__: list[str] = []
+
 ELEMENT_BYTES = 2
 
 

@@ -32,6 +32,8 @@ from planners.piper.knapsack import Knapsack, Range, StageAlternatives
 from planners.piper.price import RECOMPUTE, PiperPlan, PiperStage
 from planners.piper.problem import PiperProblem
 
+__all__: list[str] = []
+
 Reals = NDArray[np.float64]
 SLACK = 1e-9
 """Seconds below which the program takes two values for equal."""

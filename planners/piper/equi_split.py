@@ -14,6 +14,8 @@ from planners.common.errors import NothingFitsError
 from planners.piper.price import RECOMPUTE, PiperPlan, PiperStage, price
 from planners.piper.problem import PiperProblem
 
+__all__: list[str] = []
+
 TRANSFORMER = "ParallelTransformerLayer"
 """Name of the layers that are dealt out, as Piper's files write it."""
 VANILLA = "vanilla"

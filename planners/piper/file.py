@@ -19,6 +19,8 @@ from ingest.graphs.json_source import Count, Positive, Real, Strict, Whole, read
 from ingest.graphs.profiled_model import ProfiledModel
 from planners.piper.problem import Alternative, PiperLayer, PiperProblem
 
+__all__: list[str] = []
+
 LARGEST_GRAPH = 100_000
 LARGEST_DEGREE = 10_000
 KEPT_ACTIVATIONS = 0.09

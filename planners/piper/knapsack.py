@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+__all__: list[str] = []
+
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 TOLERANCE = 1e-9

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 from planners.piper.problem import Alternative, PiperProblem
 
+__all__: list[str] = []
+
 RECOMPUTE = "activation recomp"
 """Name of the alternative that recomputes activations, as Piper's files write it."""
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from ingest.graphs.graph_checks import check_graph, check_reals
 
+__all__: list[str] = []
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:

@@ -37,6 +37,8 @@ from planners.sailor.profile import ProfiledMachine
 from planners.sailor.run import LayerSizes, SailorPlan, SailorStage
 from planners.sailor.time import check_layers, sizes_of
 
+__all__: list[str] = []
+
 STATE_COPIES = 4
 """Weight, gradient, two moments: all of the size of the parameters."""
 STEP_COPIES = 5

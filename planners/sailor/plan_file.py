@@ -17,6 +17,8 @@ from ingest.graphs.errors import FormatError
 from ingest.graphs.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
 from planners.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
 
+__all__: list[str] = []
+
 LONGEST = 100_000
 
 _Card = Annotated[tuple[str, Count, str], BeforeValidator(as_tuple)]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     Run = Callable[[StudyInputs], Study]
 
+__all__ = ["STUDIES", "find_study", "study_names"]
+
 
 class StudyEntry(NamedTuple):
     """A study: its name, one line about it, the document that holds its result, and a function that loads it."""

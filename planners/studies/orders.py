@@ -24,6 +24,8 @@ from solvers.order.cases import (
 )
 from solvers.order.compare import Comparison, compare
 
+__all__: list[str] = []
+
 TIME_LIMIT_S = 10.0
 """For each search, unless another is given."""
 DRAWS = 20

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+__all__ = ["Study", "StudyInputError", "StudyInputs", "StudyTable"]
+
 
 @dataclass(frozen=True, slots=True)
 class StudyTable:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+__all__ = ["Picture"]
+
 WIDTH = 1120
 """Width of every picture, in units that are pixels where there is room."""
 STAGE_COLOURS = 24

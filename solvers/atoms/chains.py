@@ -22,6 +22,8 @@ from solvers.atoms.fronts import FrontRule, Fronts, States
 from solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, joined, parts_of, unbeaten
 from solvers.atoms.programs import OUTSIDE, Key, programs
 
+__all__: list[str] = []
+
 LARGEST_NS = FORBIDDEN - 2
 """The largest limit: one more is still no FORBIDDEN time."""
 HEADROOM = 8

@@ -21,6 +21,8 @@ from formulation.problem.layers import FORMS
 from solvers.atoms.labels import HELD, TIME, WORKING, Labels, best_rows
 from solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
 
+__all__: list[str] = []
+
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""
 LAYOUTS = OUTSIDE + 1

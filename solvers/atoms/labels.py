@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+__all__: list[str] = []
+
 Labels = NDArray[np.int64]
 """Shape (labels, 3): columns TIME, HELD, WORKING."""
 TIME, HELD, WORKING = 0, 1, 2

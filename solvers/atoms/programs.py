@@ -20,6 +20,8 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import FormEdge
 from formulation.problem.layers import Split
 
+__all__: list[str] = []
+
 OUTSIDE = 3
 """The layout of a live layer of an earlier stage: none of the forms, as a boundary delivers what is asked for."""
 Key = tuple[int, ...]

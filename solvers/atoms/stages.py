@@ -20,6 +20,8 @@ from formulation.problem.plan import Plan, Stage
 from solvers.atoms.chains import Chains, ExactRow
 from solvers.atoms.times import least_times
 
+__all__: list[str] = []
+
 UNLIMITED_BYTES = 1 << 62
 
 

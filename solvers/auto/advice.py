@@ -14,6 +14,8 @@ from formulation.problem.options import Constraints
 from solvers import catalogue
 from solvers.auto.simpler import neighbours
 
+__all__: list[str] = []
+
 MANY_CUTS, MANY_KINDS = 64, 12
 """From how many places to cut, and kinds of device groups, fewer of them make a proof much easier."""
 

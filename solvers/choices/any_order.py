@@ -21,7 +21,7 @@ from formulation.problem.options import Combine, Goal
 from solvers.choices.interleavings import interleavings
 from solvers.choices.relaxed import relaxed
 
-__all__ = ["AnyOrder", "any_order", "given_order", "has_other_orders", "in_order"]
+__all__: list[str] = []
 
 Ask = Callable[[Instance, Limits], Outcome]
 """Any search of one instance, such as the one behind ``pipecut plan``."""

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from formulation.problem.cuts import AtomGraph
 
-__all__ = ["interleavings", "ordered"]
+__all__: list[str] = []
 
 Rank = Fraction | int
 

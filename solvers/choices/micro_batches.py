@@ -16,7 +16,7 @@ from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 
-__all__ = ["ChosenMicroBatches", "best_micro_batches"]
+__all__: list[str] = []
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""

@@ -10,6 +10,8 @@ from formulation.limits.size import refuse_above
 from formulation.problem.instance import Instance
 from solvers.search.support import Support, sized
 
+__all__: list[str] = []
+
 BYTES_A_CLAUSE = 200
 """For each stage, layer and kind: a clause in the model, and its copy in the solver."""
 

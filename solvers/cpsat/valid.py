@@ -26,6 +26,8 @@ from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.constraints.placing import area, device_prices, post_alike
 
+__all__: list[str] = []
+
 LARGEST_AREA = 1 << 60
 """Prices times a time: sums of two of them fit CP-SAT, which keeps a bit in reserve."""
 

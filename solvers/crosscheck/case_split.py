@@ -17,6 +17,8 @@ from solvers.cpsat.valid import redundant_families
 from solvers.crosscheck.claim import Answer, Claim, Verdict
 from solvers.crosscheck.question import ask_cpsat, build, control
 
+__all__: list[str] = []
+
 
 def ask(claim: Claim, limits: Limits) -> Answer:
     """Ask both cases, and for the plan itself. Cost: as the last question of the search, at most twice."""

@@ -15,6 +15,8 @@ from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from solvers.search.goals import limited
 
+__all__ = ["Claim", "Verdict"]
+
 
 class Verdict(enum.StrEnum):
     """What a route makes of a claim."""

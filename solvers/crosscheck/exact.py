@@ -14,6 +14,8 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.instance import Instance
 from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, refuted_by, refutes
 
+__all__: list[str] = []
+
 Solve = Callable[[Instance, Limits], Outcome]
 
 

@@ -29,6 +29,8 @@ from solvers.crosscheck.milp import Milp, UntranslatableError, translate
 from solvers.crosscheck.question import build, hold
 from solvers.search.background import in_background
 
+__all__: list[str] = []
+
 TOLERANCE = 1e-9
 """By how much a scaled row may be off, and a Boolean differ from 0 or 1."""
 HALF = 0.5

@@ -26,6 +26,8 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
+__all__: list[str] = []
+
 LARGEST = 1024.0
 LEAST, MOST = -(2**63), 2**63 - 1
 """How CP-SAT writes that a row has no lower or no upper limit."""

@@ -21,6 +21,8 @@ from solvers.cpsat.valid import redundant_families
 from solvers.crosscheck.claim import Answer, Claim, Verdict
 from solvers.crosscheck.question import Settings, ask_cpsat, build, control
 
+__all__: list[str] = []
+
 ON: Settings = {"cp_model_presolve": True, "cp_model_probing_level": 2}
 CAREFUL: Settings = {**ON, "presolve_inclusion_work_limit": 0}
 SEED_STEP = 7919

@@ -24,6 +24,8 @@ from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.crosscheck.claim import Answer, Claim, Verdict, refuted_by, refutes
 
+__all__: list[str] = []
+
 Settings = Mapping[str, object]
 """Parameters of CP-SAT beside those of ``solvers.cpsat.base.engine``."""
 

@@ -15,6 +15,8 @@ from solvers.crosscheck import case_split, certificate, exact, highs, presolve
 from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, claims_of
 from solvers.ingredients import Ingredient, shared
 
+__all__ = ["Check", "double_check"]
+
 
 class Route(NamedTuple):
     """A way to ask again: its name, the same in words, and the function that asks."""

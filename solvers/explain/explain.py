@@ -27,6 +27,8 @@ from formulation.problem.plan import Plan
 from solvers.explain.loosening import limits_of, without
 from solvers.explain.possible import Possible
 
+__all__ = ["Explanation", "explain"]
+
 QUESTION_PARTS = 4
 """One question of a bisection gets the time that is left divided by this."""
 

@@ -9,6 +9,8 @@ from formulation.constraints.devices.memory import enough_bytes, more_memory
 from formulation.constraints.loosening import Limit, changed
 from formulation.problem.instance import Instance
 
+__all__: list[str] = []
+
 
 def limits_of(instance: Instance) -> tuple[Limit, ...]:
     """Return every limit of an instance, those first that an explanation should rather do without."""

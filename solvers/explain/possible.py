@@ -30,6 +30,8 @@ from solvers.cpsat.valid import floors, staircase
 from solvers.search.fitting import fitting_plans
 from solvers.search.incumbent import price_of
 
+__all__: list[str] = []
+
 
 @dataclass(slots=True)
 class Possible:

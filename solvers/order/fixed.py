@@ -16,6 +16,8 @@ from formulation.timeline.footprint import memory_over_time
 from formulation.timeline.timeline import run
 from solvers.order.problem import OrderProblem
 
+__all__ = ["least_memory"]
+
 FIXED: tuple[Callable[[int, int], PipelineSchedule], ...] = (naive, gpipe, one_f_one_b, zero_bubble_h1)
 """Builders: stages and micro-batches in, schedule out. Only the last has split backward passes."""
 

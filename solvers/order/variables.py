@@ -9,6 +9,8 @@ from ortools.sat.python import cp_model
 from formulation.timeline.durations import Contention, Transfers
 from solvers.order.problem import Key, OrderProblem, Pass
 
+__all__: list[str] = []
+
 Expression = cp_model.LinearExprT
 
 

@@ -13,7 +13,7 @@ from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 
-__all__ = ["PlanTerm", "TermOf", "bounding_stages", "plan_terms"]
+__all__ = ["PlanTerm", "TermOf"]
 
 
 class TermOf(enum.StrEnum):

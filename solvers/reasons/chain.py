@@ -11,7 +11,7 @@ from formulation.timeline.critical import critical_chain
 from formulation.timeline.from_plan import from_plan
 from formulation.timeline.timeline import run
 
-__all__ = ["ChainPart", "chain_parts"]
+__all__: list[str] = []
 
 NAMES = {
     "F": "forward",

@@ -9,7 +9,7 @@ from formulation.problem.plan import Plan
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import laid
 
-__all__ = ["Candidate", "Neighbour", "Neighbours", "most_plans", "neighbours"]
+__all__ = ["Neighbour", "Neighbours"]
 
 MOST, MOST_LAYERS = 400, 40_000
 """How many plans are priced for one statement, and layers in all of them, where no time limit asks for all."""

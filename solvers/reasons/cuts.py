@@ -12,7 +12,7 @@ from solvers.reasons.choices import Candidate, Neighbour, Neighbours, neighbour,
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import put, regrouped
 
-__all__ = ["CutReason", "cut_reasons", "moved_cut"]
+__all__ = ["CutReason"]
 
 
 @dataclass(frozen=True, slots=True)

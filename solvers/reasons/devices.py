@@ -16,7 +16,7 @@ from solvers.reasons.choices import Candidate, Neighbours, neighbours
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import idle_devices, put, regrouped
 
-__all__ = ["StageReason", "device_candidates", "stage_reasons"]
+__all__ = ["StageReason"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from solvers.reasons.cuts import merged, moved_cut
 from solvers.reasons.matching import matched
 from solvers.reasons.regrouping import put
 
-__all__ = ["ChangeOf", "PlanChange", "PlanDifference", "differences"]
+__all__ = ["PlanDifference", "differences"]
 
 ChangeOf = str
 """``stages``, ``cut``, ``devices``, ``mode`` or ``forms``."""

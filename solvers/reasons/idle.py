@@ -23,7 +23,7 @@ from solvers.reasons.devices import device_candidates
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import idle_devices, laid, regrouped
 
-__all__ = ["IdleReason", "IdleServer", "idle_reason", "using_more"]
+__all__ = ["IdleReason", "IdleServer"]
 
 NAME = "more_devices"
 

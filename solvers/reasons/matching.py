@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["matched"]
+__all__: list[str] = []
 
 
 def matched(cuts: Sequence[int], wanted: Sequence[int]) -> list[tuple[int, int]]:

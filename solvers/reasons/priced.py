@@ -28,7 +28,7 @@ from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_times import MAX_LIVE
 from solvers.reasons.regrouping import laid
 
-__all__ = ["PricedPlan", "Pricing"]
+__all__: list[str] = []
 
 Forms = tuple[int, ...]
 

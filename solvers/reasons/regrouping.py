@@ -10,7 +10,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.modes import in_words, modes
 from formulation.problem.plan import Plan, Stage
 
-__all__ = ["idle_devices", "laid", "put", "regrouped"]
+__all__: list[str] = []
 
 
 def put(plan: Plan, index: int, stage: Stage) -> Plan:

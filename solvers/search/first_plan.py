@@ -20,6 +20,8 @@ from formulation.problem.modes import ONE_COPY, modes
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.search.fitting import balanced_plans
 
+__all__: list[str] = []
+
 BALANCED = 8
 """How many plans of equal groups are priced."""
 

@@ -24,6 +24,8 @@ from formulation.problem.layers import FORMS, Split
 from formulation.problem.modes import Mode, modes
 from formulation.problem.plan import Plan, Span, Stage
 
+__all__: list[str] = []
+
 HALVINGS = 24
 """How exactly work is balanced: to one part in 2**24 of all."""
 

@@ -20,6 +20,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 
+__all__: list[str] = []
+
 Solve = Callable[[Instance, Limits], Outcome]
 
 

@@ -15,7 +15,7 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proo
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__ = ["Incumbent", "price_of"]
+__all__: list[str] = []
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from formulation.outcome import Limits, Outcome, Progress, Proof
 from formulation.problem.instance import Instance
 from solvers.search.simple import simple_plan
 
+__all__ = ["stoppable"]
+
 Parameters = ParamSpec("Parameters")
 Solve = Callable[Parameters, Outcome]
 STOPPED = "stopped early"

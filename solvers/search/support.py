@@ -13,7 +13,7 @@ from functools import wraps
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 
-__all__ = ["Accepts", "Support", "sized", "takes_all"]
+__all__ = ["Accepts", "Support"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Bracket", "close", "questions"]
+__all__: list[str] = []
 
 
 class Bracket(Protocol):

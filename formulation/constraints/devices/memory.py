@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Memory", "enough_bytes", "memory_slack", "more_memory"]
+__all__ = ["enough_bytes", "memory_slack", "more_memory"]
 
 
 @dataclass(frozen=True, slots=True)

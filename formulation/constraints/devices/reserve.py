@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from formulation.problem.demands import Lookup
     from formulation.problem.instance import Instance
 
-__all__ = ["Reserve", "Reserves"]
+__all__ = ["Reserve"]
 
 
 @dataclass(frozen=True, slots=True)

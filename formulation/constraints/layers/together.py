@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Together"]
+__all__: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Own", "Owns"]
+__all__ = ["Own"]
 
 
 @dataclass(frozen=True, slots=True)

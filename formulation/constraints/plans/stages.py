@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["StageCount"]
+__all__: list[str] = []
 
 SECTION = Keyed(
     "StagesSection",

@@ -7,6 +7,8 @@ from ortools.sat.python import cp_model
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.cpsat.base.variables import Variables
 
+__all__: list[str] = []
+
 
 def read_plan(v: Variables, solver: cp_model.CpSolver) -> Plan:
     """Read cut points, groups and forms of a solved model."""

@@ -30,6 +30,8 @@ from formulation.limits.deadline import in_time
 from formulation.problem.layers import Split
 from formulation.problem.options import Goal
 
+__all__: list[str] = []
+
 Literal = cp_model.IntVar
 Expression = cp_model.LinearExpr | int
 

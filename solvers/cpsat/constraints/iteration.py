@@ -14,6 +14,8 @@ from ortools.sat.python import cp_model
 from formulation.problem.options import Goal, Schedule
 from solvers.cpsat.base.variables import Expression, Variables
 
+__all__: list[str] = []
+
 Row = Sequence[Expression]
 
 

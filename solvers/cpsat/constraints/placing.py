@@ -22,6 +22,8 @@ from formulation.problem.options import Combine, Placement
 from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.variables import Variables
 
+__all__: list[str] = []
+
 
 def device_prices(tables: Tables) -> list[int]:
     """Return a price for each device class: small whole numbers in proportion to speed."""

@@ -21,6 +21,8 @@ from solvers.cpsat.constraints.placing import area, post_alike
 from solvers.cpsat.model import FAMILIES
 from solvers.cpsat.valid import Floors
 
+__all__: list[str] = []
+
 WITHOUT_LAYERS = (
     *("cover", "devices", "line", "boundary_time", "stages"),
     *("devices_per_stage", "at_most", "stages_per_server"),

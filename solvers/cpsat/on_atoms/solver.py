@@ -32,7 +32,7 @@ from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
 
-__all__ = ["accepts", "solve"]
+__all__: list[str] = []
 
 NAME = "cpsat_atoms"
 STEP = 8

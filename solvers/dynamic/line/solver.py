@@ -42,6 +42,8 @@ from solvers.dynamic.tables.stage_times import StageTimes, best_forms, check_siz
 from solvers.search.stoppable import stoppable
 from solvers.search.support import Support, sized
 
+__all__: list[str] = []
+
 NAME = "line_dp"
 
 Place = tuple[int, int]

@@ -35,6 +35,8 @@ from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
 from solvers.search.threshold import questions
 
+__all__: list[str] = []
+
 NAME = "state_dp"
 
 

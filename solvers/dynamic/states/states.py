@@ -18,6 +18,8 @@ from formulation.limits.deadline import in_time
 from formulation.problem.groups import Group, link_between
 from formulation.problem.options import Placement
 
+__all__: list[str] = []
+
 Numbers = NDArray[np.int32] | NDArray[np.int64]
 
 

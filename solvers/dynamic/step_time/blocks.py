@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from formulation.costs.tables import FORBIDDEN, Times
 from solvers.dynamic.tables.stage_limits import StageLimits
 
+__all__: list[str] = []
+
 BASE = 8
 """Blocks of more cuts than this are made of blocks of so many."""
 Index = NDArray[np.int64]

@@ -15,6 +15,8 @@ from solvers.dynamic.step_time.proposals import Correction, cuts_on, groups_on, 
 from solvers.dynamic.step_time.sequence import Weights, best_cuts
 from solvers.dynamic.step_time.stages import TrueStages
 
+__all__: list[str] = []
+
 PROPOSING = 0.25
 """Share of the time that may go into plans for proposed devices, beside one second."""
 

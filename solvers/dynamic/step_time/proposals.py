@@ -12,6 +12,8 @@ from formulation.problem.plan import Plan, Span, Stage
 from solvers.dynamic.step_time.blocks import Index
 from solvers.dynamic.step_time.network import Network
 
+__all__: list[str] = []
+
 
 def groups_on(network: Network, path: list[int], tables: Tables) -> tuple[Group, ...]:
     """Return the device groups of the stages on a path, from the front."""

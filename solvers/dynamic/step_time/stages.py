@@ -13,6 +13,8 @@ from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_table import stage_time_ns
 from solvers.dynamic.tables.stage_times import best_forms
 
+__all__: list[str] = []
+
 Forms = tuple[int, ...]
 
 

@@ -19,6 +19,8 @@ from formulation.costs.tables import Times
 from formulation.limits.deadline import in_time
 from solvers.dynamic.tables.stage_times import StageTimes
 
+__all__: list[str] = []
+
 Bits = NDArray[np.bool_]
 
 

@@ -25,6 +25,8 @@ from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.dynamic.tables.stage_times import best_forms
 from solvers.search.distinct import distinct
 
+__all__: list[str] = []
+
 
 class StageTable:
     """Stage limits of an instance, and the exact rows that were found out so far. Spans and ends count atoms.

@@ -35,7 +35,7 @@ from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses, synchronises
 
-__all__ = ["MAX_LIVE", "StageTimes", "best_forms", "check_size", "stage_times"]
+__all__ = ["StageTimes", "best_forms", "stage_times"]
 
 BYTES_A_SPAN = 24
 """For each kind and span: its time, and twice its communication while that is made."""

@@ -21,6 +21,8 @@ from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Expression, Variables
 
+__all__: list[str] = []
+
 
 def post_memory(v: Variables) -> Posted:
     """(7) Where memory is limited, no layer brings its stage above the capacity of its devices."""

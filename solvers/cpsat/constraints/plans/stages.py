@@ -5,6 +5,8 @@ from __future__ import annotations
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
+__all__: list[str] = []
+
 
 def post_stages(v: Variables) -> Posted:
     """(8) ``at_least - 1 <= sum_l cut[l] <= at_most - 1``."""
