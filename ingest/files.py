@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["WriteError", "atomic_write"]
+__all__ = ["WriteError", "atomic_write", "read_limited"]
 
 try:
     import fcntl

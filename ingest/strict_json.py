@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-__all__: list[str] = []
+__all__ = ["parse_json"]
 
 LONGEST_KEY = 60
 """Characters of a key that a message shows."""

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ingest.graphs.errors import FormatError
-from ingest.graphs.json_source import Flag, Real, Strict, Whole, read_json
+from planners.common.json_source import Flag, Real, Strict, Whole, read_json
 from planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
 
 __all__: list[str] = []

@@ -15,8 +15,8 @@ from typing import Annotated
 from pydantic import Field
 
 from ingest.graphs.errors import FormatError, quoted
-from ingest.graphs.json_source import Count, Positive, Real, Strict, Whole, read_json
 from ingest.graphs.profiled_model import ProfiledModel
+from planners.common.json_source import Count, Positive, Real, Strict, Whole, read_json
 from planners.piper.problem import Alternative, PiperLayer, PiperProblem
 
 __all__: list[str] = []

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from formulation.problem.plan import Span
 from ingest.graphs.errors import FormatError
-from ingest.graphs.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
+from planners.common.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
 from planners.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
 
 __all__: list[str] = []

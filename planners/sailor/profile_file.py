@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 from pydantic import BeforeValidator, ConfigDict, RootModel
 
 from ingest.graphs.errors import FormatError, quoted
-from ingest.graphs.json_source import Positive, Real, Signed, Strict, Whole, as_tuple, ns_of_seconds, read_json
+from planners.common.json_source import Positive, Real, Signed, Strict, Whole, as_tuple, ns_of_seconds, read_json
 from planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorLinks
 
 __all__: list[str] = []

@@ -10,8 +10,7 @@ from statistics import median
 from formulation.outcome import Limits, Proof
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.timeline import run as run_timeline
-from planners.studies.study import Study, StudyInputs, StudyTable
-from solvers.order.cases import (
+from planners.studies.order_cases import (
     DEVICE_LIMIT,
     MILLISECOND_NS,
     NO_LIMIT,
@@ -22,6 +21,7 @@ from solvers.order.cases import (
     same_memory,
     too_few_in_flight,
 )
+from planners.studies.study import Study, StudyInputs, StudyTable
 from solvers.order.compare import Comparison, compare
 
 __all__: list[str] = []

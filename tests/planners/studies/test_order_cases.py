@@ -18,8 +18,8 @@ from formulation.schedules.table import PipelineSchedule, ScheduleError, of_acti
 from formulation.timeline.durations import Contention, Durations, Execution, uniform
 from formulation.timeline.footprint import Footprint, memory_over_time, peak_in_flight
 from formulation.timeline.timeline import run
+from planners.studies.order_cases import drawn, family, same_memory, too_few_in_flight
 from solvers.cpsat.base.engine import make_solver
-from solvers.order.cases import drawn, family, same_memory, too_few_in_flight
 from solvers.order.compare import compare
 from solvers.order.families import FAMILIES
 from solvers.order.fixed import execute

@@ -13,8 +13,8 @@ from formulation.timeline.footprint import memory_over_time
 from formulation.timeline.from_plan import from_plan
 from formulation.timeline.timeline import run
 from planners.studies.catalogue import find_study
+from planners.studies.order_cases import family, too_few_in_flight
 from planners.studies.orders import case_table, figures, summary
-from solvers.order.cases import family, too_few_in_flight
 from solvers.order.compare import compare
 from solvers.order.fixed import fixed_orders
 from solvers.order.problem import OrderProblem

@@ -18,18 +18,7 @@ from ingest.files import read_limited
 from ingest.graphs.errors import FormatError, quoted
 from ingest.strict_json import parse_json
 
-__all__ = [
-    "Count",
-    "Flag",
-    "Positive",
-    "Real",
-    "Signed",
-    "Strict",
-    "Whole",
-    "as_tuple",
-    "ns_of_seconds",
-    "read_json",
-]
+__all__: list[str] = []
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest file that is read; the largest published one has 10 MB."""

@@ -20,17 +20,7 @@ from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.footprint import Footprint
 from solvers.order.problem import OrderProblem
 
-__all__ = [
-    "DEVICE_LIMIT",
-    "MILLISECOND_NS",
-    "NO_LIMIT",
-    "STAGE_LIMIT",
-    "OrderCase",
-    "drawn",
-    "family",
-    "same_memory",
-    "too_few_in_flight",
-]
+__all__: list[str] = []
 
 MILLISECOND_NS = 10**6
 STASH_BYTES = 2**30
