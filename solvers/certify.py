@@ -7,6 +7,7 @@ first possible one for possible; where it is not, the labels list exactly the la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from formulation.costs.tables import FORBIDDEN, all_tables
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints
-from formulation.problem.cuts import every_cut
+from formulation.problem.cuts import cut_space
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.dynamic.states.reach import StateReach
@@ -35,10 +36,10 @@ __all__ = ["certify"]
 def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
     """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.
 
-    That is the least time of any plan, wherever it is cut and whatever demands and limits on goals there are: the
-    objective itself where there is none of these and the plan is optimal. Raises ValueError, with the reason,
-    where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space`` does.
-    Raises StoppedError after the deadline.
+    That is the least time of any plan that is cut where it may be, whatever other demands and limits on goals
+    there are: the objective itself where there is none of these and the plan is optimal. Raises ValueError, with
+    the reason, where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space``
+    does. Raises StoppedError after the deadline.
     Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal.
     """
     search = search_of(instance, deadline)
@@ -57,11 +58,10 @@ def search_of(instance: Instance, deadline: Deadline = NEVER) -> StateSearch:
     sizes = instance.constraints.devices_per_stage if sizes_are_narrowed(instance) else ()
     seen = Constraints(one for one in instance.constraints.values if one.asked)
     rest = replace(seen, devices_per_stage=sizes)
-    anywhere = replace(instance.model, cuts=None)
-    tables = all_tables(replace(instance, model=anywhere, constraints=rest), deadline)
+    tables = all_tables(replace(instance, constraints=rest), deadline)
     limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
     known = Incumbent("certify", tables.instance, limits, FORBIDDEN)
-    return StateSearch(state_space(tables), StageTable(atom_tables(tables, every_cut(instance))), known)
+    return StateSearch(state_space(tables), StageTable(atom_tables(tables, cut_space(instance))), known)
 
 
 def labels_below(search: StateSearch, threshold_ns: int, *, closed: bool = True) -> Labels:
@@ -72,16 +72,20 @@ def labels_below(search: StateSearch, threshold_ns: int, *, closed: bool = True)
     if closed and reach.depth is not None:
         return labels_below(search, threshold_ns, closed=False)
     slots = range(len(reach.reached))
+    places = search.table.atoms.space.places
     if slots_matter(search.tables.instance):
-        return {key: runs for slot in slots for key, runs in _labels(reach, slot, reach.bits(slot)).items()}
-    return _labels(reach, 0, np.logical_or.reduce([reach.bits(slot) for slot in slots]))
+        return {
+            key: runs for slot in slots for key, runs in _labels(reach, slot, reach.bits(slot), places).items()
+        }
+    return _labels(reach, 0, np.logical_or.reduce([reach.bits(slot) for slot in slots]), places)
 
 
-def _labels(reach: StateReach, slot: int, bits: NDArray[np.bool_]) -> Labels:
+def _labels(reach: StateReach, slot: int, bits: NDArray[np.bool_], places: Sequence[int]) -> Labels:
     nodes = np.flatnonzero(bits.any(axis=1))
-    return {(slot, *reach.space.key(int(node))): _runs(bits[node]) for node in nodes}
+    return {(slot, *reach.space.key(int(node))): _runs(bits[node], places) for node in nodes}
 
 
-def _runs(row: NDArray[np.bool_]) -> Runs:
-    change = np.flatnonzero(np.diff(row, prepend=False, append=False))
-    return tuple((int(first), int(stop) - 1) for first, stop in zip(change[::2], change[1::2], strict=True))
+def _runs(row: NDArray[np.bool_], places: Sequence[int]) -> Runs:
+    """Return what a row says of places as runs of layers; the checker does not look between places."""
+    change = np.flatnonzero(np.diff(row, prepend=False, append=False)).tolist()
+    return tuple((places[first], places[stop - 1]) for first, stop in zip(change[::2], change[1::2], strict=True))

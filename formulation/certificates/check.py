@@ -4,7 +4,8 @@ A certificate holds a plan with its objective, and for a bound ``B`` *labels*: f
 stages of a plan can lie on devices, the layers at which they may start in a plan of less than ``B``.
 :func:`verify` evaluates the plan and proves the labels by induction (``formulation.certificates.labels``). If no
 label allows a whole plan, every plan takes at least ``B``; if ``B`` is also the plan's objective, the plan is
-optimal. Demands and limits on goals only remove plans, so the bound holds under them too.
+optimal. Stages start at places to cut alone. Other demands and limits on goals only remove plans, so the bound
+holds under them too.
 
 No OR-Tools, no numpy, no table: every number comes from ``formulation.costs.times``, ``formulation.costs.memory``
 and ``formulation.evaluate``.

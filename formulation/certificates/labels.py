@@ -9,10 +9,11 @@ A *suffix* is the last stages of a plan. Its label lists the layers at which suf
 
 may start, if every stage and boundary takes at most T. A suffix that has no label starts nowhere. The induction
 puts every possible stage in front of every labelled suffix: it stops at a cut of that suffix's label over whose
-link the boundary takes at most T, and must not be able to start at a layer that its own label leaves out. Only the
-*next* cut behind such a layer is looked at, because a stage that does not fit never fits when it goes on further.
-The step rests on two facts: a layer at the end only adds to the computation, the communication and the memory of a
-stage; and servers that cannot be told apart may exchange their places.
+link the boundary takes at most T, and must not be able to start at a layer that its own label leaves out. Stages
+start and stop at places to cut (``formulation.problem.cuts``) alone, so what a label says of other layers does
+not matter. Only the *next* cut behind such a layer is looked at, because a stage that does not fit never fits when
+it goes on further. The step rests on two facts: a layer at the end only adds to the computation, the communication
+and the memory of a stage; and servers that cannot be told apart may exchange their places.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from functools import cache
 from formulation.certificates.stages import StageFits, slots_matter
 from formulation.certificates.states import Servers, State, Step, suffixes
 from formulation.costs.times import activation_ns, gradient_ns
+from formulation.problem.cuts import cut_space
 from formulation.problem.groups import Group, group_kind, link_between, possible_groups
 from formulation.problem.instance import Instance
 from formulation.problem.units import Link
@@ -55,7 +57,8 @@ def verify_labels(instance: Instance, threshold_ns: int, labels: Labels) -> None
 class _Induction:
     def __init__(self, instance: Instance, threshold_ns: int, labels: Labels) -> None:
         self._total = len(instance.layers)
-        self._slots = min(self._total, instance.devices)
+        self._places = cut_space(instance).places
+        self._slots = min(len(self._places) - 1, instance.devices)
         self._instance, self._threshold_ns, self._labels = instance, threshold_ns, labels
         self._matter = slots_matter(instance)
         self._suffixes = suffixes(instance)
@@ -121,8 +124,9 @@ class _Induction:
                 if stop is None:
                     break
                 until = min(high, stop)
+                starts = self._places[bisect_left(self._places, start) : bisect_left(self._places, until)]
                 for kind in self._kinds_at[step.place]:
-                    found = self._fits.first_that_fits(slot, kind, (start, until), stop)
+                    found = self._fits.first_that_fits(slot, kind, starts, stop)
                     if found is not None:
                         devices = self._kinds[kind].devices
                         raise CertificateError(
@@ -140,7 +144,7 @@ class _Induction:
         """Return the cut points, ascending, whose boundary a link carries within the threshold."""
         return [
             cut
-            for cut in range(1, self._total)
+            for cut in self._places[1:-1]
             if activation_ns(self._instance, cut, link) + gradient_ns(self._instance, cut, link)
             <= self._threshold_ns
         ]

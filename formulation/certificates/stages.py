@@ -7,6 +7,7 @@ alone could be kept, a search for forms that keep both at once (``formulation.ce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -43,13 +44,13 @@ class StageFits:
         self._byte_floor = cache(self._byte_floors)
         self._fit = cache(self._fits)
 
-    def first_that_fits(self, slot: int, kind: int, starts: tuple[int, int], stop: int) -> int | None:
-        """Return a layer of starts[0] .. starts[1] - 1 from which a stage up to ``stop`` fits, or None.
+    def first_that_fits(self, slot: int, kind: int, starts: Sequence[int], stop: int) -> int | None:
+        """Return one of the starts, ascending, from which a stage up to ``stop`` fits, or None.
 
         Sums over single layers only grow towards the front, so where they exclude a start they exclude all before.
         """
         rule = self._rules[slot]
-        for start in range(starts[1] - 1, starts[0] - 1, -1):
+        for start in reversed(starts):
             if self._excluded(kind, rule, start, stop):
                 return None
             if self._fit(kind, rule, start, stop):
