@@ -155,7 +155,7 @@ _MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.SUMS, I.MODEL)
 METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
     "cpsat_atoms": _method(*_MODEL, I.CPSAT, I.ATOMS, I.ON_ATOMS, proposed_by=(I.FIRST_PLAN,)),
-    "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.LINE_PROGRAMME),
+    "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.STAGE_FORMS, I.LINE_PROGRAMME),
     "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, proposed_by=(I.FIRST_PLAN,)),
     "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.FORMS, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
     "brute_force": _method(I.ENUMERATION),

@@ -15,9 +15,10 @@ where the link pays, ``boundary`` is charged between two known groups, and one l
 The places used are a prefix of the line, so idle devices come last: any ``B[g, .](N)`` is the end of a plan.
 
 Every plan of the line is one path through this recurrence and the terms are those of the evaluator, so the
-least value is the optimum and its own bound: an oracle that shares no search with CP-SAT. Two constraints are
-beyond it. A memory limit couples stages (micro-batches in flight) and forms, so it is not seen: the value is then
-that of a relaxation, still a bound. Under free placement the line is one way of many: still a plan, but no bound.
+least value is the optimum and its own bound: an oracle that shares no search with CP-SAT. Where the model may be
+cut at some layers only, the recurrence goes over what lies between them. Two constraints are beyond it. A memory
+limit couples stages (micro-batches in flight) and forms, so it is not seen: the value is then that of a
+relaxation, still a bound. Under free placement the line is one way of many: still a plan, but no bound.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from formulation.costs.tables import FORBIDDEN, Times, build_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
+from formulation.problem.cuts import cut_space
 from formulation.problem.groups import Group, group_kind, line_group, line_places, modes_by_size
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.blind import unseen
-from solvers.dynamic.tables.stage_times import StageTimes, best_forms, check_size, stage_times
+from solvers.dynamic.tables.atom_tables import AtomTables, atom_tables
+from solvers.dynamic.tables.stage_times import best_forms, check_size
 from solvers.search.stoppable import stoppable
 from solvers.search.support import Support, sized
 
@@ -46,6 +49,8 @@ __all__: list[str] = []
 
 NAME = "line_dp"
 
+PLACES = ("no_cut", "together")
+"""Rules that close places to cut, which is where stages start here."""
 Place = tuple[int, int]
 """A group of the line: (first device, number of devices)."""
 Label = int
@@ -57,12 +62,12 @@ def accepts(instance: Instance) -> Support:
     """Say what the programme makes of an instance (``solvers.search.support``). Cost: O(devices**2)."""
     groups = itertools.chain(*places_of(instance).values())
     kinds = len({group_kind(instance, group) for group in groups})
-    blind = unseen(instance, "memory")
+    blind = unseen(instance, "memory", seen=PLACES)
     on_line = instance.constraints.placement is Placement.LINE
     return Support(
         proves=on_line and instance.goals[0] is Goal.BOTTLENECK and not blind,
         unseen=blind,
-        bytes_needed=check_size(kinds, len(instance.layers)),
+        bytes_needed=check_size(kinds, cut_space(instance).stops),
     )
 
 
@@ -75,20 +80,21 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     No optimal plan uses fewer devices. Further ties are settled from the last stage to the first: the smallest
     last group, then for each stage the earliest start and the smallest group before it that lose nothing.
     Raises ValueError as :func:`solvers.dynamic.tables.stage_times.stage_times` does.
-    Cost: O(devices**2 x layers**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
+    Cost: O(devices**2 x atoms**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
     deadline, start = begin(limits).deadline, time.perf_counter()
     places = places_of(instance, deadline)
     if not places:
         return _without_a_plan(instance, time.perf_counter() - start)
-    sweep = Sweep(stage_times(build_tables(instance, tuple(itertools.chain(*places.values())), deadline)), places)
+    tables = build_tables(instance, tuple(itertools.chain(*places.values())), deadline)
+    sweep = Sweep(atom_tables(tables, cut_space(instance), memory=False), places)
     for group in in_time(sorted(places), deadline):
         sweep.reach(group)
     found = sweep.best()
     if found is None:
         return _without_a_plan(instance, time.perf_counter() - start)
     value, plan = found
-    blind = unseen(instance, "memory")
+    blind = unseen(instance, "memory", seen=PLACES)
     if instance.goals[0] is not Goal.BOTTLENECK:
         return _priced(instance, plan, value, time.perf_counter() - start)
     seconds = time.perf_counter() - start
@@ -120,19 +126,22 @@ def _priced(instance: Instance, plan: Plan, bottleneck_ns: int, seconds: float) 
     bottleneck = goal_amount(Goal.BOTTLENECK, bottleneck_ns)
     notes = (f"plans for the bottleneck, {bottleneck}, and is priced by {instance.goals[0]}",)
     value = evaluate(instance, plan).objective
-    return Outcome(NAME, Proof.FEASIBLE, plan, value, None, seconds, notes, unseen(instance, "memory"))
+    return Outcome(
+        NAME, Proof.FEASIBLE, plan, value, None, seconds, notes, unseen(instance, "memory", seen=PLACES)
+    )
 
 
 class Sweep:
     """The tables A and B of the recurrence, group by group along the line. Values are int64 ns.
 
-    ``starts[g, x]`` is A by the first layer ``i`` of the stage on g, N values; ``stops[g, y]`` is B by the first
-    layer ``j`` after it, N + 1 values. Cells that no stages reach hold FORBIDDEN or more.
+    N counts atoms: what lies between two neighbouring places to cut. ``starts[g, x]`` is A by the first atom ``i``
+    of the stage on g, N values; ``stops[g, y]`` is B by the first atom ``j`` after it, N + 1 values. Cells that no
+    stages reach hold FORBIDDEN or more.
     """
 
-    def __init__(self, times: StageTimes, places: dict[Place, list[Group]]) -> None:
-        cost = times.tables.instance.cost
-        self.times = times
+    def __init__(self, atoms: AtomTables, places: dict[Place, list[Group]]) -> None:
+        self.atoms, self.times = atoms, atoms.times
+        times, cost = atoms.times, atoms.fine.instance.cost
         self.places = places
         self.starts: dict[tuple[Place, Label], Times] = {}
         self.stops: dict[tuple[Place, Label], Times] = {}
@@ -154,7 +163,7 @@ class Sweep:
 
     def best(self) -> tuple[int, Plan] | None:
         """Return the optimum and its plan, after every group has been reached; None if no plan ends anywhere."""
-        total = len(self.times.tables.instance.layers)
+        total = self.times.tables.rows
         ends = {key: int(row[total]) for key, row in self.stops.items()}
         value = min(ends.values())
         if value >= FORBIDDEN:
@@ -175,7 +184,7 @@ class Sweep:
 
     def _starts(self, place: Place) -> dict[Label, Times]:
         """A[g, .]: 0 at the first layer for a group at the head of the line, else over all groups before."""
-        total = len(self.times.tables.instance.layers)
+        total = self.times.tables.rows
         # Nothing here exceeds FORBIDDEN, which keeps its sums along a long line within 64 bits.
         rows = {label: np.full(total, FORBIDDEN, dtype=np.int64) for label in self._labels_before(place)}
         if place[0] == 0:
@@ -238,7 +247,8 @@ class Sweep:
             return int(self._kind_ns(tables.kind_of[index], label, after)[span.first, span.stop])
 
         index = min(self._index[place], key=time_of)
-        return Stage(span, tables.groups[index], best_forms(tables, tables.kind_of[index], span))
+        layers = self.atoms.space.layers(span)
+        return Stage(layers, tables.groups[index], best_forms(self.atoms.fine, tables.kind_of[index], layers))
 
     def _before_places(self, place: Place) -> Iterator[Place]:
         """Yield the groups that end where this one begins, the smallest first."""

@@ -37,13 +37,17 @@ class AtomTables:
     least: MemoryTables | None
 
 
-def atom_tables(tables: Tables, space: CutSpace, times: StageTimes | None = None) -> AtomTables:
+def atom_tables(
+    tables: Tables, space: CutSpace, times: StageTimes | None = None, *, memory: bool = True
+) -> AtomTables:
     """Build the smaller problem of a cut space. ``times``: its stage times, where they are known.
+
+    ``memory`` is False for who does not see its limit.
 
     Raises ValueError as ``solvers.dynamic.tables.stage_times.stage_times`` does.
     """
     times = stage_times(tables, space) if times is None else times
-    held = memory_tables(tables) if tables.instance.constraints.memory else None
+    held = memory_tables(tables) if memory and tables.instance.constraints.memory else None
     least = None if held is None else _small_memory(held, space)
     return AtomTables(space, tables, replace(times, tables=_small_tables(tables, space)), held, least)
 

@@ -61,6 +61,18 @@ def test_agrees_with_brute_force(instance):
     assert checked(instance, brute_force.solve(instance)).objective == optimum(instance)
 
 
+@settings(max_examples=100)
+@given(instances(layer_graphs(6, places=True), cluster_graphs(5)), st.sets(st.integers(1, 5)))
+def test_agrees_with_brute_force_where_some_places_are_closed(instance, closed):
+    names = tuple(instance.layers[at].name for at in sorted(closed) if at < len(instance.layers))
+    instance = replace(instance, constraints=Constraints(no_cut=names))
+    number = brute_force.count_plans(instance)
+    assume(5 <= number <= MOST_PLANS)
+    outcome = line_dp.solve(instance)
+    assert outcome.blind_to == ()
+    assert checked(instance, brute_force.solve(instance)).objective == optimum(instance)
+
+
 @settings(max_examples=60)
 @given(instances(layer_graphs(5), cluster_graphs(5)), st.integers(1, 2))
 def test_agrees_with_brute_force_where_stages_may_not_stretch_over_servers(instance, most):
