@@ -88,7 +88,8 @@ def test_what_is_left_out_is_usual() -> None:
 
 def test_words() -> None:
     said = [in_words(mode, 4) for mode in (ONE_COPY, Mode(2), Mode(1, True), Mode(4, True))]
-    assert said == ["", "2 replicas of 2", "recompute", "4 replicas of 1, recompute"]
+    again = "recomputes activations"
+    assert said == ["", "2 replicas of 2 devices", again, f"4 replicas of 1 device, {again}"]
 
 
 @dataclass(frozen=True, slots=True)
