@@ -82,6 +82,10 @@ class AtomGraph:
         """Tell whether every atom waits for the one before it, so that there is nothing to choose."""
         return all(atom - 1 in self.before[atom] for atom in range(1, len(self)))
 
+    def atom_of(self) -> list[int]:
+        """Return the atom of every layer."""
+        return [at for at, (start, stop) in enumerate(itertools.pairwise(self.starts)) for _ in range(start, stop)]
+
     def keeps(self, order: Sequence[int]) -> bool:
         """Tell whether an order has every atom once, and none before one that it takes from."""
         place = {atom: at for at, atom in enumerate(order)}
@@ -97,8 +101,9 @@ class AtomGraph:
 def atom_graph(instance: Instance) -> AtomGraph:
     """Return the atoms of an instance. Cost: linear in layers and edges."""
     starts = cut_space(instance).places
-    atom_of = [at for at, (start, stop) in enumerate(itertools.pairwise(starts)) for _ in range(start, stop)]
-    before: list[set[int]] = [set() for _ in starts[1:]]
+    alone = AtomGraph(starts, ((),) * (len(starts) - 1))
+    atom_of = alone.atom_of()
+    before: list[set[int]] = [set() for _ in alone.before]
     for edge in instance.edges:
         one, other = atom_of[edge.producer], atom_of[edge.consumer]
         if one != other:

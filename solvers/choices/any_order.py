@@ -118,11 +118,10 @@ def _bounded(
 
 
 def _interleavings(instance: Instance, atoms: AtomGraph) -> Iterable[tuple[int, ...]]:
-    pairs = list(itertools.pairwise(atoms.starts))
     spent = [one + other for one, other in zip(instance.forward_ns[0], instance.backward_ns[0], strict=True)]
-    work = [sum(spent[start:stop]) for start, stop in pairs]
+    work = [sum(spent[start:stop]) for start, stop in itertools.pairwise(atoms.starts)]
     sent = [0] * len(atoms)
-    atom_of = [at for at, (start, stop) in enumerate(pairs) for _ in range(start, stop)]
+    atom_of = atoms.atom_of()
     for edge in instance.edges:
         one = atom_of[edge.producer]
         if one != atom_of[edge.consumer]:

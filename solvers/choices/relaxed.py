@@ -241,13 +241,16 @@ class _Model:
 
 def _sent_bytes(instance: Instance, atoms: AtomGraph) -> list[int]:
     """Return for every atom the least that it sends to any atom that reads from it; 0 if none does."""
-    atom_of = [at for at, (start, stop) in enumerate(itertools.pairwise(atoms.starts)) for _ in range(start, stop)]
-    sent: list[dict[int, int]] = [{} for _ in range(len(atoms))]
+    atom_of, asked = atoms.atom_of(), dict[tuple[int, int], int]()
     for edge in instance.edges:
-        one, other = atom_of[edge.producer], atom_of[edge.consumer]
-        if one != other:
-            size = min(edge.size_bytes, instance.output_bytes[edge.producer])
-            sent[one][other] = sent[one].get(other, 0) + size
+        reader = atom_of[edge.consumer]
+        if atom_of[edge.producer] != reader:
+            asked[edge.producer, reader] = asked.get((edge.producer, reader), 0) + edge.size_bytes
+    sent: list[dict[int, int]] = [{} for _ in range(len(atoms))]
+    for (producer, reader), size in asked.items():
+        # However many layers of an atom read a tensor, it crosses once: at most the whole output of its producer.
+        row = sent[atom_of[producer]]
+        row[reader] = row.get(reader, 0) + min(size, instance.output_bytes[producer])
     return [min(row.values(), default=0) for row in sent]
 
 
