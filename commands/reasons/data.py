@@ -10,6 +10,7 @@ from formulation.constraints.violation import Violation
 from formulation.costs.goals import UNITS
 from formulation.costs.memory import capacity_bytes
 from formulation.evaluate import evaluate
+from formulation.outcome import Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
@@ -22,6 +23,19 @@ from solvers.reasons.idle import IdleReason
 from solvers.reasons.reasons import Reasons
 
 __all__: list[str] = []
+
+
+def claim_to_dict(outcome: Outcome) -> dict[str, Any]:
+    """Return what a search claims, without its plan."""
+    return {
+        "solver": outcome.solver,
+        "proof": str(outcome.proof),
+        "objective": outcome.objective,
+        "bound": outcome.bound,
+        "goals": goals_to_list(outcome),
+        "seconds": outcome.seconds,
+        "notes": list(outcome.notes),
+    }
 
 
 def reasons_to_dict(found: Reasons) -> dict[str, Any]:
@@ -143,16 +157,8 @@ def _idle(instance: Instance, idle: IdleReason) -> dict[str, Any]:
         ],
         "best": None
         if outcome is None
-        else {
-            "solver": outcome.solver,
-            "proof": str(outcome.proof),
-            "objective": outcome.objective,
-            "bound": outcome.bound,
-            "goals": goals_to_list(outcome),
-            "seconds": outcome.seconds,
-            "notes": list(outcome.notes),
-            "stages": [stage_to_dict(instance, stage) for stage in outcome.plan.stages] if outcome.plan else [],
-        },
+        else claim_to_dict(outcome)
+        | {"stages": [stage_to_dict(instance, stage) for stage in outcome.plan.stages] if outcome.plan else []},
         "note": idle.note,
     }
 

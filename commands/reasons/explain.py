@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commands.parts.explaining import explanation_of, explanation_rows, explanation_to_dict
 from commands.parts.task import EXIT_CODES, Task, open_task
-from commands.reasons.data import reasons_to_dict
+from commands.reasons.data import claim_to_dict, reasons_to_dict
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError
@@ -17,7 +17,7 @@ from commands.terminal.progress import ProgressLine
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.plan import Plan
-from report.claims import goals_to_list, scope_to_dict
+from report.claims import scope_to_dict
 from solvers.reasons.reasons import reasons
 
 if TYPE_CHECKING:
@@ -99,17 +99,7 @@ def _to_dict(
         "scenario": task.scenario.name,
         "plan": path,
         "scope": scope_to_dict(task.instance),
-        "optimum": None
-        if outcome is None
-        else {
-            "solver": outcome.solver,
-            "proof": str(outcome.proof),
-            "objective": outcome.objective,
-            "bound": outcome.bound,
-            "goals": goals_to_list(outcome),
-            "seconds": outcome.seconds,
-            "notes": list(outcome.notes),
-        },
+        "optimum": None if outcome is None else claim_to_dict(outcome),
         "reasons": None if found is None else reasons_to_dict(found),
         "explanation": None if why is None else explanation_to_dict(why),
     }
