@@ -30,7 +30,7 @@ STAMP = VENV / ".pipecut-installed.json"
 STARTED = VENV / ".pipecut-installing"
 """Present while pip works: if it is found at the start, that installation was cut short."""
 SCENARIO = "scenarios/pipepar/vgg16.yaml"
-EXTRAS = {"plan": ("torch",), "test": ("torch", "dev", "png")}
+EXTRAS = {"plan": ("torch",), "test": ("torch", "dev", "docs", "notebook", "png")}
 FAILED = 2
 
 

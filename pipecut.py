@@ -3,8 +3,7 @@
     import pipecut
 
     problem = pipecut.load("scenarios/pipepar/vgg16.yaml")
-    outcome = pipecut.plan(problem)
-    print(outcome)
+    print(pipecut.plan(problem))
 
 ``docs/python.md`` lists every name with one line. What is behind a name is imported at its first use.
 """
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
         Placement,
         Recompute,
         Schedule,
+        Sharded,
         Sharing,
         StageTime,
         Synchronisation,
@@ -116,6 +116,7 @@ __all__ = [
     "ScenarioError",
     "Schedule",
     "Server",
+    "Sharded",
     "Sharing",
     "Simulated",
     "Span",
@@ -171,7 +172,7 @@ _HOMES = {
     "formulation.problem.layers": "Layer LayerGraph Measured Split",
     "formulation.problem.modes": "Mode",
     "formulation.problem.options": "AllReduce Boundary BoundaryCharge Combine Constraints CostModel Count Goal "
-    "Placement Recompute Schedule Sharing StageTime Synchronisation Training",
+    "Placement Recompute Schedule Sharded Sharing StageTime Synchronisation Training",
     "formulation.constraints.devices.reserve": "Reserve",
     "formulation.constraints.layers.forms": "FormLimit",
     "formulation.constraints.layers.pin": "Pin",
@@ -195,9 +196,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (a module attribute can be anything)
     if name == "listing":
         return importlib.import_module("commands.results.listing")
-    for home, names in _HOMES.items():
-        if name in names.split():
-            return getattr(importlib.import_module(home), name)
+    home = next((home for home, names in _HOMES.items() if name in names.split()), None)
+    if home is not None:
+        return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'pipecut' has no attribute {name!r}")
 
 
@@ -208,8 +209,8 @@ def __dir__() -> list[str]:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Instance:
     """Read a scenario file with ``key=value`` overrides, build its model (this runs its code), return the problem.
 
-    What the file says of the solver is no part of the problem: :func:`read_scenario` has it. Raises ScenarioError
-    with every mistake, and ValueError for overrides of the solver, and for a model that cannot be had.
+    Raises ScenarioError with every mistake, and ValueError for a model that cannot be had, and for overrides of
+    the solver, which :func:`read_scenario` reads.
     """
     of_solver = [override for override in overrides if override.startswith("solver.")]
     if of_solver:
@@ -235,9 +236,8 @@ def build(
 ) -> Instance:
     """Return the problem of planning these layers on this cluster.
 
-    Without ``cost`` and ``constraints`` those of a scenario that says nothing of them, without ``goals`` the time
-    of the slowest stage or boundary. Of several goals a later one counts among plans equal in all before it.
-    Raises ValueError where the parts do not make a problem.
+    Without ``cost``, ``constraints`` and ``goals`` those of a scenario that says nothing of them. Of several goals
+    a later one counts among plans equal in all before it. Raises ValueError where the parts make no problem.
     """
     from formulation.problem.instance import Instance
     from formulation.problem.options import Constraints, CostModel, Goal
@@ -246,7 +246,7 @@ def build(
         model=layers,
         cluster=cluster,
         training=training,
-        cost=cost or CostModel(),
+        cost=cost or CostModel.on_devices(server.device_class for server in cluster.servers),
         constraints=constraints or Constraints(),
         goals=tuple(goals) or (Goal.BOTTLENECK,),
     )
@@ -262,10 +262,10 @@ def plan(
     false. Ctrl-C stops the search and raises KeyboardInterrupt; to have the best plan so far instead, stop it
     through ``limits``. Raises FalseClaimError if a check fails, and ValueError for wrong input.
     """
-    from commands.results.planned import plan_instance
+    from commands.results import planned
     from formulation.outcome import Limits
 
-    return plan_instance(instance, solver, limits or Limits(), cross_check=cross_check)
+    return planned.plan(instance, solver, limits or Limits(), cross_check=cross_check)
 
 
 def compare(instance: Instance, solvers: Sequence[str], *, limits: Limits | None = None) -> Compared:
@@ -274,7 +274,7 @@ def compare(instance: Instance, solvers: Sequence[str], *, limits: Limits | None
     A solver that cannot take the problem is a row that says why. Raises FalseClaimError where a claim fails its
     check or another solver's plan refutes it, and KeyboardInterrupt on Ctrl-C.
     """
-    from commands.results.compared import compare_solvers
+    from commands.results import compared
     from formulation.outcome import Limits
 
-    return compare_solvers(instance, solvers, limits or Limits())
+    return compared.compare(instance, solvers, limits or Limits())

@@ -9,6 +9,7 @@ from commands.parts.comparison import (
     compared_row,
     comparison_to_dict,
     held_to_the_best,
+    plans_to_list,
     problems_of,
     strongest,
 )
@@ -30,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     rows = held_to_the_best(task, [compared_row(task, solver) for solver in arguments.solvers])
     best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     if arguments.json:
-        arguments.reply.put(comparison_to_dict(task, rows, best), problems_of(rows))
+        plans = plans_to_list(task.instance, rows, best)
+        arguments.reply.put(comparison_to_dict(task, rows, best) | {"plans": plans}, problems_of(rows))
     else:
         from commands.tables.comparison_table import comparison_parts
 

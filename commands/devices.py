@@ -19,7 +19,7 @@ from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, reading
 from ingest.mistakes import did_you_mean
-from ingest.scenario.library import Library, link_bits, read_library
+from ingest.scenario.library import Library
 from ingest.scenario.library_schema import Fact, PriceFact
 from ingest.scenario.shipped import LIBRARY
 
@@ -32,7 +32,7 @@ __all__: list[str] = []
 def run(arguments: argparse.Namespace) -> int:
     """Show the library or one entry of it. Exit code 2 for an unknown name and for a file that is wrong."""
     with reading(LIBRARY):
-        library = read_library(LIBRARY)
+        library = Library.read(LIBRARY)
     name = arguments.name
     if name is not None and name not in library.files:
         raise InputError(f"no device or machine '{name}' in the library{did_you_mean(name, library.files)}")
@@ -98,7 +98,7 @@ def _machine(library: Library, name: str) -> MachinePart:
         each_device_bits_per_second=_fact(library, name, facts.inside.each_device),
         adapters=_fact(library, name, facts.adapters.number),
         adapter_bits_per_second=_fact(library, name, facts.adapters.bandwidth),
-        between_bits_per_second=link_bits(facts),
+        between_bits_per_second=facts.link_bits,
         price_per_hour=None if price is None else _price(library, name, price),
         note=facts.note,
     )

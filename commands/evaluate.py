@@ -93,13 +93,13 @@ def _show(
     notes: list[str],
 ) -> None:
     from commands.tables.key_lines import KeyLines
-    from commands.tables.run_tables import measure_table, rank_table, run_name
+    from commands.tables.run_tables import measure_lines, rank_table, run_name
     from commands.tables.stage_lines import StageLines
 
     found, done = _rows(task, evaluation, best, notes)
     parts = [KeyLines(found), "", StageLines(task.instance, plan, evaluation)]
     if ran is not None:
-        parts += ["", f"formula and timeline: {run_name(ran)}", "", measure_table(ran), "", rank_table(ran)]
+        parts += ["", f"formula and timeline: {run_name(ran)}", "", *measure_lines(ran), "", rank_table(ran)]
     if done:
         parts += ["", KeyLines(done)]
     output.show(*parts)

@@ -13,6 +13,7 @@ from commands.parts.explaining import explanation_of, explanation_rows, explanat
 from commands.parts.task import EXIT_CODES, Task, open_task
 from commands.terminal import output
 from commands.terminal.failures import InputError, OutOfTimeError, output_path
+from formulation.costs.megatron_forms import as_megatron
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
 from ingest.plans.plan_file import plan_to_dict, write_plan
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         task, outcome = task.decide(cross_check=arguments.cross_check)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
-    outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)
+    outcome, checks = _double_checked(task, _compared(task, outcome), wanted=arguments.double_check)
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
     failure = _save(task, outcome, evaluation, out) or save_certificate(task, outcome, proof)
     explanation = explanation_of(task, outcome)
@@ -74,6 +75,12 @@ def outcome_to_dict(
         "scope": None if instance is None else scope_to_dict(instance),
         "notes": [*(() if instance is None else instance.model.notes), *outcome.notes],
     }
+
+
+def _compared(task: Task, outcome: Outcome) -> Outcome:
+    """Note where the plan splits layers as a published system does."""
+    found = as_megatron(task.instance, outcome.plan) if outcome.plan is not None else ""
+    return replace(outcome, notes=(*outcome.notes, found)) if found else outcome
 
 
 def _double_checked(task: Task, outcome: Outcome, *, wanted: bool) -> tuple[Outcome, list[Check] | None]:

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     def heard(news: StepNews) -> None:
         steps.append(news)
         if not arguments.quiet:
-            output.remark(_line(news, job.steps, predicted))
+            output.remark(_line(news, job.steps + news.step - len(steps), predicted))
 
     from execution.running.job import train
 
@@ -67,9 +67,10 @@ def _place(job: RunJob, process: int) -> str:
 def _step(news: StepNews) -> dict[str, Any]:
     """Return a step as plain data; JSON has no number for a loss that is none."""
     loss = news.loss if math.isfinite(news.loss) else None
-    return {"step": news.step, "loss": loss, "time_ns": news.time_ns}
+    return {"step": news.step, "loss": loss, "time_ns": news.time_ns, "snapshot": news.snapshot}
 
 
 def _line(news: StepNews, steps: int, predicted: int | None) -> str:
     expected = "" if predicted is None else f", predicted for the scenario's devices {human.duration(predicted)}"
-    return f"step {news.step} of {steps}: loss {news.loss:.6g}, {human.duration(news.time_ns)}{expected}"
+    saved = "" if news.snapshot is None else f", written to {news.snapshot}"
+    return f"step {news.step} of {steps}: loss {news.loss:.6g}, {human.duration(news.time_ns)}{expected}{saved}"

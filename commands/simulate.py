@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.parts import comparison
-from commands.parts.drawing import Targets, targets_of, write_files
+from commands.parts.beside import check_against, content_of_other
+from commands.parts.drawing import Targets, say_what_was_written, targets_of, write_files
 from commands.parts.task import EXIT_CODES, Task, open_task
 from commands.simulation.best_order import BestOrder, order_rows, order_to_dict, search_order, with_order_content
 from commands.simulation.orders import Order, order_of
@@ -41,11 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         unknown = Outcome(error.solver, Proof.UNKNOWN, notes=(str(error),))
         reply.put(_nothing(arguments.scenario.name, unknown))
         raise
-    if arguments.plan:
-        (task, plan), outcome = task.with_plan(arguments.plan), None
-    else:
-        task, outcome = _solved(task, arguments)
-        plan = outcome.plan
+    check_against(task, arguments.against, order)
+    task, plan, outcome = _planned(task, arguments)
     evaluation = None if plan is None else evaluate(task.instance, plan)
     if plan is None or evaluation is None or evaluation.objective is None:
         return _show_nothing(task, outcome, evaluation, targets, reply)
@@ -62,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         outcome=outcome,
         comparison=compared,
         shown=arguments.micro_batches_shown,
+        against=content_of_other(task, arguments.against, order, arguments.micro_batches_shown),
+        plan_name=Path(arguments.plan).name if arguments.plan else None,
     )
     content = with_order_content(content, best)
     unwritten = _write(simulation, content, targets)
@@ -84,9 +85,13 @@ def _simulated(task: Task, plan: Plan, order: Order | None, best: BestOrder | No
         raise InputError(f"{task.scenario.path}: {error}") from error
 
 
-def _solved(task: Task, arguments: argparse.Namespace) -> tuple[Task, Outcome]:
+def _planned(task: Task, arguments: argparse.Namespace) -> tuple[Task, Plan | None, Outcome | None]:
+    """Return the plan that is given, or the best one with the claim about it."""
+    if arguments.plan:
+        return *task.with_plan(arguments.plan), None
     try:
-        return task.decide(cross_check=arguments.cross_check)
+        task, outcome = task.decide(cross_check=arguments.cross_check)
+        return task, outcome.plan, outcome
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
 
@@ -134,6 +139,7 @@ def _write(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
     """Write files; return what went wrong, so that the numbers are still shown."""
     try:
         write_files(simulation, content, targets)
+        say_what_was_written(targets)
     except OSError as error:
         return InputError(f"{error.filename}: not written: {error.strerror}")
     return None
@@ -194,7 +200,7 @@ def _show(
 ) -> None:
     from commands.tables.display import objective_text, result_rows, rules_rows, search_rows
     from commands.tables.key_lines import KeyLines
-    from commands.tables.run_tables import measure_table, rank_table, run_name
+    from commands.tables.run_tables import beside_table, measure_lines, rank_table, run_name
 
     instance, evaluation = task.instance, simulation.evaluation
     if outcome is not None:
@@ -202,6 +208,7 @@ def _show(
     else:
         found = [("objective", objective_text(instance, evaluation.objective or 0)), *rules_rows(evaluation)]
         done = []
-    tables = (run_name(content), "", measure_table(content), "", rank_table(content))
-    below = ("", KeyLines(done)) if done else ()
+    tables = (run_name(content), "", *measure_lines(content), "", rank_table(content))
+    beside = ("", beside_table(content)) if content["against"] else ()
+    below = (*beside, *(("", KeyLines(done)) if done else ()))
     output.show(KeyLines(found), *order_lines(best), "", *tables, *below)

@@ -12,7 +12,7 @@ from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, output_path
 from ingest.files import atomic_write
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown
 from planners.studies.study import Study, StudyInputError, StudyInputs
 
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = output_path(arguments.out)
     try:
         inputs = StudyInputs(_folder(arguments.data), _folder(arguments.plans), arguments.time_limit)
-        study = find_study(arguments.study).load()(inputs)
+        study = STUDIES[arguments.study].load()(inputs)
     except StudyInputError as error:
         raise InputError(str(error)) from error
     if path is not None:

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exchange.block_counts import BLOCK_KEYS, stages_of_blocks
 from exchange.stage_runs import groups, runs
 from formulation.costs.megatron_forms import megatron_forms
 from formulation.problem.instance import Instance
+from formulation.problem.options import Sharded
 from formulation.problem.plan import Plan, Stage
 from ingest.files import atomic_write
 from ingest.graphs.errors import FormatError, quoted
 from ingest.mistakes import ScenarioError, did_you_mean
-from ingest.text.yaml_source import Document, read_document
+from ingest.text.yaml_source import Document
 
 __all__: list[str] = []
 
@@ -36,6 +37,10 @@ DEGREE_KEYS: Mapping[str, str] = {
     "data_parallel_replicate_degree": "data",
 }
 """Megatron's and torchtitan's names of the two degrees."""
+SHARD_KEY, RESHARD_KEY = "data_parallel_shard_degree", "fsdp_reshard_after_forward"
+RESHARD: Mapping[Sharded, str] = {Sharded.WEIGHTS: "always", Sharded.GRADIENTS: "never"}
+"""torchtitan's word for what its fully sharded replicas let go of behind a forward pass: the gathered weights, or
+nothing."""
 
 
 def read_layer_lists(path: Path, instance: Instance) -> Plan:
@@ -53,6 +58,8 @@ def read_layer_lists(path: Path, instance: Instance) -> Plan:
     reading = _Reading(instance, {_plain_key(key): value for key, value in settings.items()}, [])
     stages = reading.stages()
     tensor, data = reading.degrees()
+    sharded, among = reading.sharded()
+    data *= among
     if reading.problems:
         raise FormatError(path, reading.problems)
     spans, problems = runs(instance, stages)
@@ -61,6 +68,7 @@ def read_layer_lists(path: Path, instance: Instance) -> Plan:
     held, few = groups(instance, [tensor * data] * len(spans), [data if known else 1] * len(spans))
     if problems or few:
         raise FormatError(path, [*problems, *few])
+    held = tuple(replace(one, mode=replace(one.mode, sharded=sharded)) for one in held)
     forms = [megatron_forms(instance, span) if tensor > 1 else (0,) * len(span) for span in spans]
     return Plan(tuple(Stage(*row) for row in zip(spans, held, forms, strict=True)))
 
@@ -101,7 +109,7 @@ def _shortest(name: str, below: Mapping[str, set[int]]) -> str:
 
 def _document(path: Path) -> Document:
     try:
-        document = read_document(path)
+        document = Document.read(path)
     except ScenarioError as error:
         mistakes = error.mistakes
     else:
@@ -129,7 +137,7 @@ class _Reading:
 
     def stages(self) -> list[int]:
         """Return the stage of every layer; empty where anything is wrong."""
-        known = (*LIST_KEYS, *DEGREE_KEYS, *BLOCK_KEYS)
+        known = (*LIST_KEYS, *DEGREE_KEYS, *BLOCK_KEYS, SHARD_KEY, RESHARD_KEY)
         for key in self.settings:
             if key not in known:
                 self.problems.append(f": unknown key {quoted(key)}{did_you_mean(key, known)}")
@@ -144,6 +152,18 @@ class _Reading:
             found, problems = self._listed(lists[0], self.settings[lists[0]])
         self.problems += problems
         return found
+
+    def sharded(self) -> tuple[Sharded, int]:
+        """Return what replicas divide, and among how many of them."""
+        among, word = self.settings.get(SHARD_KEY, 1), self.settings.get(RESHARD_KEY, "always")
+        found = {text: kind for kind, text in RESHARD.items()}.get(str(word))
+        if type(among) is not int or among < 1:
+            self.problems.append(f": {SHARD_KEY} is {quoted(among)}, expected a whole number from 1")
+        elif found is None:
+            self.problems.append(f": {RESHARD_KEY} is {quoted(word)}, expected {' or '.join(RESHARD.values())}")
+        else:
+            return (found if among > 1 else Sharded.NONE), among
+        return Sharded.NONE, 1
 
     def degrees(self) -> tuple[int, int]:
         """Return devices of one replica and replicas."""

@@ -13,9 +13,10 @@ from pathlib import Path
 from exchange.stage_runs import groups, runs
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Stage
+from formulation.problem.units import NS_PER_SECOND
 from ingest.files import atomic_write
 from ingest.graphs.errors import FormatError, quoted
-from ingest.graphs.pipedream_profile import NS_PER_MS, read_profile
+from ingest.graphs.pipedream_profile import read_profile
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 
 __all__: list[str] = []
@@ -136,7 +137,7 @@ def _line(layer: ProfiledLayer, stage: int) -> str:
 
 
 def _milliseconds(time_ns: int) -> str:
-    whole, part = divmod(time_ns, NS_PER_MS)
+    whole, part = divmod(time_ns, NS_PER_SECOND // 1000)
     decimals = f"{part:06d}"
     while len(decimals) > 3 and decimals.endswith("0"):
         decimals = decimals[:-1]

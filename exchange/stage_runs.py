@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from formulation.problem.groups import Group, line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Span
@@ -51,4 +51,4 @@ def groups(
         ]
     starts = itertools.accumulate(devices, initial=0)
     rows = zip(starts, devices, replicas, strict=False)
-    return tuple(line_group(instance, first, count, Mode(copies)) for first, count, copies in rows), []
+    return tuple(Group.on_line(instance, first, count, Mode(copies)) for first, count, copies in rows), []

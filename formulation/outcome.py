@@ -135,6 +135,9 @@ class Limits:
     """Told of every new best plan and bound."""
     start: Plan | None = field(default=None, compare=False)
     """A plan that is known, for a search to begin with; the evaluator prices it, and whoever cannot leaves it."""
+    below: int | None = field(default=None, compare=False)
+    """Only plans of less than this, by the first goal, are of use: as good a one is known of another instance. A
+    search may end without a plan, UNKNOWN, once its bound is this or more (:meth:`ruled_out`)."""
     end_s: float | None = field(default=None, compare=False)
     """When the time ends, in seconds of ``time.monotonic``; None before it begins, or without a limit."""
 
@@ -152,6 +155,10 @@ class Limits:
     def share(self, parts: float) -> Limits:
         """Return limits that end after a part of the time that is left."""
         return replace(self, end_s=self.begun().deadline.share(parts).end_s)
+
+    def ruled_out(self, outcome: Outcome) -> bool:
+        """Tell whether an outcome says that no plan is of use."""
+        return self.below is not None and outcome.bound is not None and outcome.bound >= self.below
 
     @property
     def deadline(self) -> Deadline:
@@ -182,7 +189,9 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     The plan is evaluated anew, its values of all goals compared with ``==``, bounds and proof held to their
     meaning: OPTIMAL needs every goal of the instance proved, and a plan of which every one is becomes so. A plan
     that breaks rules which its solver is blind to proves nothing: it is returned as UNKNOWN, with the broken rules
-    in its notes. Raises FalseClaimError saying what does not hold.
+    in its notes. A grid of devices that no layer makes use of is left out of the plan, where that changes nothing,
+    and no block is computed again where the plan keeps its values and the same rules without.
+    Raises FalseClaimError saying what does not hold.
     """
     if outcome.goals != instance.goals:
         outcome = replace(outcome, goals=instance.goals)
@@ -190,6 +199,8 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     unseen: list[Violation] = []
     if outcome.plan is not None:
         found = evaluate(instance, outcome.plan)
+        plain = _plain(instance, outcome.plan, found)
+        outcome = outcome if plain == outcome.plan else replace(outcome, plan=plain)
         problems += _wrong_values(outcome, found)
         unseen = [one for one in found.violations if one.rule in outcome.blind_to]
         seen = (one for one in found.violations if one.rule not in outcome.blind_to)
@@ -203,6 +214,24 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     if outcome.proof is Proof.FEASIBLE and statuses == [Status.PROVED] * len(instance.goals):
         return replace(outcome, proof=Proof.OPTIMAL)
     return outcome
+
+
+def _plain(instance: Instance, plan: Plan, found: Evaluation) -> Plan:
+    """Return the plan without what is of no use in it; ``found`` is what it is worth.
+
+    Cost: an evaluation for every block that is computed again, and once more where some need not be.
+    """
+    plain, before = plan.plain(), None
+    if plain != plan and evaluate(instance, plain) == found:
+        plan = plain
+    while plan != before:  # one block less may leave room for another
+        before = plan
+        for run in [run for stage in plan.stages for run in stage.again]:
+            less = plan.keeping(run)
+            one = evaluate(instance, less)
+            if (one.violations, one.objective, one.further) == (found.violations, found.objective, found.further):
+                plan = less
+    return plan
 
 
 def _wrong_values(outcome: Outcome, found: Evaluation) -> list[str]:

@@ -1,7 +1,7 @@
 """What a claim is about: among which plans none is better. Derived from the instance, and said wherever it stands.
 
 A proof compares plans that cut the traced order of layers where cuts are allowed, on devices placed as allowed,
-with the forms, replicas and recomputation that are allowed. It says nothing about other plans.
+with the forms, replicas, recomputation and sharding that are allowed. It says nothing about other plans.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from dataclasses import dataclass
 
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.amounts import goal_amount, plural
-from formulation.problem.cuts import atom_graph, cut_space
+from formulation.problem.cuts import AtomGraph, CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
-from formulation.problem.modes import SPLITS
-from formulation.problem.options import Placement, Recompute, Schedule
+from formulation.problem.model.across import PAIRS
+from formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
+from formulation.problem.options import OnHost, Placement, Recompute, Schedule, Sharded
 
 __all__ = ["scope_of", "scope_parts"]
 
 SCHEDULES = {
     Schedule.NAIVE: "one micro-batch at a time",
     Schedule.GPIPE: "GPipe",
+    Schedule.ZERO_BUBBLE_H1: "ZB-H1",
+    Schedule.ZERO_BUBBLE_V: "ZB-V",
     Schedule.ONE_F_ONE_B: "1F1B",
     Schedule.ASYNC_ONE_F_ONE_B: "1F1B without a flush",
     Schedule.DOUBLE_BUFFERED: "1F1B without a flush, two weight versions",
@@ -33,8 +36,10 @@ class Scope:
 
     ``cuts``: at how many places of the order of ``layers`` layers a stage may start; ``free_order``: this order
     was chosen, not given. ``forms`` are all that some layer may take, ``restricted_layers`` the number of layers
-    that may not take all of them. ``micro_batch_choices``: among which numbers ``micro_batches`` was chosen
-    (empty: it was given).
+    that may not take all of them. ``chunks``: how many stages each group holds. ``warm_up``: as in ``Training``,
+    of 1F1B with a stage a group. ``micro_batch_choices``,
+    ``schedule_choices``, ``chunk_choices``: among which ``micro_batches``, ``schedule`` and ``chunks`` were chosen
+    (empty: it was given). ``recompute_layers``: how many layers a stage may compute again alone.
     ``tensor_parallel_degrees``, ``devices_per_stage``: empty where any is allowed (a degree is then the number of
     devices of the stage: it has one replica). ``demands`` are the names of other rules that limit plans.
     """
@@ -49,11 +54,19 @@ class Scope:
     forms: tuple[int, ...]
     restricted_layers: int
     recompute: Recompute
+    recompute_layers: int
+    sharded: tuple[Sharded, ...]
+    optimizer_on_host: OnHost
     memory_limited: bool
+    memory_margin: float
     schedule: Schedule
+    warm_up: str | tuple[int, ...]
+    chunks: int
     micro_batches: int
     free_order: bool
     micro_batch_choices: tuple[int, ...]
+    schedule_choices: tuple[Schedule, ...]
+    chunk_choices: tuple[int, ...]
     demands: tuple[str, ...]
     at_most: tuple[GoalLimit, ...]
 
@@ -65,20 +78,28 @@ def scope_of(instance: Instance) -> Scope:
     choosing = [layer.allowed_forms for layer in instance.layers if layer.split is not Split.FOLLOW]
     return Scope(
         layers=len(instance.layers),
-        cuts=cut_space(instance).stops - 1,
+        cuts=CutSpace.of(instance).stops - 1,
         devices=instance.devices,
         placement=constraints.placement,
         max_servers=constraints.max_servers,
         devices_per_stage=instance.demands.devices_per_stage,
         tensor_parallel_degrees=constraints.tensor_parallel_degrees,
         forms=tuple(sorted({form for allowed in choosing for form in allowed})),
-        restricted_layers=sum(allowed != FORMS for allowed in choosing),
+        restricted_layers=sum(not set(FORMS) <= set(allowed) for allowed in choosing),
         recompute=constraints.recompute,
+        recompute_layers=len(instance.demands.recompute_layers),
+        sharded=constraints.sharded,
+        optimizer_on_host=constraints.optimizer_on_host,
         memory_limited=constraints.memory,
+        memory_margin=float(constraints.memory_margin),
         schedule=instance.training.schedule,
+        warm_up=instance.training.warm_up,
+        chunks=instance.training.chunks,
         micro_batches=instance.training.micro_batches,
-        free_order=instance.model.free_order and not atom_graph(instance).in_one_order_only,
+        free_order=instance.model.free_order and not AtomGraph.of(instance).in_one_order_only,
         micro_batch_choices=instance.training.micro_batch_choices,
+        schedule_choices=instance.training.schedule_choices,
+        chunk_choices=instance.training.chunk_choices if "chunks" in instance.training.left_open else (),
         demands=(*(one for one in named if one not in seen), *(own.name for own in constraints.own)),
         at_most=constraints.at_most,
     )
@@ -93,21 +114,56 @@ def scope_parts(scope: Scope) -> list[str]:
     if scope.devices_per_stage:
         parts.append(f"{_either(scope.devices_per_stage)} devices a stage")
     parts.append(_sharing(scope))
+    alone = f", also of {scope.recompute_layers} named {plural(scope.recompute_layers, 'layer')} alone"
     parts.append(
         {
             Recompute.NEVER: "no recomputation",
-            Recompute.ALLOWED: "recomputation allowed",
+            Recompute.ALLOWED: "recomputation allowed" + alone * (scope.recompute_layers > 0),
+            Recompute.BLOCKS: "recomputation allowed, also of single blocks",
             Recompute.ALWAYS: "every stage recomputes",
         }[scope.recompute]
     )
-    parts.append("memory limited" if scope.memory_limited else "memory not limited")
-    number = f"{scope.micro_batches} micro-{plural(scope.micro_batches, 'batch')}"
-    choices = ", ".join(map(str, scope.micro_batch_choices))
-    parts.append(f"{SCHEDULES[scope.schedule]}, {number}" + (f", chosen among {choices}" if choices else ""))
+    if set(scope.sharded) != {Sharded.NONE}:
+        parts.append(f"{' or '.join(SHARDED_IN_WORDS[one] for one in scope.sharded)} sharded")
+    if scope.optimizer_on_host is not OnHost.NEVER:
+        parts.append(
+            f"optimiser on the host {'allowed' if scope.optimizer_on_host is OnHost.ALLOWED else 'always'}"
+        )
+    margin = f" with a margin of {100 * scope.memory_margin:g} %" if scope.memory_margin else ""
+    parts.append(f"memory limited{margin}" if scope.memory_limited else "memory not limited")
+    parts += _order(scope)
     parts += [f"{limit.goal} at most {goal_amount(limit.goal, limit.at_most)}" for limit in scope.at_most]
     if scope.demands:
         parts.append(f"limited by {', '.join(scope.demands)}")
     return parts
+
+
+def _order(scope: Scope) -> list[str]:
+    """Say in which order passes run, of how many micro-batches, and among which of both it was chosen."""
+    orders = [
+        _in_words(schedule, chunks, scope.warm_up)
+        for schedule in scope.schedule_choices or (scope.schedule,)
+        for chunks in scope.chunk_choices or (scope.chunks,)
+        if chunks == 1 or schedule is Schedule.ONE_F_ONE_B or schedule.in_a_v
+    ]
+    orders = list(dict.fromkeys(orders))
+    number = f"{scope.micro_batches} micro-{plural(scope.micro_batches, 'batch')}"
+    if scope.micro_batch_choices:
+        number += f", chosen among {', '.join(map(str, scope.micro_batch_choices))}"
+    order = _in_words(scope.schedule, scope.chunks, scope.warm_up)
+    return [f"{order}, {number}"] if len(orders) == 1 else [f"{order}, chosen among {', '.join(orders)}", number]
+
+
+def _in_words(schedule: Schedule, chunks: int, warm_up: str | tuple[int, ...]) -> str:
+    """Name the order in which the passes of so many stages a group run, and how 1F1B warms up."""
+    order = SCHEDULES[schedule]
+    if chunks > 1 and not schedule.in_a_v:
+        return f"interleaved {order} of {chunks} stages a group"
+    if schedule is not Schedule.ONE_F_ONE_B or warm_up == "classic":
+        return order
+    if isinstance(warm_up, tuple):
+        return f"{order} with warm-up {' '.join(map(str, warm_up))}"
+    return f"eager {order}" if warm_up == "eager" else f"{order} and eager, the warm-up of every stage chosen"
 
 
 def _devices(scope: Scope) -> str:
@@ -117,12 +173,15 @@ def _devices(scope: Scope) -> str:
 
 
 def _sharing(scope: Scope) -> str:
-    ways = ", ".join(SPLITS.get(form, f"form {form}") for form in scope.forms)
+    ways = ", ".join(SPLITS.get(form, f"form {form}") for form in scope.forms if form not in PAIRS)
+    ways += ", two of these at once" * (not PAIRS.keys().isdisjoint(scope.forms))
     forms = f"layers split by {ways}" if scope.forms else "no layer split"
     if scope.restricted_layers:
         forms += f" ({scope.restricted_layers} {plural(scope.restricted_layers, 'layer')} restricted)"
     degrees = scope.tensor_parallel_degrees
-    return f"{forms}; {f'replicas of {_either(degrees)} devices' if degrees else 'one replica a stage'}"
+    if not degrees:
+        return f"{forms}; one replica a stage"
+    return f"{forms}; replicas of {_either(degrees)} {plural(degrees[-1], 'device')}"
 
 
 def _either(numbers: tuple[int, ...]) -> str:

@@ -6,66 +6,72 @@ Importing this module imports no planner and no solver (``solvers.catalogue``).
 from __future__ import annotations
 
 from solvers import catalogue
-from solvers.catalogue import SolverEntry, entry
+from solvers.catalogue import SolverEntry
 
 __all__ = ["all_names", "all_solvers", "find_any"]
 
 ONE_STAGE = "planners.common.one_stage"
 
 PLANNERS: tuple[SolverEntry, ...] = (
-    entry("pipepar", "PipePar's planner as a true dynamic programme; proves nothing", "planners.pipepar.planner"),
-    entry(
+    SolverEntry.of(
+        "pipepar", "PipePar's planner as a true dynamic programme; proves nothing", "planners.pipepar.planner"
+    ),
+    SolverEntry.of(
         "pipepar_listed",
         "PipePar's planner as its Algorithm 2 is printed; proves nothing",
         "planners.pipepar.listed",
     ),
-    entry(
+    SolverEntry.of(
         "pipedream",
         "PipeDream's optimiser as the SOSP paper states it; proves nothing",
         "planners.pipedream.planner",
     ),
-    entry(
+    SolverEntry.of(
         "pipedream_code",
         "PipeDream's optimiser as its program computes it; proves nothing",
         "planners.pipedream.planner",
         solve="solve_code",
         support="planners.pipedream.planner:accepts_code",
     ),
-    entry("alpa", "Alpa's dynamic programme for the time of a step; proves nothing", "planners.alpa.planner"),
-    entry("gpipe", "GPipe's partitioner, cells of least variance; proves nothing", "planners.gpipe.planner"),
-    entry(
+    SolverEntry.of(
+        "alpa", "Alpa's dynamic programme for the time of a step; proves nothing", "planners.alpa.planner"
+    ),
+    SolverEntry.of(
+        "gpipe", "GPipe's partitioner, cells of least variance; proves nothing", "planners.gpipe.planner"
+    ),
+    SolverEntry.of(
         "naive_model_parallel",
         "equally many layers on every device; a baseline",
         "planners.baselines.naive_model_parallel",
     ),
-    entry(
+    SolverEntry.of(
         "megatron",
         "Megatron-LM's uniform (t, p, d), all of them tried; proves nothing",
         "planners.megatron.planner",
         support="solvers.search.support:takes_all",
     ),
-    entry(
+    SolverEntry.of(
         "data_parallel", "the whole model on every device; the usual baseline", "planners.baselines.data_parallel"
     ),
-    entry(
+    SolverEntry.of(
         "one_weird_trick",
         "convolutions in form 0, fully connected layers split; one stage",
         "planners.one_weird_trick.planner",
         support=ONE_STAGE,
     ),
-    entry(
+    SolverEntry.of(
         "hypar",
         "HyPar: data or model parallelism a layer, least communication; one stage",
         "planners.hypar.planner",
         support=ONE_STAGE,
     ),
-    entry(
+    SolverEntry.of(
         "accpar",
         "AccPar: a form for each layer by its own cost model; one stage",
         "planners.accpar.planner",
         support=ONE_STAGE,
     ),
-    entry(
+    SolverEntry.of(
         "hetpipe", "HetPipe: one device a stage, in the best order of unlike devices", "planners.hetpipe.planner"
     ),
 )

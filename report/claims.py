@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from formulation.costs.goals import UNITS
 from formulation.outcome import GoalClaim, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Goal
@@ -15,7 +14,9 @@ from formulation.scope import scope_of, scope_parts
 __all__ = ["goals_to_list", "scope_to_dict"]
 
 MEANINGS = {
-    Goal.ITERATION_TIME: "one optimiser step, with its fill and drain",
+    Goal.ITERATION_TIME: "one optimiser step, with its fill and drain, by the formula",
+    Goal.STEP_TIME: "one optimiser step as executed, links without queues",
+    Goal.PERIOD: "one micro-batch in the steady state as executed, links without queues",
     Goal.COST: "the price per hour of the devices used",
     Goal.MEMORY: "the largest peak memory of any stage, on one device",
     Goal.DEVICES: "the devices used",
@@ -53,7 +54,7 @@ def claims_to_list(claims: Sequence[GoalClaim]) -> list[dict[str, Any]]:
     return [
         {
             "goal": str(claim.goal),
-            "unit": UNITS[claim.goal],
+            "unit": claim.goal.unit,
             "value": claim.value,
             "bound": claim.bound,
             "gap": claim.gap,

@@ -12,19 +12,21 @@ from typing import Any
 
 from formulation.constraints.violation import told
 from formulation.costs import times
-from formulation.costs.goals import UNITS
-from formulation.costs.prices import price_fields
+from formulation.costs.prices import form_of
 from formulation.outcome import GoalClaim, Outcome
-from formulation.problem.groups import group_kind
-from formulation.problem.modes import in_words, mode_fields
-from formulation.timeline.footprint import DeviceMemory, memory_over_time
-from formulation.timeline.measures import device_utilisation
+from formulation.problem.groups import GroupKind
+from formulation.problem.layers import Split
+from formulation.timeline.chain import parts_of_chain
+from formulation.timeline.footprint import DeviceMemory
+from formulation.timeline.measures import TimelineMeasures
 from report.accounting import spent_of
 from report.claims import claims_to_list, meaning_of, scope_to_dict
 from report.curve import curve_of
-from report.measures import measures_of
+from report.measures import Measure
 from report.simulation import Simulation, peak_formula_bytes
-from report.stages import boundaries_paid, slowest_ns, split_in_words
+from report.stages import boundaries_paid, slowest, split_in_words
+from report.sums import sums_of
+from report.throughput import throughput_of
 from report.window import EVENT_COLUMNS, events_of, shown_by_default, window_of
 
 __all__ = ["content_of", "summary_of"]
@@ -44,10 +46,14 @@ def content_of(
     outcome: Outcome | None = None,
     comparison: Mapping[str, Any] | None = None,
     shown: int | None = None,
+    against: Mapping[str, Any] | None = None,
+    plan_name: str | None = None,
 ) -> Content:
     """Return all numbers of a simulation; ``outcome`` is the claim of the solver that found the plan.
 
-    ``comparison`` is what ``pipecut compare --json`` writes; ``shown`` how many micro-batches are drawn.
+    ``comparison`` is what ``pipecut compare --json`` writes; ``shown`` how many micro-batches are drawn;
+    ``against`` the content of another plan of the same problem, to be shown beside this one; ``plan_name`` what a
+    given plan is called.
     """
     instance = simulation.instance
     numbers = summary_of(simulation)
@@ -58,8 +64,11 @@ def content_of(
         "version": VERSION,
         "scenario": scenario,
         "model": instance.name,
+        "plan": plan_name,
+        "peak_bytes": max(rank["peak_bytes"] for rank in ranks),
+        "devices_used": sum(simulation.plan.stages[rank["stages"][0]].group.devices for rank in ranks),
         **numbers,
-        "claim": _claim(simulation, outcome, comparison),
+        "claim": _claim(simulation, outcome, comparison) | {"sums": sums_of(simulation)},
         "measures": measures,
         "servers": [
             {"name": one.name, "device_class": one.device_class.name, "devices": one.devices}
@@ -69,23 +78,29 @@ def content_of(
         "ranks": [rank | {"memory": _memory(simulation, at)} for at, rank in enumerate(ranks)],
         "boundaries": _boundaries(simulation),
         "layers": _layers(simulation),
+        "splits": {str(form): words for form, words in simulation.plan.splits().items()},
+        "chain": [asdict(part) for part in parts_of_chain(simulation.timeline)],
         "timeline": _timeline(simulation, shown),
+        "against": None if against is None else dict(against),
         "comparison": None if comparison is None else dict(comparison),
     }
 
 
 def summary_of(simulation: Simulation) -> Content:
     """Return the run in numbers, without what is only drawn: ``measures``, and ``ranks`` without their curves."""
-    training = simulation.instance.training
+    training, ranks = simulation.instance.training, _ranks(simulation)
+    groups = [simulation.plan.stages[rank["stages"][0]].group for rank in ranks]
+    samples, took = simulation.micro_batches * training.micro_batch, simulation.timeline.makespan_ns
     return {
         "schedule": simulation.schedule,
         "micro_batches": training.micro_batches,
         "micro_batch_samples": training.micro_batch,
         "steps": simulation.steps,
         "micro_batches_run": simulation.micro_batches,
-        "makespan_ns": simulation.timeline.makespan_ns,
-        "measures": [asdict(one) for one in measures_of(simulation)],
-        "ranks": _ranks(simulation),
+        "makespan_ns": took,
+        "throughput": throughput_of(simulation.instance, groups, samples, took, simulation.steps),
+        "measures": [asdict(one) for one in Measure.all_of(simulation)],
+        "ranks": ranks,
     }
 
 
@@ -106,7 +121,7 @@ def _claim(
         "proof": str(outcome.proof) if outcome else None,
         "objective": objective,
         "goal": str(goal),
-        "unit": UNITS[goal],
+        "unit": goal.unit,
         "meaning": meaning_of(simulation.instance),
         "further": claims_to_list(claims[1:]) or _values(simulation),
         "scope": scope_to_dict(simulation.instance),
@@ -135,7 +150,8 @@ def _priced_otherwise(simulation: Simulation) -> list[str]:
 
 def _stages(simulation: Simulation) -> list[dict[str, Any]]:
     instance, durations = simulation.instance, simulation.made.durations
-    slowest = slowest_ns(instance, simulation.evaluation.stages)
+    largest, _ = slowest(instance, simulation.evaluation.stages)
+    chunk, total = instance.training.chunk_in_words, len(simulation.plan)
     rank_of = {stage: rank for rank, stages in enumerate(simulation.ranks) for stage in stages}
     return [
         {
@@ -144,17 +160,18 @@ def _stages(simulation: Simulation) -> list[dict[str, Any]]:
             "last_layer": instance.layers[stage.span.stop - 1].name,
             "layers": len(stage.span),
             "devices": [[server, devices] for server, devices in stage.group.counts],
-            **mode_fields(stage.group.mode),
+            **stage.fields([layer.name for layer in instance.layers]),
             "degree": stage.group.tensor_parallel_degree,
-            "shared": in_words(stage.group.mode, stage.group.devices),
+            "warm_up": stage.warm_up,
+            "shared": ", ".join(filter(None, (chunk(index, total), stage.shared_in_words))),
             "split": split_in_words(instance, stage),
             "forward_ns": durations.forward_ns[index],
             "backward_ns": durations.backward_ns[index],
             "recompute_ns": durations.recompute_ns[index],
             "sync_ns": durations.sync_ns[index],
-            "price": price_fields(cost),
+            "price": cost.fields(),
             "memory": asdict(cost.memory),
-            "slowest": cost.total_ns == slowest,
+            "slowest": largest[index],
         }
         for index, (stage, cost) in enumerate(
             zip(simulation.plan.stages, simulation.evaluation.stages, strict=True)
@@ -166,12 +183,12 @@ def _ranks(simulation: Simulation) -> list[dict[str, Any]]:
     costs, bottleneck = simulation.evaluation.stages, simulation.bottleneck_ns
     spent, busy, peaks = (
         spent_of(simulation),
-        device_utilisation(simulation.timeline),
+        TimelineMeasures(simulation.timeline).device_utilisation,
         peak_formula_bytes(simulation),
     )
     rows: list[dict[str, Any]] = []
     for rank, stages in enumerate(simulation.ranks):
-        memory = memory_over_time(simulation.timeline, simulation.made.footprint, rank)
+        memory = simulation.made.footprint.over_time(simulation.timeline, rank)
         rows.append(
             {
                 "stages": list(stages),
@@ -190,7 +207,7 @@ def _ranks(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _memory(simulation: Simulation, rank: int) -> list[list[int]]:
-    return _samples(memory_over_time(simulation.timeline, simulation.made.footprint, rank), simulation)
+    return _samples(simulation.made.footprint.over_time(simulation.timeline, rank), simulation)
 
 
 def _samples(memory: DeviceMemory, simulation: Simulation) -> list[list[int]]:
@@ -213,7 +230,7 @@ def _samples(memory: DeviceMemory, simulation: Simulation) -> list[list[int]]:
 def _boundaries(simulation: Simulation) -> list[dict[str, Any]]:
     durations, stages = simulation.made.durations, simulation.plan.stages
     costs, paid = simulation.evaluation.stages, boundaries_paid(simulation.instance)
-    slowest = slowest_ns(simulation.instance, costs)
+    _, largest = slowest(simulation.instance, costs)
     return [
         {
             "bytes": times.cut_bytes(simulation.instance, after.span.first),
@@ -221,22 +238,27 @@ def _boundaries(simulation: Simulation) -> list[dict[str, Any]]:
             "gradient_ns": durations.gradient_ns[index],
             "price_ns": costs[index + 1].boundary_ns,
             "paid": paid,
-            "slowest": paid and costs[index + 1].boundary_ns == slowest,
+            "slowest": largest[index + 1],
         }
         for index, after in enumerate(stages[1:])
     ]
 
 
 def _layers(simulation: Simulation) -> list[list[Any]]:
-    """Return (name, stage, compute time of one micro-batch) of every layer."""
+    """Return (name, stage, compute time of one micro-batch, bytes of parameters, form) of every layer.
+
+    The form is null for a layer that is not split, or that follows the one before it.
+    """
     instance = simulation.instance
     rows: list[list[Any]] = []
     for index, stage in enumerate(simulation.plan.stages):
-        kind = group_kind(instance, stage.group)
-        rows += [
-            [instance.layers[layer].name, index, times.compute_ns(instance, layer, kind)]
-            for layer in stage.span.layers
-        ]
+        kind = GroupKind.of(instance, stage.group)
+        divided = stage.group.tensor_parallel_degree > 1
+        for layer, form in zip(stage.span.layers, stage.forms, strict=True):
+            spent = times.compute_ns(instance, layer, form_of(instance, stage, layer), kind)
+            one = instance.layers[layer]
+            shown = form if divided and one.split is not Split.FOLLOW else None
+            rows.append([one.name, index, spent, one.parameter_bytes, shown])
     return rows
 
 

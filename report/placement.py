@@ -11,6 +11,7 @@ the training then no longer holds in three places, and the rules are held to the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from formulation.constraints.loosening import size_text
 from formulation.constraints.rules import RULES
@@ -18,10 +19,9 @@ from formulation.constraints.violation import Violation
 from formulation.costs.memory import capacity_bytes
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.modes import in_words
 from formulation.problem.plan import Plan
 from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.timeline.footprint import Footprint, memory_over_time
+from formulation.timeline.footprint import Footprint
 from formulation.timeline.timeline import Timeline
 
 __all__: list[str] = []
@@ -76,7 +76,7 @@ def _reasons(instance: Instance, plan: Plan, schedule: PipelineSchedule) -> Iter
 
 def _group(instance: Instance, group: Group) -> str:
     named = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in group.counts)
-    shared = in_words(group.mode, group.devices)
+    shared = group.mode.in_words(group.devices)
     return f"{named} ({shared})" if shared else named
 
 
@@ -86,7 +86,8 @@ def violations_on_ranks(
     """Return the rules that a plan breaks in the order of this timeline; ``found`` are those of the evaluator."""
     kept = [one for one in found if one.rule not in (*OF_RANKS, OF_TIMELINE)]
     ranks = rank_stages(timeline.schedule)
-    firsts = Plan(tuple(plan.stages[stages[0]] for stages in ranks))
+    # How a stage warms up is said by the order.
+    firsts = Plan(tuple(replace(plan.stages[stages[0]], warm_up=None) for stages in ranks))
     for rule in RULES:
         if rule.name in OF_RANKS:
             kept += rule.check(instance, firsts)
@@ -97,12 +98,12 @@ def violations_on_ranks(
 
 def _memory(instance: Instance, firsts: Plan, timeline: Timeline, footprint: Footprint) -> Iterator[Violation]:
     for rank, stage in enumerate(firsts.stages):
-        peak = memory_over_time(timeline, footprint, rank).peak_bytes
+        peak = footprint.over_time(timeline, rank).peak_bytes
         capacity = capacity_bytes(instance, stage.group)
         if peak > capacity:
-            over = (peak - capacity) / (1 << 30)
             message = (
                 f"rank {rank} holds {size_text(peak)} on each of {_group(instance, stage.group)} under "
-                f"{timeline.schedule.name}, which have {size_text(capacity)}: {over:.2f} GiB too much"
+                f"{timeline.schedule.name}, which have {size_text(capacity)}:"
+                f" {size_text(peak - capacity)} too much"
             )
             yield Violation(OF_TIMELINE, f"rank {rank}", peak, capacity, "bytes", message)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from formulation.costs.goals import goal_value
 from formulation.evaluate import Evaluation, evaluate
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, steps_run
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, Training
 from formulation.problem.plan import Plan
 from formulation.schedules.table import PipelineSchedule
-from formulation.timeline.closed_forms import zero_bubble_h1_in_flight
 from formulation.timeline.footprint import peak_in_flight
-from formulation.timeline.from_plan import PlanRun, from_plan
+from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import Timeline, run
 from report.placement import ZERO_BUBBLE, check_placement, rank_stages, violations_on_ranks
+from report.theory import zero_bubble_h1_in_flight
 
 __all__ = ["Simulation", "simulate"]
 
@@ -28,7 +28,7 @@ class Simulation:
     """A plan, its price by the formulas, and its execution.
 
     ``ranks[r]`` are the stages that rank ``r`` holds; ``priced`` tells whether the schedule is the one that the
-    evaluator prices, that is, of the training (then rank ``s`` holds stage ``s``).
+    evaluator prices, that is, of the training (then rank ``s`` holds stage ``s``, or every stage of its group).
     """
 
     instance: Instance
@@ -46,9 +46,14 @@ class Simulation:
         return self.timeline.schedule.micro_batches
 
     @property
+    def by_stage(self) -> bool:
+        """Whether the schedule is one that is priced, and every stage has a rank of its own."""
+        return self.priced and self.instance.training.chunks == 1
+
+    @property
     def schedule(self) -> str:
         """The name of the schedule."""
-        return str(self.instance.training.schedule) if self.priced else self.made.schedule.name
+        return str(self.instance.training.schedule) if self.by_stage else self.made.schedule.name
 
     @property
     def bottleneck_ns(self) -> int | None:
@@ -74,21 +79,31 @@ def simulate(instance: Instance, plan: Plan, schedule: PipelineSchedule | None =
     evaluation = evaluate(instance, plan)
     if evaluation.objective is None:
         raise ValueError("; ".join(violation.message for violation in evaluation.violations))
-    steps = 1 if schedule else steps_run(instance.training, len(plan))
-    made = _in_order(instance, plan, schedule) if schedule else from_plan(instance, plan, steps=steps)
+    steps = 1 if schedule else instance.training.steps_run(len(plan))
+    made = _in_order(instance, plan, schedule) if schedule else PlanRun.of(instance, plan, steps=steps)
     timeline = run(made.schedule, made.durations, made.execution)
     if schedule:
-        found = violations_on_ranks(instance, plan, evaluation.violations, timeline, made.footprint)
+        alone = replace(instance, training=_flushing(instance, schedule))
+        found = violations_on_ranks(alone, plan, evaluation.violations, timeline, made.footprint)
         evaluation = replace(evaluation, violations=found)
     ranks = rank_stages(made.schedule)
     return Simulation(instance, plan, evaluation, steps, made, timeline, ranks, schedule is None)
 
 
 def _in_order(instance: Instance, plan: Plan, schedule: PipelineSchedule) -> PlanRun:
-    """Return a plan made ready for a given schedule, which flushes: stages keep one version of their weights."""
+    """Return a plan made ready for a given schedule, which flushes: stages keep one version of their weights.
+
+    Of ZB-H1 also the gradients of outputs that wait, which nobody counts in the order of a file.
+    """
     check_placement(instance, plan, schedule)
-    flushing = replace(instance, training=replace(instance.training, schedule=Schedule.ONE_F_ONE_B))
-    return replace(from_plan(flushing, plan), schedule=schedule)
+    flushing = replace(instance, training=_flushing(instance, schedule))
+    return replace(PlanRun.of(flushing, plan), schedule=schedule)
+
+
+def _flushing(instance: Instance, schedule: PipelineSchedule) -> Training:
+    """Return the training that a given schedule stands for: that of one step, each stage by itself."""
+    order = Schedule.ZERO_BUBBLE_H1 if schedule.name == ZERO_BUBBLE else Schedule.ONE_F_ONE_B
+    return replace(instance.training.closed(), schedule=order, chunks=1)
 
 
 def peak_formula_bytes(simulation: Simulation) -> list[int | None]:
@@ -98,7 +113,7 @@ def peak_formula_bytes(simulation: Simulation) -> list[int | None]:
     follow from the order alone (of ZB-H1 by its closed form), times their stash.
     """
     if simulation.priced:
-        return [cost.memory_bytes for cost in simulation.evaluation.stages]
+        return [cost.memory_bytes for cost in simulation.evaluation.stages[: len(simulation.ranks)]]
     schedule, footprint = simulation.made.schedule, simulation.made.footprint
     kept = peak_in_flight(schedule)
     if schedule.name == ZERO_BUBBLE:

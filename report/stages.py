@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from formulation.costs.amounts import plural
 from formulation.problem.layers import Split
-from formulation.problem.modes import SPLITS
-from formulation.problem.options import BoundaryCharge, Combine
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
 
 if TYPE_CHECKING:
     from formulation.costs.prices import StageCost
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Stage
 
-__all__ = ["boundaries_paid", "slowest_ns", "split_in_words"]
+__all__ = ["boundaries_paid", "slowest", "slowest_in_words", "split_in_words"]
 
 
 def boundaries_paid(instance: Instance) -> bool:
@@ -24,12 +23,36 @@ def boundaries_paid(instance: Instance) -> bool:
     return instance.cost.boundary_charge is BoundaryCharge.LINK
 
 
-def slowest_ns(instance: Instance, costs: Sequence[StageCost]) -> int | None:
-    """Return the largest time of a stage or boundary; None where the objective is the sum of them."""
-    if not costs or instance.cost.combine is Combine.SUM:
-        return None
-    paid = boundaries_paid(instance)
-    return max(max(cost.total_ns, cost.boundary_ns if paid else 0) for cost in costs)
+def slowest(instance: Instance, costs: Sequence[StageCost]) -> tuple[list[bool], list[bool]]:
+    """Tell of every stage, and of the boundary before it, whether it has part in the largest time.
+
+    That is the time of a group, with all stages that it holds, or of a link between groups; none has a part where
+    the objective is a sum.
+    """
+    training, total = instance.training, len(costs)
+    works, sends = [0] * total, [0] * total
+    for rank in range(training.ranks(total)):
+        held, before = training.stages_of(rank, total), training.boundaries_of(rank, total)
+        for at in held:
+            works[at] = sum(costs[one].total_ns for one in held)
+        for at in before:
+            sends[at] = sum(costs[one].boundary_ns for one in before)
+    paid, summed = boundaries_paid(instance), instance.cost.combine is Combine.SUM
+    most = max(works + sends if paid else works, default=0)  # what is no plan has no costs
+    return [one == most and not summed for one in works], [one == most and paid and not summed for one in sends]
+
+
+def slowest_in_words(instance: Instance) -> tuple[str, str]:
+    """Return what the largest time is called, and what it means for the first goal."""
+    goal = instance.goals[0]
+    if goal.executed:
+        return (
+            "slowest",
+            "the largest time for a micro-batch; what is executed is the critical chain of a timeline",
+        )
+    if goal is Goal.ITERATION_TIME and instance.training.schedule is Schedule.NAIVE:
+        return "slowest", "the largest time; micro-batches go one after another, so that all times count alike"
+    return "bottleneck", "the bottleneck: a micro-batch cannot leave the pipeline more often than this"
 
 
 def split_in_words(instance: Instance, stage: Stage) -> str:
@@ -41,7 +64,7 @@ def split_in_words(instance: Instance, stage: Stage) -> str:
         for layer, form in zip(stage.span.layers, stage.forms, strict=False)
         if layer < len(instance.layers) and instance.layers[layer].split is not Split.FOLLOW
     )
-    ways = [(SPLITS.get(form, f"form {form}"), number) for form, number in chosen.most_common()]
+    ways = [(stage.in_words(form), number) for form, number in chosen.most_common()]
     if len(ways) < 2:
         return "".join(f"split by {way}" for way, _ in ways)
     return "split by " + " and ".join(f"{way} ({_layers(number)})" for way, number in ways)

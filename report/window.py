@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT
+from formulation.schedules.actions import Kind
 from formulation.schedules.dependencies import NONE, positions
 from formulation.schedules.table import Integers
 from formulation.timeline.critical import critical_chain
-from formulation.timeline.program import LETTERS
 from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import JOIN
 
@@ -55,8 +54,8 @@ def window_of(timeline: Timeline, shown: int) -> Window:
     total, makespan = timeline.schedule.micro_batches, timeline.makespan_ns
     half = max(1, shown // 2)
     if total > shown and total >= 2 * half:
-        forward = positions(timeline.schedule, FORWARD)[-1, half - 1]
-        backward = positions(timeline.schedule, BACKWARD, INPUT_GRADIENT)[-1, total - half]
+        forward = positions(timeline.schedule, Kind.FORWARD)[-1, half - 1]
+        backward = positions(timeline.schedule, Kind.BACKWARD, Kind.INPUT_GRADIENT)[-1, total - half]
         head, tail = int(timeline.times.stop_ns[forward]), int(timeline.times.start_ns[backward])
         if (tail - head) * LEAST_HIDDEN > makespan:
             return Window(head, tail)
@@ -78,7 +77,7 @@ def _entries(timeline: Timeline, window: Window, critical: Critical) -> Iterator
         if program.kind[at] == JOIN:
             continue
         yield [
-            LETTERS[int(program.kind[at])],
+            program.letter(at),
             int(program.stage[at]),
             int(program.micro_batch[at]),
             int(times.start_ns[at]),
@@ -92,7 +91,7 @@ def _messages(timeline: Timeline, window: Window, critical: Critical) -> Iterato
     for at in _touching(times.depart_ns, times.arrive_ns, window):
         if program.link[at] == NONE:
             continue
-        forward = int(program.kind[at]) == FORWARD
+        forward = int(program.kind[at]) == Kind.FORWARD
         yield [
             ACTIVATION if forward else GRADIENT,
             int(program.stage[at]) - (0 if forward else 1),

@@ -15,7 +15,7 @@ from formulation.costs import amounts
 
 __all__ = ["printable"]
 
-TIMES = tuple((unit.replace("us", "µs"), size) for unit, size in amounts.TIMES)
+TIMES = ("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9)
 """Units of time by size, as pages write them."""
 NOTHING = "–"
 
@@ -28,7 +28,7 @@ def printable(name: object) -> str:
 
 def duration(time_ns: float) -> str:
     """Return a time with four significant digits: ``12.34 ms``."""
-    return _grouped(amounts.scaled_duration(time_ns, TIMES))
+    return _grouped(amounts.duration(time_ns).replace("us", "µs"))
 
 
 def round_duration(time_ns: int) -> str:
@@ -75,6 +75,7 @@ FORMATS: Mapping[str, Callable[[float], str]] = MappingProxyType(
         "ns": duration,
         "exact": exact,
         "bytes": amount,
+        "rate": lambda value: f"{value:,.4g}",
         "exact_bytes": lambda value: f"{value:,} bytes",
         "whole": lambda value: f"{value:,}",
         "price": lambda value: f"{amounts.price(int(value))} per hour",

@@ -8,7 +8,7 @@ Importing this module imports no solver; ``load`` and ``accepts`` do, the latter
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Solve = Callable[[Instance, Limits], Outcome]
 
-__all__ = ["AUTO", "SOLVERS", "SolverEntry", "entry"]
+__all__ = ["AUTO", "SOLVERS", "SolverEntry"]
 
 
 def _takes_all(instance: Instance) -> Support:
@@ -33,7 +33,8 @@ class SolverEntry:
     """A way to find a plan: its name, one line about it, and what it can do.
 
     ``load`` imports and returns ``solve``; ``accepts`` says what the method makes of an instance. An ``exact``
-    method proves what it finds where its support says so, and has a row in ``solvers.ingredients.METHODS``.
+    method proves what it finds where its support says so, and has a row in ``solvers.ingredients.METHODS``. One
+    that knows ``chunks`` takes instances whose groups hold several stages.
     """
 
     name: str
@@ -41,56 +42,104 @@ class SolverEntry:
     load: Callable[[], Solve]
     accepts: Callable[[Instance], Support] = _takes_all
     exact: bool = False
+    chunks: bool = False
+
+    @staticmethod
+    def of(
+        name: str,
+        summary: str,
+        module: str,
+        *,
+        solve: str = "solve",
+        support: str = "",
+        exact: bool = False,
+        chunks: bool = False,
+        blocks: Collection[str] = (),
+    ) -> SolverEntry:
+        """Return an entry whose ``solve`` is in a module, its ``accepts`` there or where ``support`` says.
+
+        ``support`` is a module, or ``module:function``. It is not asked about groups that hold several stages,
+        unless the method knows ``chunks``; an exact one not about single blocks that are computed again, unless it
+        knows ``blocks`` where stages take their time so (``StageTime``).
+        """
+        home, _, function = (support or module).partition(":")
+
+        def accepts(instance: Instance) -> Support:
+            from solvers.search.support import of_memory_by_slot, of_single_stages, of_whole_stages
+
+            sees_blocks = instance.cost.stage_time in blocks or not exact
+            asked = () if chunks else (of_single_stages, of_memory_by_slot)
+            for refusing in asked if sees_blocks else (*asked, of_whole_stages):
+                if (found := refusing(name, instance)).reason:
+                    return found
+            return getattr(importlib.import_module(home), function or "accepts")(instance)
+
+        return SolverEntry(
+            name, summary, lambda: getattr(importlib.import_module(module), solve), accepts, exact, chunks
+        )
 
 
-def entry(
-    name: str, summary: str, module: str, *, solve: str = "solve", support: str = "", exact: bool = False
-) -> SolverEntry:
-    """Return an entry whose ``solve`` is in a module, and whose ``accepts`` is there or where ``support`` says.
-
-    ``support`` is a module, or ``module:function``.
-    """
-    home, _, function = (support or module).partition(":")
-    return SolverEntry(
-        name,
-        summary,
-        lambda: getattr(importlib.import_module(module), solve),
-        lambda instance: getattr(importlib.import_module(home), function or "accepts")(instance),
-        exact,
-    )
-
-
-AUTO = entry(
+ADDED, ANY = ("add",), ("add", "overlap")
+"""Ways in which the passes and the communication of a stage make its time (``StageTime``)."""
+AUTO = SolverEntry.of(
     "auto",
     "whoever sees the whole instance and is fastest, checked by another; the default",
     "solvers.auto.solve",
     support="solvers.search.support:takes_all",
+    chunks=True,
 )
 MAIN = "cpsat"
 """The declarative model, which sees every rule."""
 SOLVERS: tuple[SolverEntry, ...] = (
-    entry(
+    SolverEntry.of(
         "cpsat",
         "the declarative model in OR-Tools CP-SAT",
         "solvers.cpsat.solver",
         support="solvers.cpsat.support",
         exact=True,
+        blocks=ANY,
     ),
-    entry("line_dp", "the exact dynamic programme over the line", "solvers.dynamic.line.solver", exact=True),
-    entry(
-        "state_dp", "the exact dynamic programme over device states", "solvers.dynamic.states.solver", exact=True
+    SolverEntry.of(
+        "line_dp", "the exact dynamic programme over the line", "solvers.dynamic.line.solver", exact=True
     ),
-    entry(
-        "paced_dp", "the exact branch and bound over bottlenecks", "solvers.dynamic.step_time.solver", exact=True
+    SolverEntry.of(
+        "state_dp",
+        "the exact dynamic programme over device states",
+        "solvers.dynamic.states.solver",
+        exact=True,
+        blocks=ADDED,
     ),
-    entry(
+    SolverEntry.of(
+        "paced_dp",
+        "the exact branch and bound over bottlenecks",
+        "solvers.dynamic.step_time.solver",
+        exact=True,
+        blocks=ADDED,
+    ),
+    SolverEntry.of("step_dp", "the exact search for the executed step", "solvers.executed.solver", exact=True),
+    SolverEntry.of("halves_dp", "the exact search for the step under ZB-H1", "solvers.halves.solver", exact=True),
+    SolverEntry.of(
+        "period_dp", "the exact programme for the executed period", "solvers.dynamic.period.solver", exact=True
+    ),
+    SolverEntry.of(
         "cpsat_atoms",
         "the declarative model on places to cut",
         "solvers.cpsat.on_atoms.solver",
         support="solvers.cpsat.on_atoms.support",
         exact=True,
+        blocks=ADDED,
     ),
-    entry("brute_force", "the enumeration of all plans", "solvers.exhaustive", exact=True),
+    SolverEntry.of(
+        "cpsat_chunks",
+        "the declarative model of groups that hold several stages",
+        "solvers.chunks.solver",
+        support="solvers.chunks.support",
+        exact=True,
+        chunks=True,
+    ),
+    SolverEntry.of(
+        "brute_force", "the enumeration of all plans", "solvers.exhaustive", exact=True, chunks=True, blocks=ANY
+    ),
 )
 
 

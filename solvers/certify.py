@@ -20,12 +20,12 @@ from formulation.costs.tables import FORBIDDEN, all_tables
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints
-from formulation.problem.cuts import cut_space
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from solvers.dynamic.states.reach import StateReach
+from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
-from solvers.dynamic.states.states import state_space
+from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
 from solvers.search.incumbent import Incumbent
@@ -61,12 +61,14 @@ def search_of(instance: Instance, deadline: Deadline = NEVER) -> StateSearch:
     tables = all_tables(replace(instance, constraints=rest), deadline)
     limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
     known = Incumbent("certify", tables.instance, limits, FORBIDDEN)
-    return StateSearch(state_space(tables), StageTable(atom_tables(tables, cut_space(instance))), known)
+    return StateSearch(state_space(tables), StageTable(atom_tables(tables, CutSpace.of(instance))), known)
 
 
 def labels_below(search: StateSearch, threshold_ns: int, *, closed: bool = True) -> Labels:
     """Return the labels for a threshold that the search has answered with no."""
-    reach = search.reach(threshold_ns, thorough=True, closed=closed)
+    if not isinstance(search.space, StateSpace):
+        raise TypeError("labels are by state, and servers of this search are counts")
+    reach = reach_at(search.space, search.table, threshold_ns, thorough=True, closed=closed)
     if reach is None:
         raise StoppedError
     if closed and reach.depth is not None:

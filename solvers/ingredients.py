@@ -28,8 +28,14 @@ class Ingredient(enum.Enum):
         "the formulas of shares, times and memory",
         (
             "formulation.problem.shares",
+            "formulation.predictor.",
             "formulation.costs.times",
             "formulation.costs.forms",
+            "formulation.costs.megatron_forms",
+            "formulation.costs.passes",
+            "formulation.executed.",
+            "formulation.schedules.",
+            "formulation.costs.sharding",
             "formulation.costs.memory",
         ),
         True,
@@ -41,7 +47,10 @@ class Ingredient(enum.Enum):
     )
     ALIKE = (
         "alike servers",
-        tuple(f"formulation.certificates.states:{name}" for name in ("alike_servers", "_same", "_kinds_stay")),
+        (
+            *(f"formulation.problem.shares:{name}" for name in ("same_servers", "_same", "server_classes")),
+            *(f"formulation.certificates.states:{name}" for name in ("alike_servers", "_kinds_stay")),
+        ),
         True,
     )
     STATES = (
@@ -53,7 +62,11 @@ class Ingredient(enum.Enum):
         True,
     )
     SUMS = ("sums over layers and devices", ("formulation.costs.lower_bound", "formulation.costs.ceiling"), True)
-    COST_TABLES = ("cost tables", ("formulation.costs.tables",), True)
+    COST_TABLES = (
+        "cost tables",
+        ("formulation.costs.tables", "formulation.costs.bulk."),
+        True,
+    )
     MEMORY_TABLES = ("memory tables", ("formulation.costs.memory_tables",), True)
     ENUMERATION = ("the enumeration of all plans", ("solvers.exhaustive",))
     CHECKER = (
@@ -66,10 +79,14 @@ class Ingredient(enum.Enum):
             "formulation.costs.least",
         ),
     )
-    FIRST_PLAN = ("simple first plans", ("solvers.search.first_plan", "solvers.search.fitting"))
+    MOVES = ("moves of single atoms", ("solvers.chunks.moves", "solvers.search.simple:even_cuts"))
+    FIRST_PLAN = (
+        "simple first plans",
+        tuple(f"solvers.search.{name}" for name in ("first_plan", "balanced", "fitting")),
+    )
     STAGE_TIMES = (
         "stage tables over forms",
-        ("solvers.dynamic.tables.stage_times", "solvers.dynamic.tables.best_forms"),
+        tuple(f"solvers.dynamic.tables.{name}" for name in ("stage_times", "best_forms", "doubled_times")),
     )
     STAGE_LIMITS = ("how far stages reach", ("solvers.dynamic.tables.stage_limits",))
     STAGE_FORMS = (
@@ -78,9 +95,11 @@ class Ingredient(enum.Enum):
     )
     ATOMS = (
         "the best splits of atoms, and chains of them",
-        tuple(f"solvers.atoms.{name}" for name in ("chains", "fronts", "labels", "programs", "stages", "times")),
+        tuple(
+            f"solvers.atoms.{name}"
+            for name in ("blocks", "chains", "fronts", "labels", "programs", "stages", "times")
+        ),
     )
-    FORMS = ("forms of single stages within memory", ("solvers.dynamic.tables.forms_under_memory",))
     LINE_PROGRAMME = ("the programme over the line", ("solvers.dynamic.line.solver", "solvers.blind"))
     STATE_REACH = (
         "reachability of device states",
@@ -91,10 +110,45 @@ class Ingredient(enum.Enum):
             "solvers.dynamic.states.solver",
         ),
     )
+    COUNTS = (
+        "alike servers as counts",
+        tuple(f"solvers.dynamic.counts.{name}" for name in ("layouts", "packing", "paths", "reach", "unslotted")),
+    )
+    PERIODS = (
+        "least excesses over a period",
+        (
+            "solvers.dynamic.period.reach",
+            "solvers.dynamic.period.solver",
+            "solvers.dynamic.period.stage_periods",
+            "solvers.dynamic.tables.forms_under_memory",
+        ),
+    )
+    RESPONSES = (
+        "answers of suffixes to arrivals",
+        tuple(
+            f"solvers.executed.{name}"
+            for name in (
+                *("asking", "fronts", "further", "growing", "parts", "plans", "responses"),
+                *("search", "solver", "unbeaten", "warm_ups"),
+            )
+        ),
+    )
+    BOXES = (
+        "bounds of plans in boxes",
+        tuple(
+            f"solvers.executed.bounds.{name}"
+            for name in (
+                *("boxes", "game", "mixtures", "pairs", "pass_tables", "paths"),
+                *("rays", "rest", "simplex", "spans", "sums", "ways"),
+            )
+        ),
+    )
+    HALVES = ("suffixes with backward passes in halves", ("solvers.halves.rest", "solvers.halves.solver"))
     INTERVALS = (
         "the search over bottlenecks",
         (
             "solvers.dynamic.step_time.blocks",
+            "solvers.dynamic.step_time.exactly",
             "solvers.dynamic.step_time.intervals",
             "solvers.dynamic.step_time.latency",
             "solvers.dynamic.step_time.network",
@@ -124,7 +178,17 @@ class Ingredient(enum.Enum):
     )
     ON_ATOMS = (
         "the model on atoms",
-        tuple(f"solvers.cpsat.on_atoms.{name}" for name in ("families", "solver", "support")),
+        tuple(f"solvers.cpsat.on_atoms.{name}" for name in ("charges", "families", "prices", "solver", "support")),
+    )
+    CHUNKS = (
+        "the search over chunks",
+        tuple(
+            f"solvers.chunks.{name}"
+            for name in (
+                *("case", "counting", "layouts", "model", "paths"),
+                *("runs", "solver", "support", "variables"),
+            )
+        ),
     )
     CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
     HIGHS = ("HiGHS", ("solvers.crosscheck.highs", "solvers.crosscheck.milp"))
@@ -147,17 +211,29 @@ def _method(*rests_on: Ingredient, proposed_by: tuple[Ingredient, ...] = ()) -> 
 
 
 I = Ingredient  # noqa: E741 (the table is read by its columns)
-_TABLES = (I.GROUPS, I.COST_TABLES)
+_TABLES = (I.GROUPS, I.ALIKE, I.COST_TABLES)
 _LIMITS = (I.MEMORY_TABLES, I.STAGE_TIMES, I.STAGE_LIMITS, I.STAGE_FORMS, I.ATOMS)
-_STAGES = (I.STATES, I.ALIKE, *_LIMITS, I.STATE_REACH)
-_MODEL = (*_TABLES, I.MEMORY_TABLES, I.ALIKE, I.SUMS, I.MODEL)
+_STAGES = (I.STATES, *_LIMITS, I.STATE_REACH)
+_MODEL = (*_TABLES, I.MEMORY_TABLES, I.SUMS, I.MODEL)
 
 METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
     "cpsat_atoms": _method(*_MODEL, I.CPSAT, I.ATOMS, I.ON_ATOMS, proposed_by=(I.FIRST_PLAN,)),
     "line_dp": _method(*_TABLES, I.STAGE_TIMES, I.STAGE_FORMS, I.LINE_PROGRAMME),
-    "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, proposed_by=(I.FIRST_PLAN,)),
-    "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.FORMS, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
+    "state_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.COUNTS, proposed_by=(I.FIRST_PLAN,)),
+    "paced_dp": _method(*_TABLES, I.SUMS, *_STAGES, I.COUNTS, I.INTERVALS, proposed_by=(I.FIRST_PLAN,)),
+    "period_dp": _method(
+        *_TABLES,
+        *(one for one in _STAGES if one is not I.ATOMS),
+        I.SUMS,
+        I.PERIODS,
+        proposed_by=(I.FIRST_PLAN,),
+    ),
+    "step_dp": _method(
+        *(*_TABLES, *_STAGES, I.SUMS, I.RESPONSES, I.BOXES), proposed_by=(I.FIRST_PLAN, I.COUNTS, I.INTERVALS)
+    ),
+    "halves_dp": _method(*_TABLES, *_STAGES, I.SUMS, I.RESPONSES, I.BOXES, I.HALVES, proposed_by=(I.FIRST_PLAN,)),
+    "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES,)),
     "brute_force": _method(I.ENUMERATION),
     "case_split": _method(*_MODEL, I.CPSAT),
     "presolve": _method(*_MODEL, I.CPSAT),

@@ -1,4 +1,8 @@
-"""Settings of all tests: Hypothesis without a deadline, as the first call of a solver imports and warms up."""
+"""Settings of all tests: Hypothesis without a deadline, as the first call of a solver imports and warms up.
+
+The same commit draws the same examples, so that a red test is red for everybody; `--hypothesis-profile=explore`
+draws others each time, to look for what the usual ones miss.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from tests.command_line import own_cache, pipecut, scenario
 __all__ = ["own_cache", "pipecut", "scenario"]
 
 settings.register_profile(
-    "pipecut", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "explore", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("pipecut", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("pipecut")

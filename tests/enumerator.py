@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from formulation.evaluate import evaluate
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import Placement, Recompute
+from formulation.problem.options import OnHost, Placement, Recompute, Sharded
 from formulation.problem.plan import Plan, Span, Stage
 
 
@@ -51,12 +51,28 @@ def more_plans_than(instance: Instance, most: int) -> bool:
 
 def every_plan(instance: Instance) -> Iterator[Plan]:
     """Yield every plan that has devices for its stages, and many that break a rule."""
+    chunks = instance.training.chunks
     for cuts in _cuts(len(instance.layers)):
-        for held in _devices(instance, len(cuts) - 1, tuple(server.devices for server in instance.servers)):
-            rows = zip(itertools.pairwise(cuts), held, strict=True)
+        groups, odd = divmod(len(cuts) - 1, chunks)
+        if odd or (chunks > 1 and groups == 1):
+            continue
+        for held in _devices(instance, groups, tuple(server.devices for server in instance.servers)):
+            # The V goes down through the groups and up again; other chunks are dealt out round and round.
+            on = [*range(groups), *reversed(range(groups))] if instance.training.schedule.in_a_v else range(groups)
+            turns = list(itertools.islice(itertools.cycle(on), groups * chunks))
+            rows = zip(itertools.pairwise(cuts), (held[at] for at in turns), strict=True)
             choices = [list(_stages(instance, Span(*span), counts)) for span, counts in rows]
             for stages in itertools.product(*choices):
-                yield Plan(stages)
+                if all(one.group == stages[at].group for at, one in zip(turns, stages, strict=True)):
+                    yield Plan(stages)
+                    yield from _warmed_up(instance, stages)
+
+
+def _warmed_up(instance: Instance, stages: tuple[Stage, ...]) -> Iterator[Plan]:
+    """Yield stages with every number of forward passes before the first backward pass, where they may choose."""
+    if instance.training.chooses_warm_ups:
+        for many in itertools.product(range(1, instance.training.micro_batches + 1), repeat=len(stages)):
+            yield Plan(tuple(replace(one, warm_up=own) for one, own in zip(stages, many, strict=True)))
 
 
 def _cuts(layers: int) -> Iterator[tuple[int, ...]]:
@@ -92,16 +108,42 @@ def _stages(instance: Instance, span: Span, counts: tuple[int, ...]) -> Iterator
     """Yield every way in which these devices may hold these layers."""
     held = tuple((server, count) for server, count in enumerate(counts) if count)
     devices, asked = sum(counts), instance.constraints.recompute
-    again = {Recompute.NEVER: (False,), Recompute.ALLOWED: (False, True), Recompute.ALWAYS: (True,)}[asked]
-    for degree in range(1, devices + 1):
-        if devices % degree:
+    either = (False, True, "layers") if instance.constraints.recompute_layers else (False, True)
+    again = {Recompute.NEVER: (False,), Recompute.ALLOWED: either, Recompute.ALWAYS: (True,)}.get(
+        asked, (False, True)
+    )
+    on_host = {OnHost.NEVER: (False,), OnHost.ALLOWED: (False, True), OnHost.ALWAYS: (True,)}
+    hosts = on_host[instance.constraints.optimizer_on_host]
+    divided = instance.constraints.sharded if devices > 1 else (Sharded.NONE,)
+    pairs = "pairs" in instance.constraints.splits
+    for degree, row in itertools.product(range(1, devices + 1), repeat=2):
+        if devices % degree or (row > 1 and not (pairs and row < degree and degree % row == 0)):
             continue
         if degree not in (instance.constraints.tensor_parallel_degrees or (devices,)):
             continue
         forms = [
-            (0,) if degree == 1 or row.split is Split.FOLLOW else row.allowed_forms
-            for row in instance.layers[span.first : span.stop]
+            (0,) if degree == 1 or layer.split is Split.FOLLOW else layer.allowed_forms
+            for layer in instance.layers[span.first : span.stop]
         ]
         for chosen in itertools.product(*forms):
             for recompute in again:
-                yield Stage(span, Group(held, Mode(devices // degree, recompute)), chosen)
+                for sharded in divided:
+                    modes = (Mode(devices // degree, recompute, sharded, one, row) for one in hosts)
+                    for mode in modes:
+                        for runs in _runs(instance, span) if not recompute else [()]:
+                            yield Stage(span, Group(held, mode), chosen, again=runs)
+
+
+def _runs(instance: Instance, span: Span) -> Iterator[tuple[Span, ...]]:
+    """Yield all sets of blocks inside a stage, where some may be computed again."""
+    yield ()
+    if instance.constraints.recompute is Recompute.BLOCKS:
+        closed = set(instance.demands.no_cut)
+        for layers in instance.demands.together:
+            closed |= set(range(layers[0] + 1, layers[-1] + 1))
+        places = [at for at in range(len(instance.layers) + 1) if at not in closed]
+        inside = [
+            Span(*ends) for ends in itertools.pairwise(places) if span.first <= ends[0] < ends[1] <= span.stop
+        ]
+        for number in range(1, len(inside) + 1):
+            yield from itertools.combinations(inside, number)

@@ -63,21 +63,25 @@ def test_plan_sets_up_and_plans(calls: Calls) -> None:
 def test_nothing_is_installed_twice(calls: Calls) -> None:
     for command in ("test", "plan", "test", "plan"):
         bootstrap.main([command, "-k", "x"])
-    assert environments(calls) == 1 and installs(calls) == [".[dev,png,torch]"]
+    assert environments(calls) == 1 and installs(calls) == [".[dev,docs,notebook,png,torch]"]
     assert [command[-2:] for command in calls[-2:]] == [["-k", "x"], ["-k", "x"]]
 
 
 def test_the_other_order_adds_what_is_missing(calls: Calls) -> None:
     for command in ("plan", "test", "plan"):
         bootstrap.main([command])
-    assert installs(calls) == [".[torch]", ".[dev,png,torch]"] and calls[-2][1:4] != ["-m", "pip", "install"]
+    assert installs(calls) == [".[torch]", ".[dev,docs,notebook,png,torch]"] and calls[-2][1:4] != [
+        "-m",
+        "pip",
+        "install",
+    ]
 
 
 def test_changed_requirements_are_installed(calls: Calls) -> None:
     bootstrap.main(["test"])
     (bootstrap.ROOT / "constraints.txt").write_text("new", encoding="utf-8")
     bootstrap.main(["plan"])
-    assert environments(calls) == 1 and installs(calls) == [".[dev,png,torch]", ".[torch]"]
+    assert environments(calls) == 1 and installs(calls) == [".[dev,docs,notebook,png,torch]", ".[torch]"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": 5}', '{"key": "x", "extras": []}'])

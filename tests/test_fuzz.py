@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzzing import samples
-from benchmarks.fuzzing.mutate import mutated
+from benchmarks.checks.fuzzing import samples
+from benchmarks.checks.fuzzing.mutate import mutated
 
 ROOT = Path(__file__).parents[1]
 LYING = """
 import sys, tempfile, time
 from pathlib import Path
-from benchmarks import fuzz
-from benchmarks.fuzzing.readers import Reader
-from benchmarks.fuzzing.watch import Watch
+from benchmarks.checks import fuzz
+from benchmarks.checks.fuzzing.readers import Reader
+from benchmarks.checks.fuzzing.watch import Watch
 
 def read(path):
     {code}
@@ -87,7 +87,7 @@ def test_inputs_come_again_from_their_seed_and_are_spoilt(sample: bytes, structu
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
 def test_some_hundred_spoilt_inputs_find_no_defect(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.fuzz", "--inputs", "900", "--seed", "1", "--json"]
+    command = [sys.executable, "-m", "benchmarks.checks.fuzz", "--inputs", "900", "--seed", "1", "--json"]
     kept = ["--keep", str(tmp_path / "defects"), "--limit", "60"]
     done = subprocess.run([*command, *kept], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     rows = json.loads(done.stdout)

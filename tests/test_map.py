@@ -1,8 +1,8 @@
 """Map, glossary, index and CONTRIBUTING.md against the tree: what they name exists, and no room is missing.
 
 The pages name code in one way, a path in backticks, a colon, and names in backticks:
-``formulation/costs/memory.py``: ``stage_memory``, ``MemoryParts.total``. NAME stands for a part that a reader
-chooses, as in ``planners/NAME/planner.py``.
+``formulation/costs/memory.py``: ``MemoryParts.of_stage``, ``MemoryParts.total``. NAME stands for a part that a
+reader chooses, as in ``planners/NAME/planner.py``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tests.test_architecture import MAY_IMPORT, OURS, THIRD_PARTY
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 MAP, GLOSSARY, INDEX = DOCS / "architecture.md", DOCS / "glossary.md", DOCS / "README.md"
+MADE = {"extend.md", "reference/python.md", "reference/scenario.md", "reference/json.md"}
+"""Pages of the site that are made while it is built (``docs/making/reference.py``)."""
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 TREE = frozenset(path.name for path in ROOT.iterdir())
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
@@ -128,13 +130,24 @@ def test_the_index_lists_every_document() -> None:
     assert there - set(LINK.findall(INDEX.read_text(encoding="utf-8"))) == set()
 
 
+def test_every_document_is_in_the_menu_of_the_site_once() -> None:
+    there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert sorted(menu()) == sorted(there | MADE)
+
+
+def menu() -> list[str]:
+    """The pages that mkdocs.yml lists."""
+    _, _, listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    return re.findall(r"([\w/-]+\.md)$", listed, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("`formulation/costs/memory.py`: `stage_memory`, `MemoryParts.total`", []),
-        ("`formulation/costs/memory.py`: `stage_memory`,\n  `no_such_name`", ["no no_such_name in {}"]),
+        ("`formulation/costs/memory.py`: `MemoryParts.of_stage`, `MemoryParts.total`", []),
+        ("`formulation/costs/memory.py`: `MemoryParts.of_stage`,\n  `no_such_name`", ["no no_such_name in {}"]),
         ("`formulation/costs/memory.py`: `MemoryParts.no_such_name`", ["no MemoryParts.no_such_name in {}"]),
-        ("`formulation/memory.py`: `stage_memory`", ["no formulation/memory.py"]),
+        ("`formulation/memory.py`: `MemoryParts.of_stage`", ["no formulation/memory.py"]),
         ("`execution/run.py`", ["no execution/run.py"]),
         ("`no_such_file.md`, `scenarios/no_such_folder`", ["no no_such_file.md", "no scenarios/no_such_folder"]),
         ("`--set`, `10 Gbit/s`, `module:function`, `I/O`, `planners/NAME/planner.py`: `solve`", []),

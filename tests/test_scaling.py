@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from benchmarks import scaling, scaling_picture
-from benchmarks.scaling import METHODS, Point, ScalingRow
+from benchmarks.size import scaling, scaling_picture
+from benchmarks.size.scaling import METHODS, Point, ScalingRow
 
 AXIS = "layers, 8 devices"
 

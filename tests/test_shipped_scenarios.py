@@ -9,7 +9,6 @@ import pytest
 
 from formulation.certificates.check import verify
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.demands import with_constraints
 from formulation.problem.options import Recompute
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
@@ -67,7 +66,7 @@ def test_gpt2_on_small_cards_needs_recomputation_or_splitting() -> None:
     blind = line_dp.solve(instance).bound
     assert blind is not None and blind < outcome.objective, "without a limit on memory there is a faster plan"
     without = replace(scenario.constraints, recompute=Recompute.NEVER, tensor_parallel_degrees=(1,))
-    slower = with_constraints(replace(instance, goals=instance.goals[:1]), without)
+    slower = replace(replace(instance, goals=instance.goals[:1]), constraints=without)
     found = checked(slower, states.solve(slower, Limits()))
     assert found.proof is Proof.OPTIMAL and found.objective == 79_935_731
     assert outcome.objective < 79_935_731, "so the freedoms are worth something here"

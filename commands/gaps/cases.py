@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from commands.parts.opening import open_scenario
 from commands.terminal.failures import reading
-from formulation.costs.memory import capacity_bytes, stage_memory
+from formulation.costs.memory import MemoryParts, capacity_bytes
 from formulation.problem.cluster import DeviceClass, Server
-from formulation.problem.demands import with_constraints, with_servers
+from formulation.problem.demands import with_servers
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Goal, Schedule, Training
 from formulation.problem.plan import Plan
@@ -193,14 +193,14 @@ def _slow(card: DeviceClass) -> DeviceClass:
 def smallest_fit(instance: Instance, plan: Plan) -> Fraction:
     """Return the least factor on the memory of all devices at which every stage of a plan fits."""
     return max(
-        Fraction(stage_memory(instance, plan, index).total, capacity_bytes(instance, stage.group))
+        Fraction(MemoryParts.of_stage(instance, plan, index).total, capacity_bytes(instance, stage.group))
         for index, stage in enumerate(plan.stages)
     )
 
 
 def with_memory(instance: Instance, factor: Fraction) -> Instance:
     """Return the instance with memory limited to ``factor`` times that of every device, rounded up to a byte."""
-    limited = with_constraints(instance, replace(instance.constraints, memory=True))
+    limited = replace(instance, constraints=replace(instance.constraints, memory=True))
     servers = [
         replace(server, device_class=replace(server.device_class, memory_bytes=size))
         for server in limited.servers

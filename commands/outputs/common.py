@@ -73,11 +73,19 @@ class ScopePart(Part):
     forms: list[int]
     restricted_layers: int
     recompute: str
+    recompute_layers: int
+    sharded: list[str]
+    optimizer_on_host: str
     memory_limited: bool
+    memory_margin: float
     schedule: str
+    warm_up: str | list[int]
+    chunks: int
     micro_batches: int
     free_order: bool
     micro_batch_choices: list[int]
+    schedule_choices: list[str]
+    chunk_choices: list[int]
     demands: list[str]
     at_most: dict[str, int]
     words: list[str]
@@ -106,3 +114,36 @@ class MeasurePart(Part):
     relation: str
     formula: int | float | None
     source: str
+
+
+class CriticalPart(Part):
+    """Events of one sort on the critical chain; all times add up to the makespan."""
+
+    stage: int
+    name: str
+    transfer: bool
+    events: int
+    time_ns: int
+
+
+class StagePart(Part):
+    """A stage as plan files write it; its prices are left out where the plan has none."""
+
+    layers: list[str]
+    devices: dict[str, int]
+    forms: list[int]
+    replicas: int
+    recompute: bool | Literal["layers"] | list[tuple[str, str]]
+    sharded: str
+    optimizer_on_host: bool
+    grid: int | None = None
+    warm_up: int | None = None
+    compute_ns: int | None = None
+    inside_ns: int | None = None
+    between_ns: int | None = None
+    received_ns: int | None = None
+    total_ns: int | None = None
+    boundary_ns: int | None = None
+    memory_bytes: int | None = None
+    capacity_bytes: int | None = None
+    communication_ns: int | None = None

@@ -10,11 +10,15 @@ __all__: list[str] = []
 
 
 class StepPart(Part):
-    """A step: the loss before the weights changed (null: no finite number), and its time on this machine."""
+    """A step: the loss before the weights changed (null: no finite number), and its time on this machine.
+
+    ``snapshot`` is the folder of a snapshot that was written behind it.
+    """
 
     step: int
     loss: float | None
     time_ns: int
+    snapshot: str | None
 
 
 class RunOutput(Output):
@@ -38,8 +42,46 @@ class DifferencePart(Part):
     relative_difference: float
 
 
+class MeasuredStagePart(Part):
+    """Mean times of a stage's passes: on its slowest process, and predicted for its devices (null: no price)."""
+
+    stage: int
+    forward_ns: int
+    backward_ns: int
+    predicted_forward_ns: int | None
+    predicted_backward_ns: int | None
+
+
+class MeasuredProcessPart(Part):
+    """The most bytes that the tensors of a process held, and what is predicted without the optimiser's state."""
+
+    process: int
+    stages: list[int]
+    peak_bytes: int
+    predicted_peak_bytes: int | None
+
+
+class MeasuredRunPart(Part):
+    """Measured steps. ``timeline_of_measured_ns`` is the step by the timeline from the measured times of passes.
+
+    ``schedule_error`` holds that against the measured step, ``layers_error`` the predicted step against that.
+    """
+
+    steps: int
+    measured_step_ns: int
+    timeline_of_measured_ns: int
+    predicted_step_ns: int | None
+    schedule_error: float
+    layers_error: float | None
+    stages: list[MeasuredStagePart]
+    processes: list[MeasuredProcessPart]
+
+
 class ValidateOutput(Output):
-    """What ``pipecut validate --json`` writes: whether all gradients are equal within the tolerance."""
+    """What ``pipecut validate --json`` writes: whether all gradients are equal within the tolerance.
+
+    ``measured`` is null with ``--steps 0``, and under torchrun in all processes but the first.
+    """
 
     scenario: str
     plan: str
@@ -47,6 +89,43 @@ class ValidateOutput(Output):
     tolerance: float
     gradients: int
     stages: list[DifferencePart]
+    measured: MeasuredRunPart | None
+
+
+class ProfiledSizePart(Part):
+    """Times for micro-batches of ``samples``: sums over layers, and the whole, timed without a stop inside."""
+
+    samples: int
+    sum_forward_ns: int
+    sum_backward_ns: int
+    whole_forward_ns: int
+    whole_backward_ns: int
+    spread: float
+
+
+class ProfiledLayerPart(Part):
+    """A layer's measured times for the scenario's micro-batch, and those predicted for the device class."""
+
+    layer: str
+    forward_ns: int
+    backward_ns: int
+    predicted_forward_ns: int
+    predicted_backward_ns: int
+
+
+class ProfileOutput(Output):
+    """What ``pipecut profile --json`` writes beside the file."""
+
+    scenario: str
+    out: str
+    device_class: str
+    machine: str
+    torch: str
+    threads: int
+    link_latency_ns: int
+    link_bits_per_second: int
+    sizes: list[ProfiledSizePart]
+    layers: list[ProfiledLayerPart]
 
 
 class ExportOutput(Output):

@@ -6,29 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart
+from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
 from commands.outputs.runs import SummaryPart
 
 __all__: list[str] = []
-
-
-class StagePart(Part):
-    """A stage as plan files write it; its prices are left out where the plan has none."""
-
-    layers: list[str]
-    devices: dict[str, int]
-    forms: list[int]
-    replicas: int
-    recompute: bool
-    compute_ns: int | None = None
-    inside_ns: int | None = None
-    between_ns: int | None = None
-    received_ns: int | None = None
-    total_ns: int | None = None
-    boundary_ns: int | None = None
-    memory_bytes: int | None = None
-    capacity_bytes: int | None = None
-    communication_ns: int | None = None
 
 
 class RoutePart(Part):
@@ -86,6 +67,8 @@ class PlanOutput(Output):
     format: Literal["pipecut plan"] | None = None
     version: Literal[1] | None = None
     model: str | None = None
+    schedule: str | None = None
+    chunks: int | None = None
     micro_batches: int | None = None
     violations: list[str] = Field(default_factory=list)
     stages: list[StagePart]
@@ -133,6 +116,8 @@ class EvaluateOutput(Output):
     format: Literal["pipecut plan"]
     version: Literal[1]
     model: str
+    schedule: str | None = None
+    chunks: int | None = None
     micro_batches: int | None = None
     objective: int | None
     violations: list[str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from commands.outputs.common import Output, Part, ScopePart
-from commands.outputs.plans import BrokenRulePart, ExplanationPart, OptimumPart, StagePart
+from commands.outputs.common import CriticalPart, Output, Part, ScopePart, StagePart
+from commands.outputs.plans import BrokenRulePart, ExplanationPart, OptimumPart
 
 __all__: list[str] = []
 
@@ -58,7 +58,6 @@ class NeighboursPart(Part):
 
     best: NeighbourPart | None
     looked_at: int
-    kept_rules: int
     complete: bool
 
 
@@ -109,16 +108,6 @@ class IdlePart(Part):
     note: str
 
 
-class CriticalPart(Part):
-    """Events of one sort on the critical chain; all times add up to the makespan."""
-
-    stage: int
-    name: str
-    transfer: bool
-    events: int
-    time_ns: int
-
-
 class ReasonsPart(Part):
     """Why a plan is as it is."""
 
@@ -151,7 +140,7 @@ class ExplainOutput(Output):
 class ChangePart(Part):
     """A step from one plan to the other, and what it does to every measure."""
 
-    of: Literal["stages", "cut", "devices", "mode", "forms"]
+    of: Literal["stages", "cut", "devices", "mode", "recompute", "forms", "warm_up"]
     stage: int
     what: str
     values: list[int]

@@ -6,7 +6,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from commands.outputs.common import GoalClaimPart, MeasurePart, Output, Part, PricePart, ProofName, ScopePart
+from commands.outputs.common import (
+    CriticalPart,
+    GoalClaimPart,
+    MeasurePart,
+    Output,
+    Part,
+    PricePart,
+    ProofName,
+    ScopePart,
+)
 from commands.outputs.tables import ComparisonPart
 
 __all__: list[str] = []
@@ -41,6 +50,22 @@ class RankPart(RankSummaryPart):
     memory: list[tuple[int, int]]
 
 
+class ThroughputPart(Part):
+    """What a run is worth: ``price`` is that of its devices for its time, null without prices.
+
+    ``tokens_per_second`` is null where nothing looks tokens up.
+
+    FLOPs are those of the model, without what is computed again; their share is of the peaks of all its devices.
+    """
+
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    tflops_per_device: float | None
+    model_flops_utilisation: float | None
+    price: float | None
+    price_of_step: float | None
+
+
 class SummaryPart(Part):
     """A run in numbers, without what is only drawn."""
 
@@ -50,8 +75,23 @@ class SummaryPart(Part):
     steps: int
     micro_batches_run: int
     makespan_ns: int
+    throughput: ThroughputPart
     measures: list[MeasurePart]
     ranks: list[RankSummaryPart]
+
+
+class SumsPart(Part):
+    """The times of all stages, and of boundaries that are paid for: their sum and the largest of them.
+
+    ``follows`` says how the objective follows from these; null where it is no such time. ``called`` and ``means``
+    are what the largest is for the goal, in words.
+    """
+
+    sum_ns: int
+    largest_ns: int
+    follows: str | None
+    called: str
+    means: str
 
 
 class ClaimPart(Part):
@@ -71,6 +111,7 @@ class ClaimPart(Part):
     notes: list[str]
     broken_rules: list[str]
     breaks: list[str]
+    sums: SumsPart
 
 
 class ServerPart(Part):
@@ -90,6 +131,8 @@ class MemoryByKindPart(Part):
     stash: int
     received: int
     working_set: int
+    recomputed: int
+    output_gradients: int
 
 
 class RunStagePart(Part):
@@ -104,7 +147,11 @@ class RunStagePart(Part):
     layers: int
     devices: list[tuple[int, int]]
     replicas: int
-    recompute: bool
+    recompute: bool | Literal["layers"] | list[tuple[str, str]]
+    sharded: str
+    optimizer_on_host: bool
+    grid: int | None = None
+    warm_up: int | None
     degree: int
     shared: str
     split: str
@@ -160,29 +207,40 @@ class BestOrderPart(Part):
     notes: list[str]
 
 
-class SimulateOutput(Output):
-    """``pipecut simulate``: everything that its page shows."""
+class RunPart(Part):
+    """Everything that a page shows of a plan that was run; ``against`` is another one, shown beside it."""
 
     format: Literal["pipecut simulation"]
     version: Literal[2]
     scenario: str
     model: str
+    plan: str | None
+    peak_bytes: int
+    devices_used: int
     schedule: str
     micro_batches: int
     micro_batch_samples: int
     steps: int
     micro_batches_run: int
     makespan_ns: int
+    throughput: ThroughputPart
     claim: ClaimPart
     measures: list[MeasurePart]
     servers: list[ServerPart]
     stages: list[RunStagePart]
     ranks: list[RankPart]
     boundaries: list[BoundaryPart]
-    layers: list[tuple[str, int, int]]
+    layers: list[tuple[str, int, int, int, int | None]]
+    splits: dict[str, str]
+    chain: list[CriticalPart]
     timeline: DrawnPart
+    against: RunPart | None
     comparison: ComparisonPart | None
     order: BestOrderPart | None
+
+
+class SimulateOutput(Output, RunPart):
+    """``pipecut simulate``: everything that its page shows."""
 
 
 class NoClaimPart(Part):

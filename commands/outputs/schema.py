@@ -12,11 +12,12 @@ from pydantic.json_schema import models_json_schema
 
 from commands.outputs.common import Failure
 from commands.outputs.devices import DevicesOutput
-from commands.outputs.executions import ExportOutput, RunOutput, ValidateOutput
+from commands.outputs.executions import ExportOutput, ProfileOutput, RunOutput, ValidateOutput
 from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
 from commands.outputs.reasons import DiffOutput, ExplainOutput
 from commands.outputs.runs import NothingRunOutput, SimulateOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
+from commands.outputs.whatif import SensitivityOutput, SweepOutput
 
 __all__: list[str] = []
 
@@ -28,9 +29,12 @@ OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "export": (ExportOutput,),
     "explain": (ExplainOutput,),
     "plan": (PlanOutput,),
+    "profile": (ProfileOutput,),
     "run": (RunOutput,),
+    "sensitivity": (SensitivityOutput,),
     "simulate": (SimulateOutput, NothingRunOutput),
     "study": (StudyOutput,),
+    "sweep": (SweepOutput,),
     "trace": (TraceOutput,),
     "validate": (ValidateOutput,),
     "verify": (VerifyOutput,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart
+from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
 
 __all__: list[str] = []
 
@@ -34,8 +34,20 @@ class ComparisonPart(Part):
     solvers: list[SolverRowPart]
 
 
+class ComparedPlanPart(Part):
+    """A plan, the solvers that have it, and the rules that it breaks; plans are listed best first."""
+
+    solvers: list[str]
+    objective: int | None
+    gap: float | None
+    violations: list[str]
+    stages: list[StagePart]
+
+
 class CompareOutput(ComparisonPart, Output):
     """``pipecut compare``."""
+
+    plans: list[ComparedPlanPart]
 
 
 class PlannerOnCasePart(Part):

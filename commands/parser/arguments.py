@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +12,13 @@ from commands.parser.examples import examples_of
 from commands.parser.execution_arguments import EXECUTIONS
 from commands.parser.grammar import GrammarParser, VersionAction
 from commands.parser.reasons_arguments import add_compared, add_explained
-from commands.parser.run_arguments import add_order, add_outputs, whole
-from commands.parser.suggestions import did_you_mean
+from commands.parser.run_arguments import add_order, add_outputs
+from commands.parser.values import seconds, solver, solvers, study, whole_from
+from commands.parser.whatif_arguments import add_sensitivity, add_sweep
 from commands.terminal import exit_codes
 from commands.terminal.exit_codes import listed
 from planners.catalogue import all_names, all_solvers
-from planners.studies.catalogue import STUDIES, study_names
+from planners.studies.catalogue import STUDIES
 from solvers.catalogue import AUTO
 
 __all__: list[str] = []
@@ -43,6 +43,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """
     parser = _parser()
     arguments, unknown = parser.parse_known_args(argv)
+    if len(unknown) == 1 and "take_late" in arguments and arguments.take_late(arguments, unknown[0]):
+        unknown = []
     if unknown:
         (parser if arguments.run is None else arguments.grammar).refuse(unknown)
     if arguments.run is None:
@@ -57,45 +59,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def asks_for_json(words: Sequence[str]) -> bool:
     """Tell whether a command line, which may be wrong, asks for JSON."""
     return "--json" in itertools.takewhile(lambda word: word != "--", words)
-
-
-def seconds(text: str) -> float:
-    """Return a time limit in seconds: ``60``, ``60 s``, ``2 min``. Raises ArgumentTypeError for anything else."""
-    from formulation.problem.units import NS_PER_SECOND
-    from ingest.text.quantities import duration
-
-    bare = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII)
-    try:
-        time_ns = duration(f"{text.strip()} s" if bare else text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if time_ns == 0:
-        raise argparse.ArgumentTypeError("expected a time above 0")
-    return time_ns / NS_PER_SECOND
-
-
-def _whole(least: int, most: int) -> Any:  # noqa: ANN401 (argparse takes any callable)
-    return lambda text: whole(text, least, most)
-
-
-def _solver(text: str) -> str:
-    known = (AUTO.name, *all_names())
-    if text not in known:
-        expected = f"expected one of {', '.join(known)}{did_you_mean(text, known)}"
-        raise argparse.ArgumentTypeError(f"no solver {text!r}; {expected}")
-    return text
-
-
-def _study(text: str) -> str:
-    if text not in study_names():
-        expected = f"expected one of {', '.join(study_names())}{did_you_mean(text, study_names())}"
-        raise argparse.ArgumentTypeError(f"no study {text!r}; {expected}")
-    return text
-
-
-def _solvers(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    return tuple(_solver(name) for name in names)
 
 
 def _parser() -> GrammarParser:
@@ -113,6 +76,7 @@ def _parser() -> GrammarParser:
     _add_compare(commands)
     _add_evaluate(commands)
     _add_reasons(commands)
+    _add_whatif(commands)
     _add_simulate(commands)
     _add_executions(commands)
     _add_trace(commands)
@@ -148,6 +112,12 @@ def _add_scenario(command: argparse.ArgumentParser, *, optional: bool = False) -
     command.add_argument(
         "scenario", metavar="SCENARIO", nargs="?" if optional else None, help="a scenario file (YAML)"
     )
+    _add_set(command)
+    _add_strict(command)
+    _add_json(command)
+
+
+def _add_set(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--set",
         dest="overrides",
@@ -156,8 +126,6 @@ def _add_scenario(command: argparse.ArgumentParser, *, optional: bool = False) -
         default=[],
         help="override a value of the scenario, for example training.global_batch=128 (may be repeated)",
     )
-    _add_strict(command)
-    _add_json(command)
 
 
 def _add_strict(command: argparse.ArgumentParser) -> None:
@@ -169,11 +137,15 @@ def _add_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="write one JSON object to stdout, nothing else")
 
 
-def _add_search(command: argparse.ArgumentParser) -> None:
-    words = "time for the command, in compare for each solver: '60 s', '2 min', 60"
+def _add_search(
+    command: argparse.ArgumentParser,
+    words: str = "time for the command; in compare for each solver, in sweep for each point: '60 s', '2 min', 60",
+) -> None:
     command.add_argument("--time-limit", metavar="TIME", type=seconds, help=words)
-    command.add_argument("--workers", metavar="N", type=_whole(1, MOST_WORKERS), help="parallel search workers")
-    command.add_argument("--seed", metavar="N", type=_whole(0, LARGEST_SEED), help="seed of the search")
+    command.add_argument(
+        "--workers", metavar="N", type=whole_from(1, MOST_WORKERS), help="parallel search workers"
+    )
+    command.add_argument("--seed", metavar="N", type=whole_from(0, LARGEST_SEED), help="seed of the search")
     command.add_argument("--quiet", action="store_true", help="no progress line on stderr")
 
 
@@ -185,7 +157,7 @@ def _add_plan(commands: Any) -> None:  # noqa: ANN401
     summary = "find the best plan of a scenario and prove it"
     command = _command(commands, "plan", summary, _solver_list(), writes=("out", "certificate"))
     _add_scenario(command)
-    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else auto")
+    command.add_argument("--solver", metavar="NAME", type=solver, help="default: the scenario's, else auto")
     _add_search(command)
     command.add_argument("--out", metavar="FILE", help="also write the plan to a file, for pipecut evaluate")
     command.add_argument(
@@ -208,7 +180,7 @@ def _add_compare(commands: Any) -> None:  # noqa: ANN401
     _add_scenario(command, optional=True)
     add_all(command)
     command.add_argument(
-        "--solvers", metavar="A,B,...", type=_solvers, default=all_names(), help="default: all of them"
+        "--solvers", metavar="A,B,...", type=solvers, default=all_names(), help="default: all of them"
     )
     _add_search(command)
 
@@ -232,18 +204,40 @@ def _add_reasons(commands: Any) -> None:  # noqa: ANN401
     for command, name in ((explain, "explain"), (diff, "diff")):
         command.set_defaults(run=f"commands.reasons.{name}")
         _add_scenario(command)
-    _add_search(explain)
+    _add_search(explain, "time for the command: '60 s', '2 min', 60 (10 s for the best plan, 8 s for reasons)")
     diff.set_defaults(time_limit=None, workers=None, seed=None, quiet=True)
 
 
+def _add_whatif(commands: Any) -> None:  # noqa: ANN401
+    sensitivity = _command(
+        commands, "sensitivity", "find the best plan if one thing were otherwise, for many things"
+    )
+    sensitivity.set_defaults(run="commands.whatif.sensitivity")
+    _add_scenario(sensitivity)
+    add_sensitivity(sensitivity)
+    summary = "plan thousands of variants of a scenario, and go on where an earlier run was ended"
+    sweep = _command(commands, "sweep", summary, reads=("sweep",), writes=("results", "svg", "csv"))
+    sweep.set_defaults(run="commands.sweep.sweep")
+    sweep.add_argument("sweep", metavar="SWEEP", help="a sweep file (YAML): a scenario, and what is varied")
+    _add_set(sweep)
+    add_sweep(sweep)
+    _add_json(sweep)
+    for command in (sensitivity, sweep):
+        _add_search(command)
+
+
 def _add_simulate(commands: Any) -> None:  # noqa: ANN401
-    summary, files = "run a plan step by step on the timeline and draw it", ("scenario", "plan", "schedule_file")
+    summary, files = (
+        "run a plan step by step on the timeline and draw it",
+        ("scenario", "plan", "against", "schedule_file"),
+    )
     written = ("out", "trace", "svg", "png")
     command = _command(commands, "simulate", summary, _solver_list(), reads=files, writes=written)
     _add_scenario(command)
     command.add_argument("--plan", metavar="FILE", help="run this plan (JSON) instead of searching for the best")
+    command.add_argument("--against", metavar="FILE", help="show another plan (JSON) beside this one")
     add_order(command)
-    command.add_argument("--solver", metavar="NAME", type=_solver, help="default: the scenario's, else auto")
+    command.add_argument("--solver", metavar="NAME", type=solver, help="default: the scenario's, else auto")
     _add_search(command)
     command.add_argument(
         "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proof, as in plan"
@@ -255,9 +249,8 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
 def _add_executions(commands: Any) -> None:  # noqa: ANN401
     for name, (summary, writes, add) in EXECUTIONS.items():
         command = _command(commands, name, summary, reads=("scenario", "plan", "schedule_file"), writes=writes)
-        command.add_argument(
-            "plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out"
-        )
+        if name != "profile":
+            command.add_argument("plan", metavar="PLAN", help="a plan file (JSON) of pipecut plan --out")
         _add_scenario(command)
         add(command)
 
@@ -268,7 +261,7 @@ def _add_trace(commands: Any) -> None:  # noqa: ANN401
     command.add_argument(
         "model", metavar="MODULE:FUNCTION", help="a Python function, or a PipeDream profile (*.txt)"
     )
-    command.add_argument("--samples", metavar="N", type=_whole(1, 2**31), help="minibatch of the profile")
+    command.add_argument("--samples", metavar="N", type=whole_from(1, 2**31), help="minibatch of the profile")
     command.add_argument("--device-class", metavar="NAME", help="what the profile was measured on")
     command.add_argument("--out", metavar="FILE", required=True, help="the graph file to write (JSON)")
     _add_strict(command)
@@ -283,10 +276,10 @@ def _add_verify(commands: Any) -> None:  # noqa: ANN401
 
 
 def _add_study(commands: Any) -> None:  # noqa: ANN401
-    rows = listed("studies", [(entry.name, entry.summary) for entry in STUDIES])
+    rows = listed("studies", [(name, entry.summary) for name, entry in STUDIES.items()])
     summary = "set published numbers beside what pipecut computes"
     command = _command(commands, "study", summary, f"{rows}\n\n", reads=("data", "plans"), writes=("out",))
-    command.add_argument("study", metavar="NAME", type=_study, help="one of the studies below")
+    command.add_argument("study", metavar="NAME", type=study, help="one of the studies below")
     command.add_argument("--data", metavar="DIR", help="a folder of public data in the study's format")
     command.add_argument("--plans", metavar="DIR", help="a folder of plans in the study's format")
     command.add_argument("--time-limit", metavar="TIME", type=seconds, help="longest time of each search")

@@ -30,12 +30,22 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             (f"explain plan.json {VGG}", "of any plan"),
         ),
         "diff": ((f"diff plan.json other.json {VGG}", "from one plan to the other, step by step"),),
+        "sensitivity": (
+            (f"sensitivity {VGG}", "the best plan under one change at a time"),
+            (f"sensitivity {VGG} --only links,servers --time-limit '60 s'", "some changes, in a minute"),
+        ),
+        "sweep": (
+            ("sweep scenarios/pipepar/budget.sweep.yaml", "every point of the file; the same again goes on"),
+            ("sweep scenarios/pipepar/budget.sweep.yaml --svg budget.svg", "with a picture"),
+        ),
         "simulate": (
             (f"simulate {VGG} --out page.html", "the best plan, drawn on a page"),
+            (f"simulate {VGG} --against other.json --out page.html", "beside another plan"),
             (f"simulate {VGG} --plan plan.json --trace trace.json", "a given plan, for Perfetto"),
         ),
         "run": ((f"run plan.json {VGG} --steps 20", "train for 20 steps on this machine"),),
         "validate": ((f"validate plan.json {VGG}", "compare the gradients with those of the unsplit model"),),
+        "profile": ((f"profile {VGG} --out profile.json", "times of the layers on this machine"),),
         "export": ((f"export plan.json {VGG} --to torchtitan", "as torchtitan takes it"),),
         "trace": (
             ("trace ingest.models.vgg:vgg16 --out vgg16.json", "the layers of a model"),

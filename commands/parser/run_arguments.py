@@ -38,13 +38,13 @@ class _Schedule(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         name = str(values)
-        if name in planned_schedules():
+        if name in GIVEN_ORDERS:
+            namespace.order = name
+        elif name in planned_schedules():
             namespace.overrides = [*namespace.overrides, f"training.schedule={name}"]
             namespace.order = None
-        elif name in GIVEN_ORDERS:
-            namespace.order = name
         else:
-            listed = ", ".join((*planned_schedules(), *GIVEN_ORDERS))
+            listed = ", ".join(dict.fromkeys((*planned_schedules(), *GIVEN_ORDERS)))
             parser.error(f"argument --schedule: no schedule {name!r}; expected one of {listed}")
 
 

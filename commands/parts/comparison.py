@@ -11,11 +11,13 @@ from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import ClaimFailedError
 from formulation.evaluate import evaluate
 from formulation.outcome import Outcome, Proof
+from ingest.plans.plan_file import plan_to_dict
 from report.claims import goals_to_list, scope_to_dict
 from solvers.crosscheck.checked_solve import RefutedError, contradiction
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan
 
 __all__: list[str] = []
 
@@ -33,6 +35,37 @@ class ComparisonRow:
     reason: str = ""
     failure: ExitCode | None = None
     """How the whole comparison ends if the solver broke down or its claim failed its check."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What rows are sorted by: plans that keep the rules by price, those that break some, then none."""
+        if self.outcome is None or self.outcome.objective is None or self.failure is not None:
+            return 2, 0
+        return int(bool(self.violations)), self.outcome.objective
+
+
+def plans_of(rows: Iterable[ComparisonRow]) -> dict[Plan, list[ComparisonRow]]:
+    """Return the plans, best first, each with the rows that have it."""
+    found: dict[Plan, list[ComparisonRow]] = {}
+    for row in sorted(rows, key=lambda one: one.place):
+        if row.outcome is not None and row.outcome.plan is not None:
+            found.setdefault(row.outcome.plan, []).append(row)
+    return found
+
+
+def plans_to_list(instance: Instance, rows: Iterable[ComparisonRow], best: Outcome | None) -> list[dict[str, Any]]:
+    """Return the plans as plain data, best first: who has each, its gap, and the plan with its prices."""
+    return [
+        {
+            "solvers": [row.solver for row in held],
+            "gap": None if held[0].violations else gap_to(best, held[0].outcome),
+            "objective": held[0].outcome.objective,
+            "violations": list(held[0].violations),
+            "stages": plan_to_dict(instance, plan, evaluate(instance, plan))["stages"],
+        }
+        for plan, held in plans_of(rows).items()
+        if held[0].outcome is not None
+    ]
 
 
 def strongest(outcomes: list[Outcome]) -> Outcome | None:

@@ -70,6 +70,10 @@ def write_files(simulation: Simulation, content: dict[str, Any], targets: Target
     for path, make in _files(simulation, content, targets):
         path.parent.mkdir(exist_ok=True)
         atomic_write(path, make())
+
+
+def say_what_was_written(targets: Targets) -> None:
+    """Name every file and folder that was written, on stderr."""
     written = (
         (targets.page, "page"),
         (targets.trace, "trace"),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.parts.task import Task, open_task
 from commands.simulation.best_order import search_order
 from commands.simulation.orders import order_of
+from commands.terminal import output
 from commands.terminal.failures import InputError
 from formulation.problem.plan import Plan
-from formulation.schedules.catalogue import SCHEDULES
+from formulation.schedules.catalogue import schedule_of
 from formulation.schedules.table import PipelineSchedule, ScheduleError
 from report.simulation import simulate
 
@@ -39,7 +42,7 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
         ) from error
     layers = tuple(layer.name for layer in task.instance.layers)
     try:
-        layout = layout_of(plan, schedule, task.instance.training.micro_batch, layers)
+        layout = layout_of(plan, schedule, task.instance.training.micro_batch, task.instance)
     except (StagesError, ScheduleError) as error:
         raise InputError(f"{arguments.plan}: {error}") from error
     scenario = task.scenario
@@ -53,14 +56,38 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
         steps=getattr(arguments, "steps", 1),
         seed=arguments.run_seed,
         learning_rate=getattr(arguments, "learning_rate", 0.0),
+        timeout_s=arguments.wait,
+        optimizer=getattr(arguments, "optimizer", "sgd"),
+        precision=task.instance.training.precision,
+        loss=arguments.loss,
+        snapshots=_folder(arguments, "snapshot"),
+        save_every=getattr(arguments, "save_every", 0),
+        resume=_folder(arguments, "resume"),
+        by_torch=arguments.backend == "torch",
     )
+
+
+def _folder(arguments: argparse.Namespace, option: str) -> Path | None:
+    """Return a folder of snapshots. Raises InputError where it is not as a run needs it."""
+    named = getattr(arguments, option, None)
+    if named is None:
+        return None
+    folder = Path(named).resolve()
+    there = folder.is_dir() and any(folder.glob("step-*"))
+    if option == "resume" and not there:
+        raise InputError(f"--resume: {named} holds no snapshot, expected folders step-N as --snapshot writes them")
+    if option == "snapshot" and there and (arguments.resume is None or Path(arguments.resume).resolve() != folder):
+        raise InputError(
+            f"--snapshot: {named} holds snapshots of another run: name another folder, or --resume it"
+        )
+    return folder
 
 
 def _schedule(task: Task, plan: Plan, arguments: argparse.Namespace) -> PipelineSchedule:
     order, training = order_of(arguments), task.instance.training
     try:
         if order is None:
-            return SCHEDULES[training.schedule](len(plan), training.micro_batches)
+            return schedule_of(training, len(plan), warm_ups=plan.warm_ups(training))
         if not order.searched:
             return order.schedule(task.instance, plan)
         found = search_order(task, plan).outcome.schedule
@@ -93,12 +120,23 @@ def carried_out(
     run, and where a process fails.
     """
     from execution.errors import RunFailedError, StagesError
-    from execution.running.local import as_one_of, in_processes
+    from execution.processes.local import in_processes
+    from execution.processes.under_torchrun import as_one_of
     from ingest.errors import ModelError
 
     try:
         if by_torchrun():
-            return as_one_of(job.layout.size, work, (job,), heard)
+            return as_one_of(job.layout.size, work, (job,), heard, _told(arguments.plan))
         return dict(enumerate(in_processes(job.layout.size, work, (job,), lambda _, told: heard(told))))
     except (RunFailedError, StagesError, ModelError) as error:
         raise InputError(f"{arguments.plan}: {error}") from error
+
+
+def _told(plan: str) -> Callable[[str], None]:
+    """Return what tells why a process of torchrun ends: it ends right behind it."""
+
+    def tell(why: str) -> None:
+        output.remark(f"{plan}: {why}")
+        sys.stderr.flush()
+
+    return tell

@@ -74,7 +74,8 @@ class Task:
         def ask(instance: Instance, limits: Limits) -> Outcome:
             return plan(instance, limits, method, cross_check=cross_check)
 
-        instance, outcome = self._followed(self.solver, lambda limits: decide(self.instance, ask, limits))
+        chosen = partial(decide, self.instance, ask, cross_check=cross_check)
+        instance, outcome = self._followed(self.solver, chosen)
         return replace(self, instance=instance), outcome
 
     def _followed(self, solver: str, work: Callable[[Limits], Found]) -> Found:

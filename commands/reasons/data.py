@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from formulation.constraints.violation import Violation
-from formulation.costs.goals import UNITS
 from formulation.costs.memory import capacity_bytes
 from formulation.evaluate import evaluate
 from formulation.outcome import Outcome
@@ -43,7 +42,7 @@ def reasons_to_dict(found: Reasons) -> dict[str, Any]:
     instance = found.instance
     better = found.better
     return {
-        "goals": [{"goal": str(goal), "unit": UNITS[goal]} for goal in instance.goals],
+        "goals": [{"goal": str(goal), "unit": goal.unit} for goal in instance.goals],
         "values": list(found.priced.values),
         "memory_bytes": found.priced.memory_bytes,
         "stages": [stage_to_dict(instance, stage) for stage in found.priced.plan.stages],
@@ -80,7 +79,7 @@ def reasons_to_dict(found: Reasons) -> dict[str, Any]:
 def difference_to_dict(found: PlanDifference) -> dict[str, Any]:
     """Return the steps from one plan to another as plain data; values are in the order of the measures."""
     return {
-        "measures": [{"goal": str(goal), "unit": UNITS[goal]} for goal in found.measures],
+        "measures": [{"goal": str(goal), "unit": goal.unit} for goal in found.measures],
         "before": list(found.before),
         "after": list(found.after),
         "changes": [
@@ -123,7 +122,6 @@ def _sort(instance: Instance, found: Neighbours) -> dict[str, Any]:
     return {
         "best": _maybe(instance, found.best),
         "looked_at": found.looked_at,
-        "kept_rules": found.kept_rules,
         "complete": found.complete,
     }
 

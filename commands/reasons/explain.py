@@ -15,7 +15,7 @@ from commands.terminal.failures import InputError
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine
 from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from formulation.outcome import FalseClaimError, Outcome, Proof
 from formulation.problem.plan import Plan
 from report.claims import scope_to_dict
 from solvers.reasons.reasons import reasons
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+SEARCH_S, REASONS_S = 10.0, 8.0
+"""How long the best plan, and then reasons, may be searched for where no time limit is given."""
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain the plan, or the best one, or that there is none; return the exit code."""
     timed = arguments.time_limit is not None
-    task, outcome = open_task(arguments, timed=timed), None
+    opened, outcome = open_task(arguments, timed=timed), None
+    task = opened
     if arguments.plan is not None:
         task, plan = task.with_plan(arguments.plan)
     else:
@@ -52,8 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _planned(task: Task, *, timed: bool) -> tuple[Task, Outcome]:
     """Search for the best plan, for half of the time where it is limited."""
     limits = task.limits
+    some = limits.share(2) if timed else limits.within(SEARCH_S)
     try:
-        found, outcome = replace(task, limits=limits.share(2) if timed else limits).decide(cross_check=True)
+        found, outcome = replace(task, limits=some).decide(cross_check=True)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
     return replace(found, limits=limits), outcome
@@ -61,9 +66,10 @@ def _planned(task: Task, *, timed: bool) -> tuple[Task, Outcome]:
 
 def _reasons(task: Task, plan: Plan, *, timed: bool) -> Reasons:
     """Look for reasons, stoppable by Ctrl-C. Raises InputError for a plan without a price."""
-    shared = task.limits if timed else Limits(workers=task.limits.workers, seed=task.limits.seed)
-    limits = replace(shared, stopped=task.stop.is_set)
-    with ProgressLine(f"reasons for the plan of {task.scenario.name}", quiet=task.quiet) as line:
+    some = task.limits if timed else task.limits.within(REASONS_S)
+    limits = replace(some, stopped=task.stop.is_set)
+    title = f"reasons for the plan of {task.scenario.name}"
+    with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
 
         def announce() -> None:
             if line.shown:

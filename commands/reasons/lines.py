@@ -34,6 +34,7 @@ INDENT = "  "
 MOST_TERMS = 3
 MOST_PARTS = 6
 """How many terms of the objective and parts of the critical chain are listed; JSON has all."""
+LATE = "not answered in time"
 
 
 def reasons_rows(found: Reasons) -> list[Row]:
@@ -46,7 +47,8 @@ def reasons_rows(found: Reasons) -> list[Row]:
         ("idle", [] if found.idle is None else _idle(found, found.idle)),
         ("chain", _chain(found)),
         ("better", _better(found)),
-        ("note", found.notes),
+        ("open", _open(found)),
+        ("note", (*_places(found), *found.notes)),
     ):
         rows += [("" if at else key, human.printable(line)) for at, line in enumerate(lines)]
     return rows
@@ -70,6 +72,8 @@ def difference_rows(found: PlanDifference) -> list[Row]:
 
 def _bounds(found: Reasons) -> Iterator[str]:
     goal = found.instance.goals[0]
+    if goal.executed:
+        yield "what overlaps does not add up: the critical chain (below) is the time; busiest with a micro-batch:"
     terms = sorted(found.terms, key=lambda term: (-term.value, term.of, term.stage))
     largest = terms[0].value
     for term in terms[:MOST_TERMS]:
@@ -102,12 +106,15 @@ def _term_name(found: Reasons, term: PlanTerm) -> str:
 
 def _cut(found: Reasons, cut: CutReason) -> Iterator[str]:
     yield f"before {found.instance.layers[cut.place].name}"
-    for side, one, nearest in (
-        ("left", cut.left, cut.nearest_left),
-        ("right", cut.right, cut.nearest_right),
+    before, behind = found.priced.plan.stages[cut.stage - 1 : cut.stage + 1]
+    for side, one, nearest, alone in (
+        ("left", cut.left, cut.nearest_left, len(before.span) == 1),
+        ("right", cut.right, cut.nearest_right, len(behind.span) == 1),
     ):
-        empty = f"the stage on the {side} would be empty"
-        yield f"one layer {side}: {empty if one is None else cost_text(found, one)}"
+        if one is None:
+            yield f"one layer {side}: {f'the stage on the {side} would be empty' if alone else LATE}"
+        elif not _no_place(one):
+            yield f"one layer {side}: {cost_text(found, one)}"
         if nearest is not None and (one is None or nearest.what != one.what):
             yield f"nearest place {side}, {nearest.what}: {cost_text(found, nearest)}"
     said = {one.what for one in (cut.left, cut.right, cut.nearest_left, cut.nearest_right) if one is not None}
@@ -126,12 +133,34 @@ def _stage(found: Reasons, stage: StageReason) -> Iterator[str]:
 
 
 def _best(found: Reasons, title: str, sort: Neighbours) -> str:
+    start = f"{title}: " if title else ""
     if sort.best is None:
-        return f"{title}: there is no other"
-    seen = "" if sort.complete else f"; the best of {sort.looked_at} that were priced"
-    if not sort.kept_rules:
-        return f"{title}: none keeps the rules{seen}; {sort.best.what} {_breaks(sort.best)}"
-    return f"{title}: {cost_text(found, sort.best)}, {sort.best.what}{seen}"
+        return f"{start}{'there is no other' if sort.complete else LATE}"
+    seen = "" if sort.complete else "; perhaps not the best, as the time was over"
+    if not sort.best.priced.feasible:
+        return f"{start}none keeps the rules{seen}; {sort.best.what} {_breaks(sort.best)}"
+    return f"{start}{cost_text(found, sort.best)}, {sort.best.what}{seen}"
+
+
+def _no_place(one: Neighbour) -> bool:
+    """Tell whether nothing may be cut where a neighbour is."""
+    return any(violation.rule == "no_cut" for violation in one.priced.violations)
+
+
+def _places(found: Reasons) -> Iterator[str]:
+    """Say once, of all cuts, that one layer beside them is no place to cut."""
+    beside = [one for cut in found.cuts for one in (cut.left, cut.right) if one is not None]
+    if any(_no_place(one) for one in beside):
+        yield "where nothing may be cut one layer beside a cut (model.cuts, no_cut), the nearest place is priced"
+
+
+def _open(found: Reasons) -> Iterator[str]:
+    """Say how many questions were not answered in full."""
+    sorts = found.sorts()
+    late = sum(not sort.complete for sort in sorts)
+    if late:
+        many = f"{late} of {len(sorts)} questions have" if late > 1 else f"1 of {len(sorts)} questions has"
+        yield f"{many} no answer, or perhaps not the best one, as the time was over; --time-limit gives more"
 
 
 def _breaks(one: Neighbour) -> str:
@@ -141,7 +170,7 @@ def _breaks(one: Neighbour) -> str:
 
 def _idle(found: Reasons, idle: IdleReason) -> Iterator[str]:
     total = found.instance.devices
-    yield f"{total - idle.used} of {total} devices"
+    yield f"{total - idle.used} of {total} devices have nothing to do"
     if idle.outcome is None:
         yield f"the best plan with {idle.used + 1} devices was not searched for: {idle.note}"
     else:
@@ -165,12 +194,12 @@ def _claim(found: Reasons, outcome: Outcome) -> str:
 
 def _server(found: Reasons, server: IdleServer) -> Iterator[str]:
     name = found.instance.servers[server.server].name
-    over = f", over {link_text(server.link)}" if server.link else ""
-    yield f"{server.idle} of {name}{over}"
-    if server.joins.best is not None:
-        yield f"{INDENT}{_best(found, 'for what bounds the plan', server.joins)}"
-    if server.moves.best is not None:
-        yield f"{INDENT}{_best(found, 'for any stage', server.moves)}"
+    over = f", reached over {link_text(server.link)}" if server.link else ""
+    yield f"{server.idle} on {name}{over}"
+    if server.joins.best is not None or not server.joins.complete:
+        yield f"{INDENT}used by what bounds the plan: {_best(found, '', server.joins)}"
+    if server.moves.best is not None or not server.moves.complete:
+        yield f"{INDENT}used by any stage: {_best(found, '', server.moves)}"
 
 
 def _chain(found: Reasons) -> Iterator[str]:

@@ -22,6 +22,8 @@ ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 NAMES = {
     Goal.BOTTLENECK: "slowest",
     Goal.ITERATION_TIME: "step",
+    Goal.STEP_TIME: "executed step",
+    Goal.PERIOD: "period",
     Goal.COST: "cost",
     Goal.MEMORY: "memory",
     Goal.DEVICES: "devices",

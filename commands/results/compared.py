@@ -13,7 +13,7 @@ from formulation.problem.instance import Instance
 from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import contradiction, solve_checked
 
-__all__ = ["Compared", "compare_solvers"]
+__all__ = ["Compared", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,14 @@ class Compared:
         parts = comparison_parts(self.instance, list(self.rows), self.strongest)
         return drawn(*parts, width=WIDTH).rstrip("\n")
 
+    def _repr_html_(self) -> str:
+        """Return the text, for notebooks."""
+        from commands.results.notebook import words_in_html
 
-def compare_solvers(instance: Instance, solvers: Sequence[str], limits: Limits) -> Compared:
+        return words_in_html(str(self))
+
+
+def compare(instance: Instance, solvers: Sequence[str], limits: Limits) -> Compared:
     """Ask solvers one after another, each within the limits; ``pipecut.compare`` says what is raised."""
     rows = [stoppable(lambda within, name=name: _row(instance, name, within), limits) for name in solvers]
     kept = [row.outcome for row in rows if row.outcome is not None and row.outcome.proof in KEEPS_RULES]

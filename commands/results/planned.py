@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from commands.results.displays import tell_notebook
 from commands.terminal.human import WIDTH
 from commands.terminal.interrupt import run_stoppable
 from formulation.evaluate import evaluate
@@ -15,13 +16,18 @@ from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from planners.catalogue import find_any
-from solvers.auto.solve import plan
+from solvers.auto import solve as auto
 from solvers.catalogue import AUTO
 from solvers.choices.decide import decide
 
-__all__ = ["Planned", "plan_instance"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Planned", "plan"]
 
 Found = TypeVar("Found")
+
+tell_notebook()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +44,24 @@ class Planned(Outcome):
         evaluation = None if self.plan is None else evaluate(self.instance, self.plan)
         return drawn(*outcome_parts(self.instance, self, evaluation), width=WIDTH).rstrip("\n")
 
+    def _repr_html_(self) -> str:
+        """Return the picture of the plan and the text, for notebooks."""
+        from commands.results.notebook import plan_in_html
+
+        return plan_in_html(self.instance, self.plan, str(self))
+
+    def layer_table(self) -> DataFrame:
+        """Return the layers as a table of pandas, with what the plan makes of each; the order is that of the plan.
+
+        Sizes are bytes for one sample, as in a layer graph; ``compute_ns`` is the time of one micro-batch on the
+        devices of its stage, and ``form`` how the layer is split there (0: samples, 1: input features, 2: output
+        features). Without a plan only the sizes. Raises ImportError without pandas
+        (``pip install 'pipecut[notebook]'``). Cost: linear in layers.
+        """
+        from commands.results.notebook import layer_table
+
+        return layer_table(self.instance, self.plan)
+
     def needed_plan(self) -> Plan:
         """Return the plan. Raises ValueError where there is none, and says why."""
         if self.plan is None:
@@ -50,14 +74,14 @@ def planned(instance: Instance, outcome: Outcome) -> Planned:
     return Planned(**{row.name: getattr(outcome, row.name) for row in fields(Outcome)}, instance=instance)
 
 
-def plan_instance(instance: Instance, solver: str | None, limits: Limits, *, cross_check: bool) -> Planned:
+def plan(instance: Instance, solver: str | None, limits: Limits, *, cross_check: bool) -> Planned:
     """Solve, check and cross-check; ``pipecut.plan`` says what is raised."""
     method = AUTO if solver is None else find_any(solver)
 
     def ask(one: Instance, within: Limits) -> Outcome:
-        return plan(one, within, method, cross_check=cross_check)
+        return auto.plan(one, within, method, cross_check=cross_check)
 
-    return stoppable(lambda within: planned(*decide(instance, ask, within)), limits)
+    return stoppable(lambda within: planned(*decide(instance, ask, within, cross_check=cross_check)), limits)
 
 
 def stoppable(work: Callable[[Limits], Found], limits: Limits) -> Found:

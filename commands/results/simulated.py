@@ -18,7 +18,7 @@ from formulation.problem.plan import Plan
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.timeline import Timeline
 from report.content import content_of
-from report.measures import Measure, measures_of
+from report.measures import Measure
 from report.simulation import Simulation
 from report.simulation import simulate as run
 
@@ -30,13 +30,14 @@ class Simulated:
     """A plan's run: its timeline, the measures beside their formulas, and all numbers as plain data.
 
     ``outcome`` is the claim of the solver that found the plan, None where none was given. ``order`` is the
-    claim of the search for the best order of actions, None for any other order.
+    claim of the search for the best order of actions, None for any other order. ``other`` is the plan beside it.
     """
 
     name: str
     simulation: Simulation
     outcome: Outcome | None = None
     order: BestOrder | None = None
+    other: Simulation | None = None
 
     @property
     def timeline(self) -> Timeline:
@@ -51,13 +52,33 @@ class Simulated:
     @cached_property
     def measures(self) -> list[Measure]:
         """Makespan, period and bubble of the timeline, each beside every formula that speaks of it."""
-        return with_order(measures_of(self.simulation), self.order)
+        return with_order(Measure.all_of(self.simulation), self.order)
 
     @cached_property
     def content(self) -> dict[str, Any]:
         """What ``pipecut simulate --json`` writes (``docs/simulate.md``), without other solvers."""
-        content = content_of(self.simulation, scenario=self.name, outcome=self.outcome)
+        against = None
+        if self.other is not None:
+            against = with_order_content(
+                content_of(self.other, scenario=self.name, plan_name="the other plan"), None
+            )
+        content = content_of(self.simulation, scenario=self.name, outcome=self.outcome, against=against)
         return with_order_content(content, self.order)
+
+    def __str__(self) -> str:
+        """Return timeline and formulas side by side, without colours and 80 columns wide."""
+        from commands.tables.run_tables import measure_lines, rank_table, run_name
+        from commands.terminal.human import WIDTH
+        from commands.terminal.output import drawn
+
+        tables = (run_name(self.content), "", *measure_lines(self.content), "", rank_table(self.content))
+        return drawn(*tables, width=WIDTH).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the timeline, the memory over time and the text, for notebooks."""
+        from commands.results.notebook import drawn_in_html, words_in_html
+
+        return drawn_in_html(self.content, ("timeline", "memory")) + words_in_html(str(self))
 
     def write(
         self,
@@ -90,22 +111,27 @@ def simulate(
     limits: Limits | None = None,
     claim: Outcome | None = None,
     name: str | None = None,
+    against: Plan | None = None,
 ) -> Simulated:
     """Run a plan step by step, and return its timeline and measures, which can be written as a page.
 
     Without more it runs in the order of its training's schedule. ``schedule`` names another, of which one step is
     run: ``interleaved`` (with ``chunks`` stages a rank), ``zero_bubble_h1``, or ``best`` (the shortest, searched
     for within ``limits`` and proved); ``table`` is one of your own. ``claim`` is shown on the page beside the run,
-    under ``name`` (None: that of the model). Raises ValueError for wrong input, for a plan without a price, for
-    one that does not fit the order, and where no order fits into memory.
+    under ``name`` (None: that of the model); ``against`` is another plan, which runs in the order of the training
+    too and which the page shows beside this one. Raises ValueError for wrong input, for a plan without a price,
+    for one that does not fit the order, and where no order fits into memory.
     """
     if schedule is None and chunks is not None:
         raise ValueError("chunks is only for the schedule interleaved")
     if schedule is not None and table is not None:
         raise ValueError("expected the name of a schedule or its table, not both")
+    if against is not None and (schedule is not None or table is not None):
+        raise ValueError("expected another plan to compare with, or an order of actions, not both")
     chosen = None if schedule is None else order(schedule, chunks)
     if chosen is None:
-        return Simulated(name or instance.name, run(instance, plan, table), claim)
+        other = None if against is None else run(instance, against)
+        return Simulated(name or instance.name, run(instance, plan, table), claim, other=other)
     if chosen.searched:
         best = best_order_of(instance, _priced(instance, plan), limits or Limits())
         return Simulated(name or instance.name, run(instance, plan, best.schedule), claim, best)

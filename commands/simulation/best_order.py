@@ -14,8 +14,8 @@ from formulation.costs.memory import capacity_bytes
 from formulation.outcome import FalseClaimError, Limits, Proof
 from formulation.problem.options import Schedule
 from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.timeline.from_plan import from_plan
-from report.measures import EXACT, LEAST, MOST, RELATED, Measure
+from formulation.timeline.from_plan import PlanRun
+from report.measures import Measure, Relation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,8 +89,14 @@ def best_order_of(instance: Instance, plan: Plan, limits: Limits) -> BestOrder:
     FalseClaimError for a defect. Cost: that of ``solvers.order.solve.solve``.
     """
     from solvers.order.compare import compare
+    from solvers.order.problem import OrderError
 
-    schedule = instance.training.schedule
+    schedule, chunks = instance.training.schedule, instance.training.chunks
+    if chunks > 1:
+        raise OrderError(
+            f"it searches orders of stages on devices of their own, and each group holds {chunks}: run the plan in"
+            " the order of its training, or plan with training.chunks: 1 and a schedule other than zero_bubble_v"
+        )
     planned = schedule if schedule.flushes else Schedule.ONE_F_ONE_B
     flushing = replace(instance, training=replace(instance.training, schedule=planned))
     return BestOrder(compare(_problem_of(flushing, plan), limits), str(planned))
@@ -117,7 +123,7 @@ def search_order(task: Task, plan: Plan) -> BestOrder:
 def _problem_of(instance: Instance, plan: Plan) -> OrderProblem:
     from solvers.order.problem import OrderProblem
 
-    made = from_plan(instance, plan)
+    made = PlanRun.of(instance, plan)
     limited = instance.constraints.memory
     return OrderProblem(
         durations=made.durations,
@@ -184,12 +190,12 @@ def order_measures(best: BestOrder) -> list[Measure]:
     outcome = best.outcome
     if outcome.makespan_ns is None or outcome.bound_ns is None:
         return []
-    relation = EXACT if outcome.proof is Proof.OPTIMAL else LEAST
+    relation = Relation.EXACT if outcome.proof is Proof.OPTIMAL else Relation.LEAST
     rows = [(relation, outcome.bound_ns, "proved: no order of these actions is shorter")]
     planned = best.comparison.fixed[best.planned]
     fits = best.comparison.fits(best.planned)
     words = f"{best.planned}, the same stages" + ("" if fits else ", which does not fit into memory")
-    rows.append((MOST if fits else RELATED, planned.makespan_ns, words))
+    rows.append((Relation.MOST if fits else Relation.RELATED, planned.makespan_ns, words))
     return [
         Measure("makespan", "makespan of one step", "ns", outcome.makespan_ns, relation, number, source)
         for relation, number, source in rows

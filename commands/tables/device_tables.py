@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from commands.terminal import human
 from ingest.mistakes import Where
 from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library, facts_of, link_bits
+from ingest.scenario.library import Library
 from ingest.scenario.library_schema import DeviceFacts, Fact, MachineFacts, PriceFact
 
 __all__: list[str] = []
@@ -61,7 +61,7 @@ def _machine_row(name: str, facts: MachineFacts) -> tuple[str, ...]:
         f"{facts.inside.each_pair.value / BITS_PER_GIGABYTE:g}",
         f"{facts.inside.each_device.value / BITS_PER_GIGABYTE:g}",
         f"{adapters.number.value} x {adapters.bandwidth.value / GIGA:g}",
-        f"{link_bits(facts) / GIGA:g}",
+        f"{facts.link_bits / GIGA:g}",
         UNKNOWN if price is None else f"{price.value / MILLIONTHS:.2f}",
     )
 
@@ -82,7 +82,7 @@ def entry_lines(library: Library, name: str) -> Iterator[str]:
     """Yield the lines that show one entry: every number, its note, and the source by its number."""
     entry = library.devices.get(name) or library.machines[name]
     sources = library.sources[name]
-    facts = list(facts_of(entry))
+    facts = list(entry.facts())
     keys = list(dict.fromkeys(fact.source for _, fact in facts))
     yield f"{name}: {entry.title}"
     if isinstance(entry, MachineFacts):
@@ -92,7 +92,7 @@ def entry_lines(library: Library, name: str) -> Iterator[str]:
         if fact.note:
             yield f"    {fact.note}"
     if isinstance(entry, MachineFacts):
-        yield f"  {'between two of them':<20} {link_bits(entry) / GIGA:g} Gbit/s, the adapters of one device"
+        yield f"  {'between two of them':<20} {entry.link_bits / GIGA:g} Gbit/s, the adapters of one device"
     if entry.note:
         yield f"  {entry.note}"
     yield f"sources (scenarios/library/{library.files[name]}):"

@@ -15,6 +15,7 @@ from commands.terminal.judged import goal_name
 from formulation.constraints.violation import told
 from formulation.costs.amounts import goal_amount
 from formulation.outcome import GoalClaim, Outcome, Proof, Status
+from formulation.problem.options import Compute
 from formulation.scope import scope_of, scope_parts
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ COLOURS: dict[Proof, str] = {
     Proof.INFEASIBLE: WRONG,
     Proof.UNKNOWN: OPEN,
 }
+
+TIMES: dict[Compute, str] = {
+    Compute.PEAK: "multiply-accumulates over the peak (cost.compute: peak)",
+    Compute.ROOFLINE: "sizes, bytes and kernels of layers (cost.compute: roofline)",
+}
+"""By which model layers take so long, where nobody measured them."""
 
 
 def outcome_parts(
@@ -69,10 +76,25 @@ def result_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
 
 def search_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | None) -> list[Row]:
     """Return what was done: among which plans was searched, by whom, how long, and what there is to know of it."""
-    rows: list[Row] = [*scope_rows(instance), ("solver", f"{outcome.solver}, {outcome.seconds:.2f} s")]
+    rows: list[Row] = [
+        *scope_rows(instance),
+        ("times", _times_text(instance)),
+        ("solver", f"{outcome.solver}, {outcome.seconds:.2f} s"),
+    ]
     said = {message for _, message in told(evaluation.violations)} if evaluation else set()
     notes = (*instance.model.notes, *outcome.notes)
     return rows + [("note", human.printable(note)) for note in notes if note not in said]
+
+
+def _times_text(instance: Instance) -> str:
+    """Say by which model layers take so long, and on which devices they were measured instead."""
+    first = instance.layers[0]
+    measured = [one.name for one in instance.device_classes if first.measured_on(one.name)]
+    if not measured:
+        return TIMES[instance.cost.compute]
+    rest = len(measured) < len(instance.device_classes)
+    words = f"measured on {human.printable(', '.join(measured))}"
+    return f"{words}; else {TIMES[instance.cost.compute]}" if rest else words
 
 
 def proof_text(outcome: Outcome) -> str:

@@ -42,4 +42,4 @@ class KeyLines:
             text = value if isinstance(value, Text) else Text(value)
             lines = [text] if options.no_wrap else text.wrap(console, room)
             for at, line in enumerate(lines):
-                yield Text.assemble(("" if at else key).ljust(KEYS), style="bold") + line
+                yield Text.assemble((("" if at else key).ljust(KEYS), "bold")) + line

@@ -13,16 +13,15 @@ from rich.text import Text
 
 from commands.tables.key_lines import WRONG
 from commands.terminal import human
-from formulation.problem.modes import in_words
 from formulation.problem.options import Combine, StageTime
-from report.stages import boundaries_paid, slowest_ns, split_in_words
+from report.stages import boundaries_paid, slowest, slowest_in_words, split_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
     from formulation.evaluate import Evaluation, StageCost
     from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan, Stage
+    from formulation.problem.plan import Plan
 
 __all__: list[str] = []
 
@@ -94,22 +93,21 @@ def _style(line: StageLine) -> str:
 
 
 def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterator[StageLine]:
-    paid, largest = boundaries_paid(instance), slowest_ns(instance, costs)
+    paid, (stages, boundaries) = boundaries_paid(instance), slowest(instance, costs)
     summed = instance.cost.combine is Combine.SUM
-    for index, stage in enumerate(plan.stages):
-        words = human.printable(stage_in_words(instance, stage))
+    for index in range(len(plan.stages)):
+        words = human.printable(stage_in_words(instance, plan, index))
         if not costs:
             yield StageLine((str(index), *[NOTHING] * 3, "", NOTHING), words)
             continue
         cost = costs[index]
         if index and paid:
-            slowest = cost.boundary_ns == largest
-            name = f"{index - 1} > {index}"
-            yield StageLine((name, "", "", human.duration(cost.boundary_ns), MARK * slowest, ""), slowest=slowest)
-        slowest, over = cost.total_ns == largest, cost.memory_bytes > cost.capacity_bytes
+            most, name = boundaries[index], f"{index - 1} > {index}"
+            yield StageLine((name, "", "", human.duration(cost.boundary_ns), MARK * most, ""), slowest=most)
+        most, over = stages[index], cost.memory_bytes > cost.capacity_bytes
         times = (cost.compute_ns, cost.communication_ns, cost.total_ns)
         held = f"{human.amount(cost.memory_bytes)} of {human.amount(cost.capacity_bytes)}{' !' * over}"
-        yield StageLine((str(index), *map(human.duration, times), MARK * slowest, held), words, slowest, over)
+        yield StageLine((str(index), *map(human.duration, times), MARK * most, held), words, most, over)
     if costs and summed:
         total = sum(cost.total_ns + paid * cost.boundary_ns for cost in costs)
         yield StageLine(("sum", "", "", human.duration(total), "", ""))
@@ -117,18 +115,20 @@ def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterat
 
 def _legend(instance: Instance, lines: Sequence[StageLine]) -> Iterator[str]:
     if any(line.slowest for line in lines):
-        yield f"{MARK} the bottleneck: a micro-batch cannot leave the pipeline more often than this"
+        yield f"{MARK} {slowest_in_words(instance)[1]}"
     if any(">" in line.cells[0] for line in lines):
         yield "0 > 1: the tensors between stages 0 and 1, forward and back"
     if instance.cost.stage_time is StageTime.OVERLAP:
         yield "time: the longer of compute and communication, which overlap"
 
 
-def stage_in_words(instance: Instance, stage: Stage) -> str:
-    """Say which devices hold a stage, how they share it, and which layers it has."""
+def stage_in_words(instance: Instance, plan: Plan, index: int) -> str:
+    """Say which devices hold a stage, alone or with others, how they share it, and which layers it has."""
+    stage, training = plan.stages[index], instance.training
+    group = training.chunk_in_words(index, len(plan)) if training.ranks(len(plan)) else ""
     devices = " + ".join(f"{count} x {instance.servers[server].name}" for server, count in stage.group.counts)
-    shared = (in_words(stage.group.mode, stage.group.devices), split_in_words(instance, stage))
+    shared = (stage.shared_in_words, split_in_words(instance, stage))
     names = [instance.layers[layer].name for layer in stage.span.layers if layer < len(instance.layers)]
     ends = " to ".join(dict.fromkeys((names[0], names[-1]))) if names else "none"
     many = human.count(len(names), "layer")
-    return f"{', '.join(one for one in (devices, *shared) if one)}: {ends} ({many})"
+    return f"{', '.join(one for one in (group, devices, *shared) if one)}: {ends} ({many})"

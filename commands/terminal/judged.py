@@ -18,7 +18,9 @@ def goal_name(instance: Instance, goal: Goal) -> str:
 
 
 NAMES = {
-    Goal.ITERATION_TIME: "one optimiser step",
+    Goal.ITERATION_TIME: "one optimiser step by the formula",
+    Goal.STEP_TIME: "one optimiser step as executed, links without queues",
+    Goal.PERIOD: "one micro-batch in the steady state as executed, links without queues",
     Goal.COST: "all devices that stages take",
     Goal.MEMORY: "the largest peak of a device",
     Goal.DEVICES: "that stages take",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 from commands.terminal.terminal import Cleaned, CleanStream, console
@@ -16,6 +18,8 @@ __all__: list[str] = []
 
 WIDTH_OF_FILES = 120
 """Columns of a table that goes to a file or a pipe."""
+FURTHER_IN = "    "
+"""Before what a broken line goes on with."""
 
 
 def write(text: str) -> None:
@@ -25,10 +29,22 @@ def write(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Write a line to stderr."""
+    """Write a line to stderr; a long one is broken between words where a terminal shows it."""
     if sys.stderr is not None:
+        if sys.stderr.isatty():
+            text = "\n".join(broken(line, shutil.get_terminal_size().columns) for line in text.split("\n"))
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+
+def broken(line: str, width: int) -> str:
+    """Return a line broken between words, the rest of it further in; words that are too long stay whole."""
+    if len(line) <= width:
+        return line
+    further = line[: len(line) - len(line.lstrip())] + FURTHER_IN
+    return textwrap.fill(
+        line, max(width, 20), subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def show(*parts: RenderableType) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from commands.terminal import human
+from commands.terminal import human, output
 from commands.terminal.terminal import Cleaned, console
 from formulation.limits.deadline import NEVER, Deadline
 
@@ -65,6 +65,15 @@ class ProgressLine:
     def rename(self, title: str) -> None:
         """Begin a new search on the same line."""
         self.title, self._latest, self._began = title, None, time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """Write a line that stays: above the progress line, or to stderr where there is none."""
+        if self._live is None:
+            output.remark(text)
+            return
+        from rich.text import Text
+
+        self._live.console.print(Cleaned(Text(text)), soft_wrap=True)
 
     def stopping(self) -> None:
         """Say that the search was asked to stop."""

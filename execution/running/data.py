@@ -23,11 +23,16 @@ def samples_like(inputs: Inputs, many: int, seed: int) -> Inputs:
             return one
         shape = (many, *one.shape[1:])
         if one.is_floating_point():
-            return torch.randn(shape, generator=chance, dtype=one.dtype)
+            return torch.randn(shape, generator=chance, dtype=one.dtype).to(one.device)
         flat = one.reshape(-1)
-        return flat[torch.randint(0, len(flat), shape, generator=chance)]
+        return flat[torch.randint(0, len(flat), shape, generator=chance).to(one.device)]
 
     return pytree.tree_map(drawn, dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))
+
+
+def placed(inputs: Inputs, device: torch.device) -> Inputs:
+    """Return inputs on a device."""
+    return pytree.tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, inputs)
 
 
 def mean_square(outputs: Any, targets: object) -> torch.Tensor:  # noqa: ANN401 (what a model returns)
@@ -41,3 +46,15 @@ def mean_square(outputs: Any, targets: object) -> torch.Tensor:  # noqa: ANN401 
     if not floating:
         raise StagesError("the model returns no floating-point tensor, so there is nothing to train")
     return torch.stack([one.square().mean() for one in floating]).sum()
+
+
+def copied(samples: object) -> Any:  # noqa: ANN401 (tensors in any structure)
+    """Return the same samples in memory of their own."""
+    return pytree.tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, samples)
+
+
+def samples_of(batch: object, rows: range) -> Any:  # noqa: ANN401 (tensors in any structure)
+    """Return some samples of a batch: of every tensor in it these rows of its first dimension."""
+    return pytree.tree_map(
+        lambda one: one[rows.start : rows.stop] if isinstance(one, torch.Tensor) else one, batch
+    )

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from execution.running.channel import Channel, Ticket
-from execution.running.layout import RunLayout, Shipment
-from execution.splitting.programs import HandedTensor
+from execution.processes.channel import Channel, Tag, Ticket
+from execution.running.layout import BACKWARD, FORWARD, RunLayout, Shipment
+from execution.splitting.stage import StageModule
 
 __all__: list[str] = []
 
-FORWARD, BACKWARD = 0, 1
 _WORDS = ("activation", "gradient")
 
 
@@ -31,56 +30,64 @@ class Arriving:
 
     tensors: list[torch.Tensor | None]
     tickets: list[Ticket] = field(default_factory=list)
-    own: list[tuple[int, int]] = field(default_factory=list)
+    own: list[tuple[int, Tag]] = field(default_factory=list)
 
 
 class Exchange:
     """The transfers of one process.
 
-    ``handed[s]`` are the tensors that cross the cut behind stage s, for as many samples as this process takes.
+    ``stages`` are all stages, those of this process for as many samples as it takes in each of them.
     """
 
     def __init__(
         self,
         layout: RunLayout,
         channel: Channel,
-        handed: Sequence[Sequence[HandedTensor]],
+        stages: Sequence[StageModule],
         device: torch.device,
     ) -> None:
         """Note who exchanges what with whom; nothing is sent yet."""
         self._layout = layout
         self._channel = channel
-        self._handed = handed
+        self._gives = gives = [stage.gives for stage in stages[:-1]]
+        self._buffers = ([stage.takes for stage in stages[1:]], gives)
         self._device = device
-        self._most = max((len(one) for one in handed), default=0) + 1
-        pieces = [layout.pieces(cut) for cut in range(len(handed))]
+        self._most = max((len(one) for one in gives), default=0) + 1
         both, me = (FORWARD, BACKWARD), channel.process
-        self._going = [[[one for one in cut if _ends(one, way)[0] == me] for cut in pieces] for way in both]
-        self._coming = [[[one for one in cut if _ends(one, way)[1] == me] for cut in pieces] for way in both]
-        self._own: dict[int, torch.Tensor] = {}
-        self._sending: list[tuple[Ticket, torch.Tensor]] = []
+        pieces = [[layout.pieces(cut, way) for cut in range(len(gives))] for way in both]
+        self._going = [[[one for one in cut if one.sender == me] for cut in ways] for ways in pieces]
+        self._coming = [[[one for one in cut if one.receiver == me] for cut in ways] for ways in pieces]
+        self._own: dict[Tag, torch.Tensor] = {}
+        self._sending: list[Ticket] = []
+
+    @property
+    def crossing_bytes(self) -> tuple[int, ...]:
+        """The bytes of the tensors that cross each cut."""
+        return tuple(sum(one.bytes for one in cut) for cut in self._gives)
 
     def expect(self, direction: int, cut: int, number: int) -> Arriving:
         """Begin to receive what crosses a cut for a micro-batch; gradients of what has one only."""
         me, stage = self._channel.process, cut + (direction == FORWARD)
         mine = self._layout.samples(stage, me)
         found = Arriving([])
-        for at, one in enumerate(self._handed[cut]):
+        for at, one in enumerate(self._buffers[direction][cut]):
             if direction == BACKWARD and not one.differentiable:
                 found.tensors.append(None)
                 continue
             tag = self._tag(direction, cut, number, at)
-            senders = [(_ends(piece, direction)[0], piece) for piece in self._coming[direction][cut]]
-            if [sender for sender, _ in senders] == [me]:
+            pieces = self._coming[direction][cut]
+            if [piece.sender for piece in pieces] == [me]:
                 found.own.append((at, tag))
                 found.tensors.append(None)
                 continue
             buffer = torch.empty(one.shape, dtype=one.dtype, device=self._device)
-            for sender, piece in senders:
+            for piece in pieces:
                 part = _bytes(_part(buffer, piece, mine))
                 if part.numel():
-                    what = f"stage {stage}: {_WORDS[direction]} of micro-batch {number} from process {sender}"
-                    found.tickets.append(self._channel.receive(part, sender, tag, what))
+                    what = (
+                        f"stage {stage}: {_WORDS[direction]} of micro-batch {number} from process {piece.sender}"
+                    )
+                    found.tickets.append(self._channel.receive(part, piece.sender, tag, what))
             found.tensors.append(buffer)
         return found
 
@@ -93,15 +100,17 @@ class Exchange:
         return found.tensors
 
     def send(self, direction: int, cut: int, number: int, tensors: Sequence[torch.Tensor | None]) -> None:
-        """Begin to send what crosses a cut for a micro-batch, and let go of what has arrived since."""
-        self._sending = [entry for entry in self._sending if not entry[0].done()]
+        """Begin to send what crosses a cut for a micro-batch. Raises PeerError where an earlier one failed."""
+        for ticket in [one for one in self._sending if one.done()]:
+            ticket.wait()
+            self._sending.remove(ticket)
         me, stage = self._channel.process, cut + (direction == BACKWARD)
         mine = self._layout.samples(stage, me)
         for at, tensor in enumerate(tensors):
             if tensor is None:
                 continue
             for piece in self._going[direction][cut]:
-                receiver = _ends(piece, direction)[1]
+                receiver = piece.receiver
                 tag = self._tag(direction, cut, number, at)
                 if receiver == me:
                     self._own[tag] = tensor
@@ -109,21 +118,17 @@ class Exchange:
                 part = _bytes(_part(tensor, piece, mine).contiguous())
                 if part.numel():
                     what = f"stage {stage}: {_WORDS[direction]} of micro-batch {number} to process {receiver}"
-                    self._sending.append((self._channel.send(part, receiver, tag, what), part))
+                    self._sending.append(self._channel.send(part, receiver, tag, what))
 
     def finish(self) -> None:
         """Wait until all that was sent has arrived. Raises PeerError where it does not."""
-        for ticket, _ in self._sending:
+        for ticket in self._sending:
             ticket.wait()
         self._sending.clear()
 
-    def _tag(self, direction: int, cut: int, number: int, at: int) -> int:
-        many = self._layout.schedule.micro_batches
-        return ((direction * len(self._handed) + cut) * many + number) * self._most + at
-
-
-def _ends(piece: Shipment, direction: int) -> tuple[int, int]:
-    return (piece.sender, piece.receiver) if direction == FORWARD else (piece.receiver, piece.sender)
+    def _tag(self, direction: int, cut: int, number: int, at: int) -> Tag:
+        lane = direction * len(self._gives) + cut
+        return Tag(lane, (lane * self._layout.schedule.micro_batches + number) * self._most + at)
 
 
 def _part(tensor: torch.Tensor, piece: Shipment, mine: range) -> torch.Tensor:

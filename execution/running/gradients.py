@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from execution.running.channel import Channel
+from execution.processes.channel import Channel
 from execution.running.layout import RunLayout
 from execution.splitting.stage import StageModule
 
@@ -46,6 +46,6 @@ def sum_gradients(
 
 def _sum_of(parameters: Sequence[nn.Parameter], members: Sequence[int], channel: Channel) -> None:
     flat = torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).reshape(-1) for one in parameters])
-    channel.sum(flat, members)
+    channel.sum(flat, members, "sum of gradients")
     for parameter, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,19 +14,37 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from execution.dividing.moves import taking
 from execution.errors import StagesError
-from execution.running.channel import DistributedChannel
-from execution.running.data import mean_square, samples_like
+from execution.processes.channel import DistributedChannel
+from execution.processes.devices import device_here
+from execution.running.by_torch import TorchPipeline
+from execution.running.data import mean_square, placed, samples_like, samples_of
 from execution.running.layout import RunLayout
-from execution.running.pipeline import Pipeline, samples_of
+from execution.running.pipeline import LossFunction, Pipeline
 from formulation.problem.plan import Plan
+from formulation.problem.precision import Precision
 from ingest.torch.export import Inputs
 from ingest.torch.hugging_face import Configured
-from ingest.torch.source import load_model
+from ingest.torch.source import load_function, load_model
 
-__all__ = ["Difference", "RunJob", "StepNews", "train", "validate"]
+__all__ = ["Difference", "RunJob", "StepNews", "train"]
 
-Say = Callable[[Any], None]
+
+FLOOR = 1e-4
+"""The least size by which gradients are compared, as a share of the model's largest one."""
+
+
+class Say(Protocol):
+    """How a process tells: news for who started it, and what it does just now, in case it stops there."""
+
+    def __call__(self, news: Any) -> None:  # noqa: ANN401 (anything that can be pickled)
+        """Tell news."""
+        ...
+
+    def doing(self, what: str) -> None:
+        """Note what is done from now on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +52,11 @@ class RunJob:
     """A plan to run, in words that a new process understands.
 
     ``model`` is what the scenario says of it, with what is ``configured`` and its ``folder``; ``layers`` are those
-    that the plan numbers. Each process waits ``timeout_s`` for another before it gives up.
+    that the plan numbers. Each process waits ``timeout_s`` for another before it gives up. ``loss`` is
+    ``module:function``, which takes what the model returns and the inputs of the same samples (None: the mean of
+    the squares of the outputs). A snapshot is written into the folder ``snapshots`` after every ``save_every``
+    steps (0: never), and the run goes on from the latest one in ``resume``. ``by_torch``: torch's own runtime
+    runs the stages.
     """
 
     model: str
@@ -48,45 +69,75 @@ class RunJob:
     seed: int = 0
     learning_rate: float = 0.01
     timeout_s: float = 300.0
+    optimizer: str = "sgd"
+    precision: Precision | None = None
+    loss: str | None = None
+    snapshots: Path | None = None
+    save_every: int = 0
+    resume: Path | None = None
+    by_torch: bool = False
 
     def built(self) -> tuple[nn.Module, Inputs]:
-        """Return the model, with the same weights in every process. Raises ModelError."""
+        """Return the model on this process's device, with the same weights in every process. Raises ModelError."""
         torch.manual_seed(self.seed)
-        return load_model(self.model, self.configured, self.folder)
+        model, inputs = load_model(self.model, self.configured, self.folder)
+        return model.to(device_here()), placed(inputs, device_here())
 
     def batch(self, inputs: Inputs, step: int) -> Inputs:
         """Return the samples of a step, the same in every process."""
         many = self.layout.micro_batch * self.layout.schedule.micro_batches
         return samples_like(inputs, many, hash((self.seed, step)) & 0x7FFF_FFFF)
 
-    def pipeline(self, process: int, model: nn.Module, inputs: Inputs) -> Pipeline:
+    def loss_function(self) -> LossFunction:
+        """Return the function from outputs and inputs to the loss. Raises ModelError."""
+        return mean_square if self.loss is None else load_function(self.loss, self.folder)
+
+    def optimizer_of(self, pipeline: Pipeline) -> torch.optim.Optimizer | None:
+        """Return the optimiser of a process's weights; None where it has none to train."""
+        weights = [one for one in pipeline.parameters.values() if one.requires_grad]
+        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.SGD
+        return kind(weights, lr=self.learning_rate) if weights else None
+
+    def pipeline(
+        self, process: int, model: nn.Module, inputs: Inputs, *, precision: Precision | None = None
+    ) -> Pipeline:
         """Return a process's part of the run. Raises StagesError, TraceError, PeerError."""
         connect = partial(DistributedChannel, timeout_s=self.timeout_s)
-        return Pipeline(
+        kind = TorchPipeline if self.by_torch else Pipeline
+        return kind(
             model,
             inputs,
             self.plan,
             self.layout,
-            mean_square,
+            self.loss_function(),
             process,
             connect,
             layers=self.layers,
             seed=self.seed,
+            precision=precision,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StepNews:
-    """A step that was run: its number from 1, the loss before the weights changed, and its time."""
+    """A step that was run: its number from 1, the loss before the weights changed, and its time.
+
+    ``snapshot`` is the folder of one that was written behind it.
+    """
 
     step: int
     loss: float
     time_ns: int
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The value of a gradient that differs most from the unsplit model's: by ``relative`` of the largest in it."""
+    """The value of a gradient that differs most from the unsplit model's: by ``relative`` of the largest in it.
+
+    A gradient that is 0 but for rounding (a bias before a softmax has one) is compared by ``FLOOR`` of the model's
+    largest gradient.
+    """
 
     stage: int
     parameter: str
@@ -96,27 +147,33 @@ class Difference:
 
 
 def train(process: int, say: Say, job: RunJob) -> list[tuple[str, str, int, int]]:
-    """Run the steps with plain gradient descent; the first process of the last stage tells of each.
+    """Run the steps; the first process of the last stage tells of each.
 
     Returns the actions of the last step: token, letter of the kind, start and stop by the clock of the machine.
     """
     model, inputs = job.built()
-    pipeline = job.pipeline(process, model, inputs)
+    pipeline = job.pipeline(process, model, inputs, precision=job.precision)
     del model
-    weights = [one for one in pipeline.parameters.values() if one.requires_grad]
-    optimizer = torch.optim.SGD(weights, lr=job.learning_rate) if weights else None
-    for step in range(1, job.steps + 1):
+    pipeline.doing = say.doing
+    optimizer = job.optimizer_of(pipeline)
+    if job.resume is not None:
+        pipeline.load(job.resume, optimizer)
+    done = pipeline.steps
+    for step in range(done + 1, done + job.steps + 1):
         batch = job.batch(inputs, step)
-        dist.barrier()
+        pipeline.together()
         began = time.perf_counter_ns()
-        loss = pipeline.step(batch)
+        loss = pipeline.step(batch, batch)
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        dist.barrier()
+        pipeline.together()
+        spent = time.perf_counter_ns() - began
+        saves = job.snapshots is not None and job.save_every and step % job.save_every == 0
+        saved = str(pipeline.save(job.snapshots, optimizer)) if saves and job.snapshots is not None else None
         if loss is not None and process == job.layout.processes[-1][0]:
-            say(StepNews(step, loss, time.perf_counter_ns() - began))
-    return [(str(action), action.kind.value, start, stop) for action, start, stop in pipeline.times]
+            say(StepNews(step, loss, spent, saved))
+    return [(str(action), action.kind.letter, start, stop) for action, start, stop in pipeline.times]
 
 
 def validate(process: int, say: Say, job: RunJob) -> list[Difference]:
@@ -129,18 +186,23 @@ def validate(process: int, say: Say, job: RunJob) -> list[Difference]:
     _prepare(model, job.layout)
     inputs = torch.utils._pytree.tree_map(_doubled, inputs)  # pyright: ignore[reportAttributeAccessIssue]
     batch = job.batch(inputs, 0)
-    expected = _unsplit(model, batch, job.layout) if process == 0 else {}
+    expected = _unsplit(model, batch, job) if process == 0 else {}
     say("reference")
     pipeline = job.pipeline(process, model, inputs)
-    pipeline.step(batch)
+    pipeline.doing = say.doing
+    pipeline.step(batch, batch)
     found = []
+    most = torch.tensor(max((float(one.abs().max()) for one in expected.values()), default=0.0))
+    dist.broadcast(most, 0)
     stages = {name: one.module.index for one in pipeline.stages for name, _ in one.module.named_parameters()}
-    for name, parameter in model.named_parameters():
-        reference = expected[name] if process == 0 else torch.empty_like(parameter.detach())
+    for name, whole in model.named_parameters():
+        reference = expected[name] if process == 0 else torch.empty_like(whole.detach())
         dist.broadcast(reference, 0)
         if name in stages:
+            parameter, part = pipeline.parameters[name], pipeline.held.get(name)
+            reference = reference if part is None else taking(reference, *part)
             ours = torch.zeros_like(reference) if parameter.grad is None else parameter.grad
-            found.append(_difference(stages[name], name, ours, reference))
+            found.append(_difference(stages[name], name, ours, reference, FLOOR * float(most)))
     return found
 
 
@@ -161,14 +223,15 @@ def _doubled(one: Any) -> Any:  # noqa: ANN401 (any leaf)
     return one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
 
 
-def _unsplit(model: nn.Module, batch: Inputs, layout: RunLayout) -> dict[str, torch.Tensor]:
+def _unsplit(model: nn.Module, batch: Inputs, job: RunJob) -> dict[str, torch.Tensor]:
     """Return the gradients of a step of the whole model, micro-batch by micro-batch."""
+    layout, loss = job.layout, job.loss_function()
     many = layout.schedule.micro_batches
     model.train()
     for number in range(many):
         part = samples_of(batch, range(number * layout.micro_batch, (number + 1) * layout.micro_batch))
         outputs = model(**part) if isinstance(part, dict) else model(*part)
-        (mean_square(outputs, None) / many).backward()
+        (loss(outputs, part) / many).backward()
     found = {}
     for name, one in model.named_parameters():
         found[name] = torch.zeros_like(one.detach()) if one.grad is None else one.grad.clone()
@@ -176,9 +239,10 @@ def _unsplit(model: nn.Module, batch: Inputs, layout: RunLayout) -> dict[str, to
     return found
 
 
-def _difference(stage: int, name: str, ours: torch.Tensor, reference: torch.Tensor) -> Difference:
+def _difference(stage: int, name: str, ours: torch.Tensor, reference: torch.Tensor, least: float) -> Difference:
+    """Return the largest difference, by the size of the gradient, or by ``least`` if that is more."""
     apart = (ours - reference).abs().reshape(-1)
     at = int(apart.argmax())
-    largest = float(reference.abs().max())
+    largest = max(float(reference.abs().max()), least)
     relative = float(apart[at]) / largest if largest else float(apart[at])
     return Difference(stage, name, float(ours.reshape(-1)[at]), float(reference.reshape(-1)[at]), relative)

@@ -49,7 +49,7 @@ class StageRunner:
         self.module = module
         self.seed = seed
         self.total: torch.Tensor | None = None
-        self._recompute = recompute
+        self.recomputes = recompute
         self._loss = loss
         self._kept: dict[int, _Kept] = {}
         self._weights = [one for one in module.parameters() if one.requires_grad]
@@ -66,7 +66,7 @@ class StageRunner:
         leaves = [
             one.requires_grad_(handed.differentiable) for one, handed in zip(taken, self.module.takes, strict=True)
         ]
-        if not self._recompute:
+        if not self.recomputes:
             given, edges = self._run(number, leaves, inputs, count=True)
             self._kept[number] = _Kept(leaves, edges)
             return given

@@ -101,13 +101,13 @@ def _note_live(flat: FlatGraph, found: Effects) -> None:
             found.live.add(node)
             waiting += found.needs[node]
     for node in found.live:
-        statistics = [_arguments(node).get(name) for name in _STATISTICS]
+        statistics = [arguments_of(node).get(name) for name in _STATISTICS]
         found.written |= {
             str(one.target) for one in statistics if isinstance(one, fx.Node) and one.op == "get_attr"
         }
 
 
-def _arguments(node: fx.Node) -> Mapping[str, Any]:
+def arguments_of(node: fx.Node) -> Mapping[str, Any]:
     """Return the arguments of an operator call by the names in its schema."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -121,7 +121,7 @@ def written_by(node: fx.Node) -> list[fx.Node]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return []
-    arguments = _arguments(node)
+    arguments = arguments_of(node)
     names = [one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write]
     return [one for name in names if isinstance(one := arguments.get(name), fx.Node)]
 

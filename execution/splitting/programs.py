@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from execution.splitting.again import computed_again
 from execution.splitting.crossing import PartNodes
 from execution.splitting.effects import Effects
 from execution.splitting.flat import FlatGraph, Region
+from execution.splitting.writes import Replaced, functional
 
 __all__: list[str] = []
 
 _OUTSIDE = Region()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The runs of layers that are computed again, by layer; ``where`` names the stage in messages."""
+
+    layers: Mapping[int, int] = field(default_factory=dict)
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +59,40 @@ class StageProgram:
     written: tuple[str, ...]
 
 
-def stage_program(flat: FlatGraph, part: PartNodes, effects: Effects) -> StageProgram:
-    """Return the program of a stage. Cost: linear in its nodes."""
+def stage_program(flat: FlatGraph, part: PartNodes, effects: Effects, again: Again = Again()) -> StageProgram:
+    """Return the program of a stage.
+
+    Where it computes layers ``again`` in its backward pass, it writes nothing in place that they could read.
+    Raises StagesError where that cannot be. Cost: linear in its nodes.
+    """
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for node in (*part.takes, *part.inputs, *part.attributes):
         values[node] = graph.placeholder(node.name)
+    changed = changed_in(part, effects)
     for node in part.copied:
         values[node] = graph.call_function(torch.ops.aten.clone.default, (values[node],))
-    regions = _Regions(graph)
+    replaced, marked = Replaced(part, effects, again.where), dict[fx.Node, int]()
+
+    def value(node: fx.Node) -> fx.Node:
+        return values[replaced.newest(node)]
+
+    regions = Regions(graph)
     for node in part.nodes:
         regions.enter(flat.region[node])
-        values[node] = graph.node_copy(node, values.__getitem__)
+        values[node] = made = graph.node_copy(node, value)
+        if again.layers and replaced.operands(node):
+            made.target = functional(node)
+            replaced.note(node)
+        run = again.layers.get(flat.layer.get(node, -1))
+        if run is not None:
+            marked[made] = run
     regions.enter(_OUTSIDE)
-    graph.output(tuple(values[node] for node in part.gives))
+    graph.output(tuple(value(node) for node in part.gives))
+    graph = computed_again(graph, marked, [values[node] for node in changed])
 
     def handed(nodes: Sequence[fx.Node]) -> tuple[HandedTensor, ...]:
-        return tuple(_handed(node, node in effects.differentiable) for node in nodes)
+        return tuple(handed_tensor(node, node in effects.differentiable) for node in nodes)
 
     return StageProgram(
         module=fx.GraphModule(nn.Module(), graph),
@@ -73,11 +100,17 @@ def stage_program(flat: FlatGraph, part: PartNodes, effects: Effects) -> StagePr
         inputs=handed(part.inputs),
         gives=handed(part.gives),
         attributes=tuple(str(node.target) for node in part.attributes),
-        written=tuple(str(node.target) for node in part.attributes if str(node.target) in effects.written),
+        written=tuple(str(node.target) for node in changed),
     )
 
 
-def _handed(node: fx.Node, differentiable: bool) -> HandedTensor:
+def changed_in(part: PartNodes, effects: Effects) -> list[fx.Node]:
+    """Return the parameters and buffers of a stage that a pass changes."""
+    return [node for node in part.attributes if str(node.target) in effects.written]
+
+
+def handed_tensor(node: fx.Node, differentiable: bool) -> HandedTensor:
+    """Return what is said of a tensor that crosses a cut."""
     value: Any = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         return HandedTensor(node.name, (), torch.get_default_dtype(), differentiable=False)
@@ -85,7 +118,7 @@ def _handed(node: fx.Node, differentiable: bool) -> HandedTensor:
     return HandedTensor(node.name, tuple(value.shape), value.dtype, differentiable and floating)
 
 
-class _Regions:
+class Regions:
     """Writes the calls that switch gradients and autocast between nodes of different regions."""
 
     def __init__(self, graph: fx.Graph) -> None:

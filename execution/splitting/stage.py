@@ -87,9 +87,13 @@ class StageModule(nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what the stage gives. Raises StagesError for tensors of other shapes than it was made for."""
         program = self.program_for(tensors)
-        held = [self._homes[name] for name in program.attributes]
         with torch.set_grad_enabled(torch.is_grad_enabled()):
-            return program.module(*tensors, *(home[name] for home, name in held))
+            return program.module(*self.arguments(*tensors))
+
+    def arguments(self, *tensors: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return what the program for arriving tensors is called with: these, and the tensors that it uses."""
+        held = [self._homes[name] for name in self.program_for(tensors).attributes]
+        return (*tensors, *(home[name] for home, name in held))
 
     @contextlib.contextmanager
     def buffers_as(self, buffers: Mapping[str, torch.Tensor]) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -10,16 +10,17 @@ import torch
 from torch import nn
 
 from execution.errors import StagesError
-from execution.splitting.crossing import nodes_of_stages
+from execution.splitting.crossing import PartNodes, nodes_of_stages
 from execution.splitting.effects import Effects, effects_of
 from execution.splitting.flat import FlatGraph, flattened
 from execution.splitting.interface import ModelInterface, interface_of
-from execution.splitting.programs import stage_program
+from execution.splitting.programs import Again, stage_program
 from execution.splitting.stage import StageModule
+from formulation.problem.layers import Split
 from formulation.problem.plan import Plan
 from ingest.torch.export import Inputs
 from ingest.torch.groups import group, names
-from ingest.torch.record import Followed, canonical_names, follow
+from ingest.torch.record import Followed, canonical_names
 
 __all__ = ["ModelStages", "stages"]
 
@@ -77,7 +78,7 @@ class ModelStages(Sequence[StageModule]):
 class ModelProgram:
     """A model followed once, for one size of batch: it can be split in many ways.
 
-    ``layers`` are the names of its layers in execution order.
+    ``layers`` are the names of its layers in execution order, ``splits`` how each takes part in parallel forms.
     """
 
     model: nn.Module
@@ -85,29 +86,42 @@ class ModelProgram:
     flat: FlatGraph
     effects: Effects
     layers: tuple[str, ...]
+    splits: tuple[Split, ...]
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Inputs) -> ModelProgram:
         """Export a model. Raises ``ingest.errors.TraceError`` where torch cannot follow it, and StagesError."""
-        followed = follow(model, inputs, type(model).__name__)
+        followed = Followed.of(model, inputs, type(model).__name__)
         runs, home = group(followed.recording)
         layer = {node: home[at] for at, node in enumerate(followed.nodes) if at in home}
         flat = flattened(followed.program, model, canonical_names(model), layer)
-        return cls(model, followed, flat, effects_of(flat), tuple(name for name, _ in names(runs)))
+        called, splits = tuple(name for name, _ in names(runs)), tuple(run.split()[0] for run in runs)
+        for operation in followed.recording.operations:
+            if operation.function is not None:
+                at = called[home[operation.position]]
+                raise StagesError(
+                    f"layer {at}: a torch.autograd.Function has a gradient of its own, and a stage would learn by"
+                    " that of its forward pass: write it as plain operators to run plans"
+                )
+        return cls(model, followed, flat, effects_of(flat), called, splits)
 
     def split(
-        self, plan: Plan, into: ModelStages | None = None, *, layers: Sequence[str] | None = None
+        self,
+        plan: Plan,
+        into: ModelStages | None = None,
+        *,
+        layers: Sequence[str] | None = None,
+        again: Mapping[str, int] | None = None,
     ) -> ModelStages:
         """Return the stages of a plan, or teach those of another size of batch this one as well.
 
         ``layers`` are the layers that the plan numbers; without them they are the model's in execution order.
-        Raises StagesError where the plan does not fit the model, or a cut cannot be made. Cost: linear in nodes.
+        Those in ``again`` keep nothing and are computed again in the backward pass, neighbours of one number at
+        once. Raises StagesError where the plan does not fit the model, or a cut cannot be made. Cost: linear in
+        nodes.
         """
         named = self.layers if layers is None else tuple(layers)
-        _check_layers(plan, self.layers, named)
-        stage_of_name = {named[one]: at for at, stage in enumerate(plan.stages) for one in stage.span.layers}
-        stage_of_layer = [stage_of_name[name] for name in self.layers]
-        unsaved = set(self.flat.attributes) - set(self.followed.program.state_dict)
+        parts = self.parts(plan, named)
         modules = (
             [*into]
             if into is not None
@@ -115,10 +129,26 @@ class ModelProgram:
                 StageModule(at, named[stage.span.first : stage.span.stop]) for at, stage in enumerate(plan.stages)
             ]
         )
-        for module, part in zip(modules, nodes_of_stages(self.flat, self.effects, stage_of_layer), strict=True):
-            program = stage_program(self.flat, part, self.effects)
-            module.learn(program, self.flat.attributes, unsaved)
+        for module, part in zip(modules, parts, strict=True):
+            which = Again(self.numbers(again or {}), f"stage {module.index}")
+            program = stage_program(self.flat, part, self.effects, which)
+            module.learn(program, self.flat.attributes, self.unsaved)
         return into if into is not None else ModelStages(modules, self._interface())
+
+    def numbers(self, runs: Mapping[str, int]) -> Mapping[int, int]:
+        """Return runs of layers by the number of the layer in execution order, given them by name."""
+        return {at: runs[name] for at, name in enumerate(self.layers) if name in runs}
+
+    def parts(self, plan: Plan, layers: Sequence[str]) -> tuple[PartNodes, ...]:
+        """Return the nodes of every stage of a plan that numbers these layers. Raises StagesError."""
+        _check_layers(plan, self.layers, layers)
+        stage_of_name = {layers[one]: at for at, stage in enumerate(plan.stages) for one in stage.span.layers}
+        return nodes_of_stages(self.flat, self.effects, [stage_of_name[name] for name in self.layers])
+
+    @property
+    def unsaved(self) -> set[str]:
+        """The buffers and constants of which the model's state dict says nothing."""
+        return set(self.flat.attributes) - set(self.followed.program.state_dict)
 
     def _interface(self) -> ModelInterface:
         called = self.followed.program.call_spec

@@ -57,6 +57,8 @@ def fingerprint(instance: Instance) -> str:
 def certifiable(instance: Instance) -> str | None:
     """Return None if bounds of this instance can be certified by labels, else the reason why not."""
     cost = instance.cost
+    if instance.training.chunks > 1:
+        return f"labels are about stages on devices of their own, training.chunks is {instance.training.chunks}"
     if instance.goals[0] is not Goal.BOTTLENECK:
         return f"labels bound the bottleneck, the first goal is {instance.goals[0]}"
     if cost.combine is not Combine.MAX:

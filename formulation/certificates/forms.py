@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from formulation.costs.forms import forms_on
 from formulation.costs.least import StagePrices
-from formulation.costs.memory import Keeps, MemoryParts, layer_parts, received_bytes
-from formulation.problem.groups import Group, GroupKind
+from formulation.costs.memory import MemoryParts, received_bytes
+from formulation.problem.groups import GroupKind, forms_on, layouts_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.plan import Span, Stage
+from formulation.problem.layers import Split
+from formulation.schedules.keeps import Keeps
 
 __all__: list[str] = []
 
@@ -29,19 +28,13 @@ class FormSearch:
 
     def __init__(self, instance: Instance, prices: StagePrices) -> None:
         self._instance, self._prices = instance, prices
-        self._shares = cache(self._shares_of)
+        self._held = cache(lambda kind, *layer: MemoryParts.of_layer(instance, kind, *layer))
         self._received = cache(lambda kind, cut: received_bytes(instance, kind, cut))
 
     def least_held(self, kind: GroupKind, rule: Keeps, layer: int) -> int:
         """Return the bytes that a layer keeps on a device at least, whatever its form."""
-        row = self._instance.layers[layer]
-        if row.split is not Split.FOLLOW:
-            forms: tuple[int | None, ...] = forms_on(row.allowed_forms, kind.tensor_parallel_degree)
-        else:
-            forms = (None, *FORMS) if kind.tensor_parallel_degree > 1 else (None, 0)
-        if self._instance.sources[layer] is None:
-            forms = (None,)
-        return min(self._shares(kind, layer, form).times(rule, kind.mode).lasting for form in forms)
+        forms = layouts_on(self._instance, layer, kind)
+        return min(self._shares(kind, layer, form, 0).times(rule, kind.mode).lasting for form in forms)
 
     def exist(self, kind: GroupKind, rule: Keeps, layers: tuple[int, int], time_ns: int, room: int) -> bool:
         """Tell whether some forms communicate at most ``time_ns`` and need at most ``room`` bytes.
@@ -57,7 +50,7 @@ class FormSearch:
             kept = [at for at, one in enumerate(around) if self._prices.last_use[one] > layer]
             grown: dict[Forms, list[Triple]] = {}
             for forms, triples in states.items():
-                for chosen, time, share in self._choices(kind, layer, live, forms):
+                for chosen, time, share in self._choices(kind, (layers[0], layer), live, forms):
                     held = share.times(rule, kind.mode).lasting
                     key = tuple(chosen[at] for at in kept)
                     for triple in triples:
@@ -68,34 +61,35 @@ class FormSearch:
         return bool(states)
 
     def _choices(
-        self, kind: GroupKind, layer: int, live: list[int], forms: Forms
+        self, kind: GroupKind, at: tuple[int, int], live: list[int], forms: Forms
     ) -> list[tuple[Forms, int, MemoryParts]]:
-        """Return the forms around a layer with each of its own, what that communicates, and what it holds."""
+        """Return the forms around a layer with each of its own, what that communicates, and what it holds.
+
+        ``at`` are the first layer of the stage, and this one.
+        """
+        first, layer = at
         row, prices = self._instance.layers[layer], self._prices
         if row.split is Split.FOLLOW:
             source = self._instance.sources[layer]
             form = forms[live.index(source)] if source in live else None
-            return [(forms, prices.inside(kind, layer, form or 0), self._shares(kind, layer, form))]
+            time = prices.inside(kind, layer, form or 0, first)
+            return [(forms, time, self._shares(kind, layer, form, first))]
         edges = [
             (forms[live.index(edge.source)], edge) for edge in prices.into.get(layer, []) if edge.source in live
         ]
         return [
             (
                 (*forms, form),
-                prices.inside(kind, layer, form) + sum(prices.between(kind, edge, at, form) for at, edge in edges),
-                self._shares(kind, layer, form),
+                prices.inside(kind, layer, form, first)
+                + sum(prices.between(kind, edge, at, form) for at, edge in edges),
+                self._shares(kind, layer, form, first),
             )
-            for form in forms_on(row.allowed_forms, kind.tensor_parallel_degree)
+            for form in forms_on(row, kind)
         ]
 
-    def _shares_of(self, kind: GroupKind, layer: int, form: int | None) -> MemoryParts:
+    def _shares(self, kind: GroupKind, layer: int, form: int | None, first: int) -> MemoryParts:
         """Return what a device holds of a layer laid out as ``form`` says (None: that is decided elsewhere)."""
-        group = Group(((0, kind.devices),), kind.mode)
-        source = self._instance.sources[layer]
-        if form is None or source is None:
-            return layer_parts(self._instance, Stage(Span(layer, layer + 1), group, (0,)), layer, kind.shares)
-        forms = (form, *[0] * (layer - source))
-        return layer_parts(self._instance, Stage(Span(source, layer + 1), group, forms), layer, kind.shares)
+        return self._held(kind, layer, form or 0, self._instance.copied(layer, first))
 
 
 def _keep(known: list[Triple], new: Triple) -> None:

@@ -5,7 +5,7 @@ A *suffix* is the last stages of a plan. Its label lists the layers at which suf
 * as many stages (slots 0 to k, counted from the last; left out where the slot changes nothing, which is where
   memory is not limited or every stage keeps the same number of micro-batches),
 * the same devices (``formulation.certificates.states``), and
-* a first stage on the same servers
+* a first stage on the same servers, with as many adapters
 
 may start, if every stage and boundary takes at most T. A suffix that has no label starts nowhere. The induction
 puts every possible stage in front of every labelled suffix: it stops at a cut of that suffix's label over whose
@@ -23,10 +23,10 @@ from collections.abc import Iterator
 from functools import cache
 
 from formulation.certificates.stages import StageFits, slots_matter
-from formulation.certificates.states import Servers, State, Step, suffixes
+from formulation.certificates.states import End, State, Step, suffixes
 from formulation.costs.times import activation_ns, gradient_ns
-from formulation.problem.cuts import cut_space
-from formulation.problem.groups import Group, group_kind, link_between, possible_groups
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.units import Link
 
@@ -34,11 +34,11 @@ __all__ = ["Key", "Labels", "Runs"]
 
 Runs = tuple[tuple[int, int], ...]
 """Layers, as ascending runs (first, last) with both ends inside."""
-Key = tuple[int, State, Servers]
-"""Slot of the suffix's first stage (0 where slots change nothing), devices taken, servers of the first stage."""
+Key = tuple[int, State, End]
+"""Slot of the suffix's first stage (0 where slots change nothing), devices taken, end of the first stage."""
 Labels = dict[Key, Runs]
-Suffix = tuple[Servers, Runs]
-"""Servers of a suffix's first stage, and the layers at which it may start."""
+Suffix = tuple[End, Runs]
+"""End of a suffix's first stage, and the layers at which it may start."""
 
 
 class CertificateError(ValueError):
@@ -57,12 +57,12 @@ def verify_labels(instance: Instance, threshold_ns: int, labels: Labels) -> None
 class _Induction:
     def __init__(self, instance: Instance, threshold_ns: int, labels: Labels) -> None:
         self._total = len(instance.layers)
-        self._places = cut_space(instance).places
+        self._places = CutSpace.of(instance).places
         self._slots = min(len(self._places) - 1, instance.devices)
         self._instance, self._threshold_ns, self._labels = instance, threshold_ns, labels
         self._matter = slots_matter(instance)
         self._suffixes = suffixes(instance)
-        kinds = [group_kind(instance, group) for group in possible_groups(instance)]
+        kinds = [GroupKind.of(instance, group) for group in Group.possible(instance)]
         self._kinds = tuple(dict.fromkeys(kinds))
         number = {kind: at for at, kind in enumerate(self._kinds)}
         self._kinds_at = tuple(
@@ -89,11 +89,11 @@ class _Induction:
             for state, known in by_state.get(slot - 1, {}).items():
                 self._check_before(slot, state, known)
 
-    def _check_label(self, slot: int, state: State, first: Servers, runs: Runs) -> None:
-        where = f"label of slot {slot}, devices {state}, servers {first}"
+    def _check_label(self, slot: int, state: State, first: End, runs: Runs) -> None:
+        where = f"label of slot {slot}, devices {state}, servers {first[0]}"
         if not 0 <= slot < (self._slots if self._matter else 1):
             raise CertificateError(f"{where}: no plan has such a slot")
-        if not self._suffixes.possible(state) or not set(first) <= set(range(len(self._instance.servers))):
+        if not self._suffixes.possible(state) or not set(first[0]) <= set(range(len(self._instance.servers))):
             raise CertificateError(f"{where}: the cluster has no such devices")
         ends = [end for run in runs for end in run]
         if ends != sorted(ends) or not all(0 <= end < self._total for end in ends):
@@ -103,17 +103,17 @@ class _Induction:
 
     def _check_before(self, slot: int, state: State, known: list[Suffix] | None) -> None:
         """Check every stage that comes before suffixes in this state (None: before nothing, a last stage)."""
-        following: dict[Servers, _Following] = {}
+        following: dict[End, _Following] = {}
         for step in self._steps(state):
-            servers = self._suffixes.places[step.place].servers
-            if servers not in following:
-                following[servers] = _Following(self._options(servers, known))
-            self._check_step(slot, step, following[servers])
+            end = self._suffixes.places[step.place].end
+            if end not in following:
+                following[end] = _Following(self._options(end, known))
+            self._check_step(slot, step, following[end])
 
-    def _options(self, servers: Servers, known: list[Suffix] | None) -> list[tuple[list[int], Runs]]:
+    def _options(self, end: End, known: list[Suffix] | None) -> list[tuple[list[int], Runs]]:
         if known is None:
             return [([self._total], ((self._total, self._total),))]
-        return [(self._cuts_between(servers, first), runs) for first, runs in known]
+        return [(self._cuts_between(end, first), runs) for first, runs in known]
 
     def _check_step(self, slot: int, step: Step, following: _Following) -> None:
         runs = self._labels.get((slot, step.state, step.first), ())
@@ -132,13 +132,13 @@ class _Induction:
                         raise CertificateError(
                             f"slot {slot}: a stage of layers {found} to {stop} on {devices} devices"
                             f" fits within {self._threshold_ns} ns, so the label of devices {step.state},"
-                            f" servers {step.first} leaves out layer {found} wrongly"
+                            f" servers {step.first[0]} leaves out layer {found} wrongly"
                         )
                 start = until
 
-    def _link(self, one: Servers, other: Servers) -> Link | None:
-        groups = [Group(tuple((server, 1) for server in servers)) for servers in (one, other)]
-        return link_between(self._instance, *groups)
+    def _link(self, one: End, other: End) -> Link | None:
+        groups = [Group(tuple((server, 1) for server in servers)) for servers, _ in (one, other)]
+        return Group.link_between(self._instance, *groups, lanes=min(one[1], other[1]))
 
     def _cuts_over(self, link: Link | None) -> list[int]:
         """Return the cut points, ascending, whose boundary a link carries within the threshold."""

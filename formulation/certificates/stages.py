@@ -13,10 +13,10 @@ from itertools import accumulate
 
 from formulation.certificates.forms import FormSearch
 from formulation.costs.least import StagePrices
-from formulation.costs.memory import Keeps, keeps_in_slot
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.options import StageTime
+from formulation.schedules.keeps import Keeps
 
 __all__ = ["slots_matter"]
 
@@ -24,7 +24,7 @@ __all__ = ["slots_matter"]
 def slots_matter(instance: Instance) -> bool:
     """Tell whether what a stage may hold depends on its slot: memory counts and not all stages keep as much."""
     last = min(len(instance.layers), instance.devices) - 1
-    return instance.constraints.memory and keeps_in_slot(instance.training, 0) != keeps_in_slot(
+    return instance.constraints.memory and Keeps.in_slot(instance.training, 0) != Keeps.in_slot(
         instance.training, last
     )
 
@@ -37,7 +37,7 @@ class StageFits:
         self._prices = StagePrices(instance)
         self._forms = FormSearch(instance, self._prices)
         self._overlap = instance.cost.stage_time is StageTime.OVERLAP
-        rules = [keeps_in_slot(instance.training, slot) for slot in range(instance.devices)]
+        rules = [Keeps.in_slot(instance.training, slot) for slot in range(instance.devices)]
         self._rules = rules if instance.constraints.memory else [None] * len(rules)
         self._capacity = [min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in kinds]
         self._time_floor = cache(lambda kind: self._prices.floors(self._kinds[kind]))

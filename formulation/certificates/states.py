@@ -4,7 +4,8 @@ The last stages of a plan, a *suffix*, leave behind one thing that the stages be
 are taken. On the line that is the first device of the suffix; under free placement how many devices of each server
 it takes. Servers that cannot be told apart are exchanged until their counts fall, which leaves one state of many:
 a plan stays a plan, at the same price, when alike servers exchange their places. What joins a suffix to the stage
-before it is the link, and that depends on the servers of its first stage, which are kept beside the state.
+before it is the link, and that depends on the servers and the adapters of its first stage: its *end*, which is
+kept beside the state.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Protocol
 
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
-from formulation.problem.groups import Group, group_kind, line_places, possible_groups
+from formulation.problem.groups import Group, GroupKind, line_places
 from formulation.problem.instance import Instance
 from formulation.problem.options import Placement
+from formulation.problem.shares import same_servers
 
-__all__ = ["Servers", "State", "Step", "Suffixes", "alike_servers", "suffixes"]
+__all__ = ["End", "State", "Step", "Suffixes", "alike_servers", "suffixes"]
 
 State = tuple[int, ...]
 """Free placement: devices taken of each server. Line: one number, the first device taken."""
 Servers = tuple[int, ...]
-"""Servers of a stage, ascending."""
+"""Servers, ascending."""
+End = tuple[Servers, int]
+"""What a boundary needs of a stage: its servers, and how many of their adapters it has."""
 
 MAX_STATES = 20_000
 MAX_STEPS = 5_000_000
@@ -37,31 +41,32 @@ MAX_COMPARED = 20_000
 class Place:
     """Devices of a stage, and the ways in which they may work together as indices into ``possible_groups``.
 
-    ``counts`` as in :class:`formulation.problem.groups.Group`; ``first`` and ``stop`` are device numbers on the
-    line, 0 under free placement.
+    ``counts`` as in :class:`formulation.problem.groups.Group`; ``lanes`` are their adapters; ``first`` and
+    ``stop`` are device numbers on the line, 0 under free placement.
     """
 
     counts: tuple[tuple[int, int], ...]
+    lanes: int
     groups: tuple[int, ...]
     first: int = 0
     stop: int = 0
 
     @property
-    def servers(self) -> Servers:
-        """The servers of the devices."""
-        return tuple(server for server, _ in self.counts)
+    def end(self) -> End:
+        """The servers of the devices, and their adapters."""
+        return tuple(server for server, _ in self.counts), self.lanes
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage on ``place`` put before a suffix: the state after it and the servers of the first stage there.
+    """A stage on ``place`` put before a suffix: the state after it and the end of the first stage there.
 
     ``moved[s]`` is the server of the new state that server ``s`` of the old one is exchanged for.
     """
 
     place: int
     state: State
-    first: Servers
+    first: End
     moved: Servers
 
 
@@ -106,9 +111,10 @@ class LineSuffixes:
         ways: dict[tuple[int, int], list[int]] = {}
         for index, place in in_time(enumerate(line_places(instance)), deadline):
             ways.setdefault(place, []).append(index)
-        groups = possible_groups(instance, deadline)
+        groups = Group.possible(instance, deadline)
         self.places = tuple(
-            Place(groups[ways[place][0]].counts, tuple(ways[place]), *place) for place in sorted(ways)
+            Place(counts := groups[ways[place][0]].counts, instance.lanes(counts), tuple(ways[place]), *place)
+            for place in sorted(ways)
         )
         self.alike = tuple(range(len(instance.servers)))
         self._ending: dict[int, list[int]] = {}
@@ -123,7 +129,7 @@ class LineSuffixes:
         """Yield the stages that end where the suffix starts."""
         for index in self._ending.get(state[0], []):
             place = self.places[index]
-            yield Step(index, (place.first,), place.servers, self.alike)
+            yield Step(index, (place.first,), place.end, self.alike)
 
     def complete(self, state: State) -> bool:
         """Tell whether the suffix starts at the first device."""
@@ -139,10 +145,10 @@ class FreeSuffixes:
 
     def __init__(self, instance: Instance, deadline: Deadline = NEVER) -> None:
         ways: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        groups = possible_groups(instance, deadline)
+        groups = Group.possible(instance, deadline)
         for index, group in enumerate(groups):
             ways.setdefault(group.counts, []).append(index)
-        self.places = tuple(Place(counts, tuple(found)) for counts, found in ways.items())
+        self.places = tuple(Place(counts, instance.lanes(counts), tuple(found)) for counts, found in ways.items())
         self._sizes = tuple(server.devices for server in instance.servers)
         self._alike = alike_servers(instance, groups)
         self.alike = _stands_for(self._alike)
@@ -164,7 +170,7 @@ class FreeSuffixes:
                 counts = list(state)
                 for server, count in place.counts:
                     counts[server] += count
-                yield self._arranged(index, counts, place.servers)
+                yield self._arranged(index, counts, place.end)
 
     def complete(self, state: State) -> bool:
         """Agree always: a whole plan may leave any devices idle."""
@@ -175,9 +181,9 @@ class FreeSuffixes:
         rows = zip(state, self._sizes, strict=False)
         return len(state) == len(self._sizes) and all(0 <= count <= size for count, size in rows)
 
-    def _arranged(self, place: int, counts: list[int], first: Servers) -> Step:
+    def _arranged(self, place: int, counts: list[int], end: End) -> Step:
         """Exchange alike servers: most devices taken first, and of equal ones those of the first stage first."""
-        moved = list(range(len(counts)))
+        moved, (first, lanes) = list(range(len(counts))), end
         for row in self._alike:
             order = sorted(row, key=lambda server: (-counts[server], server not in first))
             for new, old in zip(row, order, strict=True):
@@ -185,7 +191,8 @@ class FreeSuffixes:
         state = [0] * len(counts)
         for old, new in enumerate(moved):
             state[new] = counts[old]
-        return Step(place, tuple(state), tuple(sorted(moved[server] for server in first)), tuple(moved))
+        arranged = tuple(sorted(moved[server] for server in first))
+        return Step(place, tuple(state), (arranged, lanes), tuple(moved))
 
 
 def _stands_for(classes: list[list[int]]) -> Servers:
@@ -199,13 +206,7 @@ def alike_servers(instance: Instance, groups: tuple[Group, ...]) -> list[list[in
     Replicas are laid out in server order, so with tensor-parallel degrees the kinds of all groups are compared as
     well; where that would be too many, every server counts as one of its own. Demands are not looked at.
     """
-    classes: list[list[int]] = []
-    for server in range(len(instance.servers)):
-        known = next((row for row in classes if _same(instance, row[0], server)), None)
-        if known is None:
-            classes.append([server])
-        else:
-            known.append(server)
+    classes = same_servers(instance)
     if any(degree > 1 for degree in instance.constraints.tensor_parallel_degrees):
         pairs = [pair for row in classes for pair in itertools.pairwise(row)]
         if len(pairs) * len(groups) > MAX_COMPARED or not all(
@@ -215,24 +216,11 @@ def alike_servers(instance: Instance, groups: tuple[Group, ...]) -> list[list[in
     return classes
 
 
-def _same(instance: Instance, one: int, other: int) -> bool:
-    a, b, links = instance.servers[one], instance.servers[other], instance.links
-    return (
-        (a.device_class, a.devices, links[one][one]) == (b.device_class, b.devices, links[other][other])
-        and links[one][other] == links[other][one]
-        and all(
-            links[one][third] == links[other][third] and links[third][one] == links[third][other]
-            for third in range(len(instance.servers))
-            if third not in (one, other)
-        )
-    )
-
-
 def _kinds_stay(instance: Instance, groups: tuple[Group, ...], one: int, other: int) -> bool:
     """Tell whether every group keeps its kind when two servers exchange their places."""
     swapped = {one: other, other: one}
     for group in groups:
         counts = tuple(sorted((swapped.get(server, server), count) for server, count in group.counts))
-        if group_kind(instance, group) != group_kind(instance, replace(group, counts=counts)):
+        if GroupKind.of(instance, group) != GroupKind.of(instance, replace(group, counts=counts)):
             return False
     return True

@@ -19,12 +19,13 @@ class Written(enum.Enum):
     FLAG = "true or false"
     WHOLE = "1, 2, ..."
     INDEX = "any whole number"
-    FORM = "a parallel form: 0, 1 or 2"
+    FORM = "a parallel form, 0 to 7, or a pair of forms, 8 to 33"
     NAME = "the name of a server or of a device class"
     GLOB = "layers by name, like 'features.*'"
     MEMORY = "an amount like '2 GiB'; bytes"
     DURATION = "a time like '20 ms'; nanoseconds"
     PRICE = "a price per hour like 24.8; millionths"
+    RATIO = "a number of 0 or more like 0.05 or 1/20"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Keyed:
     keys: tuple[Key, ...]
 
 
-Shape = Written | type[enum.StrEnum] | Listed | ByServer | Keyed
+Shape = Written | type[enum.StrEnum] | Listed | ByServer | Keyed | tuple["Shape", Listed | Keyed]
+"""A tuple: either of these."""
 
 
 @dataclass(frozen=True, slots=True)

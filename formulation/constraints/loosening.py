@@ -101,9 +101,11 @@ def one_of(numbers: Iterable[int], noun: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """Write an amount of memory: rounded up to 1/1000 GiB for the eye, and exact in bytes."""
+    """Write an amount of memory: rounded up to 1/1000 GiB or MiB for the eye, and exact in bytes."""
     exact = f"{size:,} bytes"
-    return exact if size * 100 <= 1 << 30 else f"{_rounded(size, 1 << 30)} GiB ({exact})"
+    if size * 100 > 1 << 30:
+        return f"{_rounded(size, 1 << 30)} GiB ({exact})"
+    return f"{_rounded(size, 1 << 20)} MiB ({exact})" if size >= 1 << 20 else exact
 
 
 def _rounded(value: int, unit: int) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from formulation.constraints.violation import Rule, Violation
-from formulation.problem.constraints import Constraint, kinds
+from formulation.problem.constraints import Constraint, Recompute, kinds
+from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS
-from formulation.problem.plan import Plan
+from formulation.problem.model.across import EVERY_FORM, PAIRS, SINGLE_FORMS
+from formulation.problem.options import Schedule
+from formulation.problem.plan import Plan, Stage
 
 __all__ = ["RULES", "Violation", "check_mode", "structure_violations"]
 
@@ -44,20 +46,74 @@ def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
 def check_devices(instance: Instance, plan: Plan) -> Iterator[Violation]:
     """(2) Every stage has devices and shares its work in an allowed way; no server gives more than it has.
 
-    No stage works in a way that a constraint forbids.
+    No stage works in a way that a constraint forbids, nor warms up otherwise than the training lets it. Groups
+    that hold several stages are alike: equally many devices, all of one class, which share their work in the same
+    way.
     """
-    used = [0] * len(instance.servers)
+    used, groups = [0] * len(instance.servers), plan.stages[: instance.training.ranks(len(plan))]
     for index, stage in enumerate(plan.stages):
+        yield from _runs(instance, index, stage)
+    for index, stage in enumerate(groups):
         if stage.group.devices < 1 or any(count < 1 for _, count in stage.group.counts):
             message = f"stage {index} takes {stage.group.devices} devices, expected 1 or more"
             yield Violation("devices", f"stage {index}", stage.group.devices, 1, "devices", message)
         yield from check_mode(instance, index, stage.group)
         for server, count in stage.group.counts:
             used[server] += count
+        if instance.training.chunks > 1:
+            yield from _unlike(instance, index, stage.group, groups[0].group)
+        elif stage.warm_up is not None:
+            yield from _not_chosen(instance, plan, index, stage.warm_up)
     for server, count in zip(instance.servers, used, strict=True):
         if count > server.devices:
             message = f"stages take {count} devices of server {server.name}, which has {server.devices}"
             yield Violation("devices", server.name, count, server.devices, "devices", message)
+
+
+def _runs(instance: Instance, index: int, stage: Stage) -> Iterator[Violation]:
+    """Yield runs of a stage that may not be computed again alone: only blocks may, and where asked for."""
+    if not stage.again:
+        return
+    where, runs, asked = f"stage {index}", len(stage.again), instance.constraints.recompute
+    if asked is not Recompute.BLOCKS:
+        message = f"{where} computes {runs} runs of layers again, constraints.recompute is '{asked}'"
+        yield Violation("devices", where, runs, 0, "runs", f"{message}, expected 'blocks'")
+    if stage.group.mode.recompute is not False:
+        message = f"{where} recomputes as a whole, and {runs} runs of its layers by themselves; expected one"
+        yield Violation("devices", where, runs, 0, "runs", message)
+    blocks = CutSpace.of(instance).blocks(stage.span)
+    for run in stage.again:
+        if run not in blocks:
+            names = [instance.layers[layer].name for layer in (run.first, run.stop - 1)]
+            message = f"{where} computes layers {names[0]} to {names[1]} again, which are no block"
+            message += ": expected all layers from one place to cut to the next"
+            yield Violation("devices", where, run.first, run.stop, "layer", message)
+
+
+def _unlike(instance: Instance, index: int, group: Group, first: Group) -> Iterator[Violation]:
+    """Yield that a group is not as the first one, or mixes device classes, where groups hold several stages."""
+    of_class = instance.class_index(first.counts[0][0])
+    same = all(instance.class_index(server) == of_class for server, _ in group.counts)
+    if group.devices != first.devices or group.mode != first.mode or not same:
+        message = (
+            f"stage {index} has {group.devices} devices, stage 0 {first.devices}: with training.chunks"
+            f" {instance.training.chunks} all stages have equally many devices, all of one class, in the same mode"
+        )
+        yield Violation("devices", f"stage {index}", group.devices, first.devices, "devices", message)
+
+
+def _not_chosen(instance: Instance, plan: Plan, index: int, many: int) -> Iterator[Violation]:
+    """Yield that a stage runs more or fewer forward passes before its first backward pass than it may choose."""
+    training, where = instance.training, f"stage {index}"
+    least = training.warm_up_in(len(plan) - 1 - index)
+    most = training.micro_batches if training.chooses_warm_ups else least
+    if not least <= many <= most:
+        message = (
+            f"{where} runs {many} forward passes before its first backward pass, expected {least}"
+            f"{f' to {most}' if most > least else ''} of {training.micro_batches} micro-batches with"
+            f" training.warm_up {training.warm_up}"
+        )
+        yield Violation("devices", where, many, least if many < least else most, "forward passes", message)
 
 
 def check_mode(instance: Instance, index: int, group: Group) -> Iterator[Violation]:
@@ -88,8 +144,8 @@ def structure_violations(instance: Instance, plan: Plan) -> Iterator[Violation]:
     for index, stage in enumerate(plan.stages):
         group, where = stage.group, f"stage {index}"
         known = all(0 <= server < len(instance.servers) and count > 0 for server, count in group.counts)
-        if not known or group.devices < 1 or any(form not in FORMS for form in stage.forms):
-            message = f"{where}: unknown server, no device, or a form other than 0, 1, 2"
+        if not known or group.devices < 1 or any(form not in EVERY_FORM for form in stage.forms):
+            message = f"{where}: unknown server, no device, or a form other than 0 to {EVERY_FORM[-1]}"
             yield Violation("devices", where, group.devices, 1, "devices", message)
         elif group.devices > instance.devices:
             # A price would write all of them out, however many a plan file or a program asks for.
@@ -98,3 +154,75 @@ def structure_violations(instance: Instance, plan: Plan) -> Iterator[Violation]:
         elif group.replicas < 1 or group.devices % group.replicas:
             message = f"{where}: {group.devices} devices cannot hold {group.replicas} equal replicas"
             yield Violation("devices", where, group.replicas, group.devices, "replicas", message)
+        else:
+            yield from _grid(instance, index, stage)
+        ends = [stage.span.first, *(end for run in stage.again for end in (run.first, run.stop)), stage.span.stop]
+        if sorted(ends) != ends or not all(map(len, stage.again)):
+            message = f"{where}: runs computed again follow one another inside the stage, none of them empty"
+            yield Violation("devices", where, len(stage.again), 0, "runs", message)
+    yield from _chunks(instance, plan)
+    yield from _warm_ups(instance, plan)
+
+
+def _warm_ups(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """Yield a number of forward passes before the first backward pass with which no order can be executed."""
+    training, found = instance.training, plan.warm_ups(instance.training)
+    for index, (stage, many) in enumerate(zip(plan.stages, found, strict=True)):
+        where, before = f"stage {index}", found[index - 1] if index else many
+        if (stage.warm_up is None) != (plan.stages[0].warm_up is None):
+            message = f"stage 0 and {where}: one has a warm_up and the other none, say it of all stages or of none"
+            yield Violation("devices", where, many, found[0], "forward passes", message)
+        elif stage.warm_up is not None and not training.warms_up:
+            message = f"{where} has a warm_up, which is for {Schedule.ONE_F_ONE_B} with training.chunks 1"
+            yield Violation("devices", where, many, 1, "forward passes", message)
+        elif many > before or many < 1:
+            message = (
+                f"{where} runs {many} forward passes before its first backward pass, and would wait for ever:"
+                f" expected 1 to {before}, as many as the stage before it"
+            )
+            yield Violation("devices", where, many, before if many > before else 1, "forward passes", message)
+
+
+def _grid(instance: Instance, index: int, stage: Stage) -> Iterator[Violation]:
+    """Yield a grid that a replica cannot lie in, or the first layer in a pair of forms without one."""
+    degree, grid, where = stage.group.tensor_parallel_degree, stage.group.mode.grid, f"stage {index}"
+    if grid != 1 and not (1 < grid < degree and degree % grid == 0):
+        message = f"{where}: the {degree} devices of a replica cannot lie in a grid, in rows of {grid}"
+        yield Violation("devices", where, grid, degree, "devices", message)
+    pairs = (layer for layer, form in zip(stage.span.layers, stage.forms, strict=False) if form in PAIRS)
+    if grid == 1 and (layer := next(pairs, None)) is not None:
+        message = (
+            f"{where}, layer {instance.layers[layer].name}: form {stage.form(layer)} is a pair of forms, and the"
+            " devices of the stage lie in no grid: give the stage a grid, or the layer a form of its own"
+        )
+        yield Violation("devices", where, stage.form(layer), len(SINGLE_FORMS) - 1, "form", message)
+
+
+def _chunks(instance: Instance, plan: Plan) -> Iterator[Violation]:
+    """Yield what keeps stages from being dealt out to groups, and interleaved passes from going in rounds of M."""
+    training, micro_batches = instance.training, instance.training.micro_batches
+    chunks = training.chunks
+    if chunks == 1:
+        return
+    ranks = training.ranks(len(plan))
+    if ranks < 2 or len(plan) % chunks:
+        message = (
+            f"the plan has {len(plan)} stages, expected a multiple of training.chunks {chunks}, and at least"
+            f" {2 * chunks}: so many for each of two or more groups"
+        )
+        yield Violation("devices", "plan", len(plan), max(2 * chunks, ranks * chunks), "stages", message)
+        return
+    if not training.dealt_to(ranks):
+        message = (
+            f"{micro_batches} micro-batches on {ranks} groups: with training.chunks {chunks} they go in rounds"
+            f" of as many as there are groups; take a multiple of {ranks}"
+        )
+        yield Violation("devices", "plan", micro_batches, ranks, "micro-batches", message)
+    for index, stage in enumerate(plan.stages):
+        first = training.rank_of(index, len(plan))
+        if stage.group != plan.stages[first].group:
+            message = (
+                f"stage {index} and stage {first} are chunks of one group (training.chunks {chunks},"
+                f" {ranks} groups), but have different devices"
+            )
+            yield Violation("devices", f"stage {index}", index, first, "group", message)

@@ -11,7 +11,6 @@ from decimal import Decimal
 from formulation.problem.constraints import Goal
 
 __all__ = [
-    "TIMES",
     "duration",
     "exact_duration",
     "gap",
@@ -19,7 +18,6 @@ __all__ = [
     "goal_text",
     "plural",
     "price",
-    "scaled_duration",
     "scaled_size",
 ]
 
@@ -36,7 +34,7 @@ LEAST_SHOWN_GAP = 0.0001
 
 def goal_text(goal: Goal, value: int) -> str:
     """Return a value of a goal as short text: ``12.34 ms``, ``9.500 GiB``, ``19.84 per hour``, ``3 stages``."""
-    if goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME):
+    if goal.timed:
         return scaled_duration(value, TIMES)
     if goal is Goal.MEMORY:
         return scaled_size(value)
@@ -47,7 +45,7 @@ def goal_text(goal: Goal, value: int) -> str:
 
 def goal_amount(goal: Goal, value: int) -> str:
     """Return a value of a goal for the eye and, of times and memory, to the last unit as well."""
-    if goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME):
+    if goal.timed:
         return exact_duration(value)
     return f"{scaled_size(value)} ({value:,} bytes)" if goal is Goal.MEMORY else goal_text(goal, value)
 
@@ -63,7 +61,7 @@ def price(millionths: int) -> str:
     return f"{(Decimal(millionths) / 10**6).normalize():,f}"
 
 
-def duration(time_ns: int) -> str:
+def duration(time_ns: float) -> str:
     """Return a time with four significant digits: ``12.34 ms``."""
     return scaled_duration(time_ns, TIMES)
 

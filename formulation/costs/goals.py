@@ -5,34 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from formulation.costs.passes import pipeline_passes
 from formulation.costs.prices import StageCost
+from formulation.executed.period import period_ns
+from formulation.executed.step import step_of_training_ns
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, Synchronisation
 from formulation.problem.plan import Plan
 
-__all__ = ["UNITS", "goal_value"]
+__all__ = ["goal_value"]
 
 Costs = tuple[StageCost, ...]
 
-UNITS: Mapping[Goal, str] = MappingProxyType(
-    {
-        Goal.BOTTLENECK: "ns",
-        Goal.ITERATION_TIME: "ns",
-        Goal.COST: "millionths per hour",
-        Goal.MEMORY: "bytes",
-        Goal.DEVICES: "devices",
-        Goal.STAGES: "stages",
-    }
-)
-
 
 def goal_value(goal: Goal, instance: Instance, plan: Plan, stages: Costs) -> int:
-    """Return the value of a goal, in the unit of :data:`UNITS`, for a plan with these stage costs."""
+    """Return the value of a goal, in its unit, for a plan with these stage costs."""
     return _VALUES[goal](instance, plan, stages)
 
 
 def bottleneck(instance: Instance, plan: Plan, stages: Costs) -> int:
-    """Return the largest of all stage and boundary times, or under ``Combine.SUM`` their sum (PipePar eq. 1)."""
+    """Return the largest of all stage and boundary times, or under ``Combine.SUM`` their sum (PipePar eq. 1).
+
+    Of groups with several chunks, and of the links between them, the times of all their chunks together count.
+    It is what a pipeline is paced by where nothing waits for transfers; :func:`period` is what is executed.
+    """
     terms = _terms(instance, stages)
     return max(terms) if instance.cost.combine is Combine.MAX else sum(terms)
 
@@ -44,6 +40,7 @@ def iteration_time(instance: Instance, plan: Plan, stages: Costs) -> int:
     and back, the steady state lets one micro-batch out per bottleneck (Alpa, OSDI'22, eq. 2; for equal stages
     ``(M + S - 1)`` times one, Megatron-LM §2.2). Without a pipeline M times the latency; without a flush M times
     the bottleneck. Gradients are summed once a step, 1/M of which is part of every stage time.
+    It is a formula, neither a lower nor an upper bound of what is executed (:func:`step_time`).
     """
     terms = _terms(instance, stages)
     schedule, steps = instance.training.schedule, instance.training.micro_batches
@@ -53,11 +50,35 @@ def iteration_time(instance: Instance, plan: Plan, stages: Costs) -> int:
     return steps * latency if schedule is Schedule.NAIVE else latency + (steps - 1) * max(terms)
 
 
+def step_time(instance: Instance, plan: Plan, stages: Costs) -> int:
+    """Return the time of one optimiser step as executed, links without queues (``formulation.executed.step``).
+
+    Raises ValueError for a schedule without a flush.
+    """
+    overlapped = instance.cost.synchronisation is Synchronisation.OVERLAPPED
+    passes, warm_ups = pipeline_passes(instance, plan), plan.warm_ups(instance.training)
+    return step_of_training_ns(instance.training, passes, overlapped=overlapped, warm_ups=warm_ups)
+
+
+def period(instance: Instance, plan: Plan, stages: Costs) -> int:
+    """Return the steady-state time of a micro-batch as executed, links without queues, rounded up.
+
+    ``formulation.executed.period`` has how. Raises ValueError for a schedule with a flush.
+    """
+    training = instance.training
+    if training.schedule.flushes:
+        raise ValueError(
+            f"a pipeline under {training.schedule} runs empty after every step; ask for its step_time"
+        )
+    overlapped = instance.cost.synchronisation is Synchronisation.OVERLAPPED
+    return period_ns(pipeline_passes(instance, plan), training.micro_batches, overlapped=overlapped)
+
+
 def cost(instance: Instance, plan: Plan, stages: Costs) -> int:
     """Return the price per hour of all devices that stages take."""
     return sum(
         count * instance.servers[server].device_class.price_per_hour
-        for stage in plan.stages
+        for stage in plan.stages[: instance.training.ranks(len(plan))]
         for server, count in stage.group.counts
     )
 
@@ -69,7 +90,7 @@ def memory(instance: Instance, plan: Plan, stages: Costs) -> int:
 
 def devices(instance: Instance, plan: Plan, stages: Costs) -> int:
     """Return how many devices the stages take."""
-    return sum(stage.group.devices for stage in plan.stages)
+    return sum(stage.group.devices for stage in plan.stages[: instance.training.ranks(len(plan))])
 
 
 def number_of_stages(instance: Instance, plan: Plan, stages: Costs) -> int:
@@ -78,10 +99,12 @@ def number_of_stages(instance: Instance, plan: Plan, stages: Costs) -> int:
 
 
 def _terms(instance: Instance, stages: Costs) -> list[int]:
-    """Return the times of all stages and, where links pay for them, of all boundaries."""
-    terms = [stage.total_ns for stage in stages]
+    """Return the times of all groups and, where links pay for boundaries, of all links between groups."""
+    training, total = instance.training, len(stages)
+    ranks = range(training.ranks(total))
+    terms = [sum(stages[at].total_ns for at in training.stages_of(rank, total)) for rank in ranks]
     if instance.cost.boundary_charge is BoundaryCharge.LINK:
-        terms += [stage.boundary_ns for stage in stages]
+        terms += [sum(stages[at].boundary_ns for at in training.boundaries_of(rank, total)) for rank in ranks]
     return terms
 
 
@@ -89,6 +112,8 @@ _VALUES: Mapping[Goal, Callable[[Instance, Plan, Costs], int]] = MappingProxyTyp
     {
         Goal.BOTTLENECK: bottleneck,
         Goal.ITERATION_TIME: iteration_time,
+        Goal.STEP_TIME: step_time,
+        Goal.PERIOD: period,
         Goal.COST: cost,
         Goal.MEMORY: memory,
         Goal.DEVICES: devices,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from formulation.costs import times
-from formulation.costs.forms import forms_on
-from formulation.problem.groups import GroupKind
+from formulation.problem.groups import GroupKind, forms_on, layouts_on
 from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import StageTime
+from formulation.problem.layers import Split
+from formulation.problem.options import Compute, StageTime
+from formulation.problem.precision import Copy
 
 __all__ = ["StagePrices"]
 
@@ -24,8 +24,9 @@ States = dict[tuple[int, ...], int]
 
 @dataclass(slots=True)
 class _Front:
-    """A stage that grows: the next layer, layers still looked at, and the least communication of each length."""
+    """A stage that grows: its first layer, the next, layers still looked at, the least of each length in ns."""
 
+    first: int
     layer: int
     live: list[int] = field(default_factory=list)
     states: States = field(default_factory=lambda: {(): 0})
@@ -36,8 +37,9 @@ class StagePrices:
     """Least stage times of an instance; layers, edges and stages are priced once and remembered.
 
     ``into``: form edges by consumer; ``last_use``: for every layer the last one that looks at its form;
-    ``inside(kind, layer, form)`` and ``between(kind, edge, source, form)``: the formulas of
-    ``formulation.costs.times``.
+    ``inside(kind, layer, form, first)``, in a stage that starts at layer ``first``, and
+    ``between(kind, edge, source, form)``: the formulas of ``formulation.costs.times``. What a form computes more
+    than the least of a layer counts as communication inside it; where the two overlap, all forms compute the same.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -50,10 +52,19 @@ class StagePrices:
         for layer, source in enumerate(instance.sources):
             if source is not None:
                 self.last_use[source] = max(self.last_use[source], layer)
-        self.inside = cache(lambda kind, layer, form: times.inside_ns(instance, layer, form, kind))
+        self.least_compute = cache(lambda kind, layer: times.least_compute_ns(instance, layer, kind))
+        self._inside = cache(self._inside_ns)
         self.between = cache(lambda kind, edge, source, form: times.between_ns(instance, edge, source, form, kind))
         self.floors = cache(self._floors)
         self._fronts: dict[tuple[GroupKind, int], _Front] = {}
+
+    def inside(self, kind: GroupKind, layer: int, form: int, first: int) -> int:
+        """Return the communication inside a layer of a stage that starts at layer ``first``, in ns."""
+        return self._inside(kind, layer, form, self.instance.copied(layer, first))
+
+    def _inside_ns(self, kind: GroupKind, layer: int, form: int, copy: Copy | None) -> int:
+        more = times.compute_ns(self.instance, layer, form, kind) - self.least_compute(kind, layer)
+        return times.inside_ns(self.instance, layer, form, kind, copy) + more
 
     def exceeds(self, kind: GroupKind, start: int, stop: int, threshold_ns: int) -> bool:
         """Tell whether the stage of layers start .. stop - 1 takes more than the threshold in every form."""
@@ -64,9 +75,11 @@ class StagePrices:
 
     def communication_ns(self, kind: GroupKind, start: int, stop: int) -> int:
         """Return the least communication of a stage, layer by layer, by the forms still looked at."""
-        if kind.link is None:
+        copies = any(self.instance.copied(layer, start) for layer in range(start, stop))
+        updates = kind.mode.optimizer_on_host or self.instance.cost.compute is Compute.ROOFLINE
+        if kind.link is None and not updates and not copies:
             return 0
-        front = self._fronts.setdefault((kind, start), _Front(start))
+        front = self._fronts.setdefault((kind, start), _Front(start, start))
         while front.layer < stop:
             self._grow(kind, front)
         return front.least[stop - start]
@@ -74,9 +87,9 @@ class StagePrices:
     def _grow(self, kind: GroupKind, front: _Front) -> None:
         layer = front.layer
         if self.instance.layers[layer].split is Split.FOLLOW:
-            front.states = self._follow(kind, layer, front.live, front.states)
+            front.states = self._follow(kind, front, front.states)
         else:
-            front.states = self._choose(kind, layer, front.live, front.states)
+            front.states = self._choose(kind, front, front.states)
             front.live.append(layer)
         kept = [at for at, one in enumerate(front.live) if self.last_use[one] > layer]
         if len(kept) < len(front.live):
@@ -85,30 +98,32 @@ class StagePrices:
         front.least.append(min(front.states.values()))
         front.layer += 1
 
-    def _follow(self, kind: GroupKind, layer: int, live: list[int], states: States) -> States:
+    def _follow(self, kind: GroupKind, front: _Front, states: States) -> States:
+        layer, live, first = front.layer, front.live, front.first
         source = self.instance.sources[layer]
         if source not in live:
-            return {forms: time + self.inside(kind, layer, 0) for forms, time in states.items()}
+            return {forms: time + self.inside(kind, layer, 0, first) for forms, time in states.items()}
         at = live.index(source)
-        return {forms: time + self.inside(kind, layer, forms[at]) for forms, time in states.items()}
+        return {forms: time + self.inside(kind, layer, forms[at], first) for forms, time in states.items()}
 
-    def _choose(self, kind: GroupKind, layer: int, live: list[int], states: States) -> States:
+    def _choose(self, kind: GroupKind, front: _Front, states: States) -> States:
+        layer, live = front.layer, front.live
         edges = [(live.index(edge.source), edge) for edge in self.into.get(layer, []) if edge.source in live]
         grown: States = {}
-        for form in forms_on(self.instance.layers[layer].allowed_forms, kind.tensor_parallel_degree):
-            own = self.inside(kind, layer, form)
+        for form in forms_on(self.instance.layers[layer], kind):
+            own = self.inside(kind, layer, form, front.first)
             for forms, time in states.items():
                 changes = sum(self.between(kind, edge, forms[at], form) for at, edge in edges)
                 grown[(*forms, form)] = time + own + changes
         return grown
 
     def _floors(self, kind: GroupKind) -> tuple[list[int], list[int]]:
-        """Return prefix sums of the computation and of the least communication inside each layer."""
-        compute, communication, degree = [0], [0], kind.tensor_parallel_degree
-        for layer, row in enumerate(self.instance.layers):
-            compute.append(compute[-1] + times.compute_ns(self.instance, layer, kind))
-            forms = FORMS if row.split is Split.FOLLOW else forms_on(row.allowed_forms, degree)
-            communication.append(communication[-1] + min(self.inside(kind, layer, form) for form in forms))
+        """Return prefix sums of computation and of the least communication inside each layer, without copies."""
+        compute, communication = [0], [0]
+        for layer in range(len(self.instance.layers)):
+            compute.append(compute[-1] + self.least_compute(kind, layer))
+            forms = layouts_on(self.instance, layer, kind)
+            communication.append(communication[-1] + min(self.inside(kind, layer, form, 0) for form in forms))
         return compute, communication
 
 

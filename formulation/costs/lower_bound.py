@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from formulation.problem.cuts import cut_space
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
-from formulation.problem.options import Combine, Goal, Recompute, Schedule, Sharing
+from formulation.problem.options import Combine, Goal, OnHost, Recompute, Schedule, Sharing
 from formulation.problem.units import ceil_div, ceil_fraction
 
 __all__ = ["lower_bound"]
@@ -98,11 +98,11 @@ class _Offer:
 
 
 def _layer_ns(instance: Instance) -> list[list[int]]:
-    """Return by class and layer the forward and backward time on one device; twice forward if all recompute."""
+    """Return by class and layer the least times of one device; twice forward if all recompute."""
     runs = _forwards(instance)
     return [
         [runs * one + other for one, other in zip(*pair, strict=True)]
-        for pair in zip(instance.forward_ns, instance.backward_ns, strict=True)
+        for pair in zip(instance.least_forward_ns, instance.least_backward_ns, strict=True)
     ]
 
 
@@ -119,7 +119,7 @@ def _group_sizes(instance: Instance) -> list[int]:
 
 def _pace_ns(offer: _Offer) -> int:
     """Return a time that the slowest stage cannot undercut."""
-    runs = cut_space(offer.instance).atoms()
+    runs = CutSpace.of(offer.instance).atoms()
     floors = list(itertools.accumulate(_layer_floors_ns(offer), initial=0))
     alone = max(floors[stop] - floors[start] for start, stop in runs)
     working = sorted((one.work for one in offer.devices), reverse=True)
@@ -129,17 +129,19 @@ def _pace_ns(offer: _Offer) -> int:
     return max(alone, ceil_fraction(offer.work / at_once)) if at_once else alone
 
 
-def _layer_floors_ns(offer: _Offer) -> list[int]:
-    """Return what each layer computes at least on the largest group that a stage may have."""
+def _layer_floors_ns(offer: _Offer, *, backward: bool = True) -> list[int]:
+    """Return what each layer computes at least on the largest group that a stage may have, or its way forward."""
     instance, most, runs = offer.instance, offer.largest_group, _forwards(offer.instance)
     share = [Fraction(1, most)] * len(instance.device_classes)
     if instance.cost.sharing is Sharing.PROPORTIONAL:
         speeds = [one.device_class.flops_per_second for one in instance.servers for _ in range(one.devices)]
         fastest = sum(sorted(speeds, reverse=True)[:most])
         share = [Fraction(one.flops_per_second, fastest) for one in instance.device_classes]
+    pairs = zip(instance.least_forward_ns, instance.least_backward_ns, strict=True)
+    there, back = (runs, 1) if backward else (1, 0)
     rows = [
-        [runs * ceil_fraction(one * part) + ceil_fraction(other * part) for one, other in zip(*pair, strict=True)]
-        for part, pair in zip(share, zip(instance.forward_ns, instance.backward_ns, strict=True), strict=True)
+        [there * ceil_fraction(f * part) + back * ceil_fraction(b * part) for f, b in zip(*pair, strict=True)]
+        for part, pair in zip(share, pairs, strict=True)
     ]
     return [min(column) for column in zip(*rows, strict=True)]
 
@@ -159,6 +161,17 @@ def _iteration_ns(offer: _Offer) -> int:
     return latency + (training.micro_batches - 1) * pace
 
 
+def _step_ns(offer: _Offer) -> int:
+    """Every device works for all micro-batches, and one of these passes through all stages.
+
+    Gradients of weights that may wait are done by several stages at once, so then only its way forward counts.
+    """
+    steps, pace = offer.instance.training.micro_batches, _pace_ns(offer)
+    halves = offer.instance.training.schedule.in_halves
+    latency = max(pace, sum(_layer_floors_ns(offer, backward=not halves)))
+    return steps * latency if offer.instance.training.schedule is Schedule.NAIVE else max(latency, steps * pace)
+
+
 def _stages(offer: _Offer) -> int:
     """Return how many stages there are at least."""
     demands = offer.instance.demands
@@ -168,7 +181,8 @@ def _stages(offer: _Offer) -> int:
 
 
 def _devices(offer: _Offer) -> int:
-    return max(_devices_needed(offer), _stages(offer) * offer.smallest_group)
+    groups = ceil_div(_stages(offer), offer.instance.training.chunks)
+    return max(_devices_needed(offer), groups * offer.smallest_group)
 
 
 def _devices_needed(offer: _Offer) -> int:
@@ -190,13 +204,20 @@ def _cost(offer: _Offer) -> int:
 
 def _memory_bytes(offer: _Offer) -> int:
     spread = ceil_div(_stored_bytes(offer.instance), offer.most_devices)
-    held = (_layer_bytes(offer.instance, layer) for layer in range(len(offer.instance.layers)))
-    return max(spread, ceil_div(max(held), offer.largest_group))
+    instance = offer.instance
+    # Weights that several layers use may count at another of them where the layers run in another order.
+    shared = {tie.layers[0] for tie in instance.model.ties}
+    held = (_layer_bytes(instance, layer) for layer in range(len(instance.layers)) if layer not in shared)
+    return max(spread, ceil_div(max(held, default=0), offer.largest_group))
 
 
 def _stored_bytes(instance: Instance) -> int:
-    """Return what the devices of all stages hold together at least."""
-    return sum(_layer_bytes(instance, layer) for layer in range(len(instance.layers)))
+    """Return what the devices of all stages hold together at least.
+
+    Blocks that are computed again by themselves hold their activations one after another.
+    """
+    again = sum(instance.stash_bytes) if instance.constraints.recompute is Recompute.BLOCKS else 0
+    return sum(_layer_bytes(instance, layer) for layer in range(len(instance.layers))) - again
 
 
 def _layer_bytes(instance: Instance, layer: int) -> int:
@@ -205,7 +226,8 @@ def _layer_bytes(instance: Instance, layer: int) -> int:
     copies = 2 if training.schedule is Schedule.DOUBLE_BUFFERED else 1
     whole = training.schedule is Schedule.GPIPE and instance.constraints.recompute is Recompute.NEVER
     kept = training.micro_batches if whole else 1
-    trained = instance.gradient_bytes[layer] + instance.optimizer_bytes[layer]
+    on_device = instance.constraints.optimizer_on_host is OnHost.NEVER
+    trained = instance.gradient_bytes[layer] + instance.optimizer_bytes[layer] * on_device
     weights = copies * instance.parameter_bytes[layer] + trained
     return weights + kept * instance.stash_bytes[layer]
 
@@ -241,6 +263,8 @@ _BOUNDS: Mapping[Goal, Callable[[_Offer], int]] = MappingProxyType(
     {
         Goal.BOTTLENECK: _bottleneck_ns,
         Goal.ITERATION_TIME: _iteration_ns,
+        Goal.STEP_TIME: _step_ns,
+        Goal.PERIOD: _pace_ns,
         Goal.COST: _cost,
         Goal.MEMORY: _memory_bytes,
         Goal.DEVICES: _devices,

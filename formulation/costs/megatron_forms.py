@@ -9,20 +9,28 @@ round, (1, 2), sums what is between the two, which may be large, and leaves an o
 
 The two ends follow the same section. An embedding is split along the vocabulary, its input dimension, and summed:
 form 1. The last matrix of a model is split along the vocabulary too, its output dimension now, and the loss is
-computed on columns, so that the scores are never gathered: form 2. Sequence parallelism (norms by rows) is not
-modelled.
+computed on columns, so that the scores are never gathered: form 2, and form 7 of the loss where it may take that.
+With sequence parallelism (Korthikanti et al., arXiv 2205.05198) the same matrices have forms 4 and 3, and what is
+whole elsewhere lies by rows; :func:`as_megatron` knows both.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.plan import Span
+from formulation.problem.model.across import PAIRS
+from formulation.problem.plan import Plan, Span, Stage
 
-__all__ = ["megatron_forms"]
+__all__ = ["as_megatron", "megatron_forms"]
 
 BY_ROWS_OF_DATA, SUMMED, COLUMNS = 0, 1, 2
 """Forms by the layout of what they make: rows of the batch, whole after a sum, columns."""
+SUMMED_TO_ROWS, OF_ROWS, OF_VOCABULARY = 3, 4, 7
+"""The first two are summed and columns with sequence parallelism; the last is that of a loss on columns."""
+OF_TOKENS = (0, 5)
+"""Forms by samples, and attention by parts of the sequence."""
 
 
 def megatron_forms(instance: Instance, span: Span) -> tuple[int, ...]:
@@ -42,12 +50,49 @@ def megatron_forms(instance: Instance, span: Span) -> tuple[int, ...]:
         row = instance.layers[layer]
         fed = any(one in made_columns for one in taken[layer])
         columns = fed if row.split is not Split.MATRIX else layer in by_columns and not fed
-        if row.split is not Split.FOLLOW:
+        if columns and OF_VOCABULARY in row.allowed_forms:
+            forms[layer], columns = OF_VOCABULARY, False
+        elif row.split is not Split.FOLLOW:
             forms[layer] = _allowed(row.allowed_forms, COLUMNS if columns else SUMMED)
             columns = forms[layer] == COLUMNS
         if columns:
             made_columns.add(layer)
     return tuple(forms.values())
+
+
+def as_megatron(instance: Instance, plan: Plan) -> str:
+    """Say that all stages of a plan that split their layers do it as Megatron-LM does; nothing if they do not.
+
+    With sequence parallelism it is enough that matrices are split so, by columns and then summed, where norms,
+    dropouts and additions between the pairs lie by rows or whole. In a grid devices in a row do so, and different
+    rows have samples or parts of the sequence of their own.
+    """
+    divided = [_in_rows(stage) for stage in plan.stages if stage.group.tensor_parallel_degree > 1]
+    forms = [(stage, megatron_forms(instance, stage.span)) for stage in divided]
+    grids = any(stage.group.mode.grid > 1 for stage in divided)
+    beside = ", in rows of a grid with samples or parts of the sequence across" * grids
+    if not divided:
+        return ""
+    if all(stage.forms == own for stage, own in forms):
+        return f"layers are split as Megatron-LM splits them: matrices by columns, then summed{beside}"
+    if all(_with_rows(instance, stage, own) for stage, own in forms):
+        return f"layers are split as Megatron-LM splits them with sequence parallelism{beside}"
+    return ""
+
+
+def _in_rows(stage: Stage) -> Stage:
+    """Return a stage with the forms of layers inside the rows of a grid, where rows have tokens of their own."""
+    rows = {number: one for number, (one, other) in PAIRS.items() if other in OF_TOKENS}
+    return replace(stage, forms=tuple(rows.get(form, form) for form in stage.forms))
+
+
+def _with_rows(instance: Instance, stage: Stage, own: tuple[int, ...]) -> bool:
+    for layer, form, wanted in zip(stage.span.layers, stage.forms, own, strict=True):
+        plain = {SUMMED_TO_ROWS: SUMMED, OF_ROWS: COLUMNS}.get(form, form)
+        between = instance.layers[layer].split is Split.JOIN and {plain, wanted} == {BY_ROWS_OF_DATA, SUMMED}
+        if plain != wanted and not between:
+            return False
+    return bool({SUMMED_TO_ROWS, OF_ROWS}.intersection(stage.forms))
 
 
 def _allowed(allowed: tuple[int, ...], wanted: int) -> int:
@@ -73,6 +118,7 @@ def _split_by_columns(instance: Instance, span: Span) -> set[int]:
             found.add(layer)
         passes = row.split is Split.FOLLOW or columns
         ends_well[layer] = SUMMED in row.allowed_forms if matrix else closed and passes
+        ends_well[layer] |= OF_VOCABULARY in row.allowed_forms
     return found
 
 

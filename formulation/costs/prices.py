@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formulation.costs import times
-from formulation.costs.memory import MemoryParts, capacity_bytes, stage_memory
-from formulation.problem.groups import group_kind, link_between
+from formulation.costs.memory import MemoryParts, capacity_bytes
+from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, StageTime
 from formulation.problem.plan import Plan, Stage
 
-__all__ = ["PRICE_KEYS", "StageCost", "price_fields", "stage_costs"]
+__all__ = ["StageCost", "form_of", "stage_costs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,23 @@ class StageCost:
         """Communication of the stage: inside its layers, between them, and what it pays of its boundaries."""
         return self.inside_ns + self.between_ns + self.received_ns
 
+    @staticmethod
+    def keys() -> tuple[str, ...]:
+        """Return the prices that plan files and reports have, by their names there."""
+        return (
+            "compute_ns",
+            "inside_ns",
+            "between_ns",
+            "received_ns",
+            "total_ns",
+            "boundary_ns",
+            "memory_bytes",
+            "capacity_bytes",
+        )
 
-PRICE_KEYS = (
-    "compute_ns",
-    "inside_ns",
-    "between_ns",
-    "received_ns",
-    "total_ns",
-    "boundary_ns",
-    "memory_bytes",
-    "capacity_bytes",
-)
-"""What plan files and reports write of a stage's cost, in this order."""
-
-
-def price_fields(cost: StageCost) -> dict[str, int]:
-    """Return the cost of a stage as plain data: times in ns, memory in bytes."""
-    return {key: getattr(cost, key) for key in PRICE_KEYS}
+    def fields(self) -> dict[str, int]:
+        """Return the cost of a stage as plain data: times in ns, memory in bytes."""
+        return {key: getattr(self, key) for key in self.keys()}
 
 
 def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
@@ -68,13 +68,15 @@ def stage_costs(instance: Instance, plan: Plan) -> tuple[StageCost, ...]:
 
 def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
     stage = plan.stages[index]
-    kind = group_kind(instance, stage.group)
-    compute = sum(times.compute_ns(instance, layer, kind) for layer in stage.span.layers)
+    kinds = stage.kinds(GroupKind.of(instance, stage.group))
+    forms = {layer: form_of(instance, stage, layer) for layer in kinds}
+    compute = sum(times.compute_ns(instance, layer, forms[layer], kind) for layer, kind in kinds.items())
     inside = sum(
-        times.inside_ns(instance, layer, _layout(instance, stage, layer), kind) for layer in stage.span.layers
+        times.inside_ns(instance, layer, forms[layer], kind, instance.copied(layer, stage.span.first))
+        for layer, kind in kinds.items()
     )
     between = sum(
-        times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kind)
+        times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kinds[edge.consumer])
         for edge in instance.form_edges
         if edge.source in stage.span and edge.consumer in stage.span
     )
@@ -88,12 +90,13 @@ def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
         received_ns=received,
         total_ns=max(compute, communication) if overlap else compute + communication,
         boundary_ns=activation + gradient,
-        memory=stage_memory(instance, plan, index),
+        memory=MemoryParts.of_stage(instance, plan, index),
         capacity_bytes=capacity_bytes(instance, stage.group),
     )
 
 
-def _layout(instance: Instance, stage: Stage, layer: int) -> int:
+def form_of(instance: Instance, stage: Stage, layer: int) -> int:
+    """Return the form that a layer of a stage has, or whose layout it keeps; 0 where it came over a boundary."""
     source = times.layout_form(instance, stage.span, layer)
     return 0 if source is None else stage.form(source)
 
@@ -103,11 +106,10 @@ def _boundaries(instance: Instance, plan: Plan, index: int) -> tuple[int, int, i
     stage = plan.stages[index]
     activation = gradient = outgoing = 0
     if index > 0:
-        link = link_between(instance, plan.stages[index - 1].group, stage.group)
+        link = plan.link_before(instance, index)
         activation = times.activation_ns(instance, stage.span.first, link)
         gradient = times.gradient_ns(instance, stage.span.first, link)
     if index + 1 < len(plan):
-        link = link_between(instance, stage.group, plan.stages[index + 1].group)
-        outgoing = times.gradient_ns(instance, stage.span.stop, link)
+        outgoing = times.gradient_ns(instance, stage.span.stop, plan.link_before(instance, index + 1))
     receives = instance.cost.boundary_charge is BoundaryCharge.RECEIVER
     return activation, gradient, activation + outgoing if receives else 0

@@ -6,81 +6,247 @@ in bulk by other code; a test compares the two cell by cell.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 from formulation.costs import forms
-from formulation.problem.groups import GroupKind
+from formulation.costs.sharding import Shared
+from formulation.predictor.passes import Share
+from formulation.problem.cluster import DeviceClass
+from formulation.problem.groups import GroupKind, layouts_on
 from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import Boundary, Synchronisation
+from formulation.problem.modes import forward_passes
+from formulation.problem.options import Boundary, Compute, Synchronisation
 from formulation.problem.plan import Span
-from formulation.problem.units import Link, Volume, ceil_div, ceil_fraction
+from formulation.problem.precision import NOTHING_COPIED, Copy
+from formulation.problem.units import NS_PER_SECOND, Link, Volume, ceil_div, ceil_fraction
 
-__all__ = ["compute_ns", "cut_bytes"]
+__all__ = ["compute_ns", "cut_bytes", "layout_form", "least_compute_ns"]
 
 
-def compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
-    """Forward plus backward time of a layer shared by a group; its slowest class sets the pace (eq. 3).
+def passes_of(instance: Instance, layer: int, form: int, kind: GroupKind) -> tuple[int, int]:
+    """Forward and backward time of a layer in this form shared by a group, on the class that sets the pace.
 
-    A stage that recomputes runs the forward pass twice.
+    That is the one that is slowest in both passes together; the forward pass of a layer that is computed again
+    runs twice.
     """
-    forwards = 1 + kind.recompute
-    return max(
-        forwards * ceil_fraction(instance.forward_ns[one][layer] * share)
-        + ceil_fraction(instance.backward_ns[one][layer] * share)
-        for one, share in zip(kind.classes, kind.shares.by_class, strict=True)
+    return _paced(instance, layer, form, kind)[0]
+
+
+def _paced(
+    instance: Instance, layer: int, form: int, kind: GroupKind
+) -> tuple[tuple[int, int], DeviceClass, Share]:
+    """Return the passes of a layer on the class that sets the pace, that class, and the share that it does."""
+    row, forwards = instance.layers[layer], forward_passes(instance, kind.mode, layer)
+    devices = (instance.device_classes[one] for one in kind.classes)
+    found = (
+        (instance.predictor.passes_ns(row, device, form, share), device, share)
+        for device, share in zip(devices, _shares(instance, form, kind), strict=True)
     )
+    return max(found, key=lambda one: forwards * one[0][0] + one[0][1])
 
 
-def inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+def waits(instance: Instance, layer: int) -> bool:
+    """Tell whether a layer has a second half of its backward pass, for which the gradient of its output waits."""
+    return instance.training.schedule.in_halves and instance.trains(layer)
+
+
+def weight_gradient_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+    """Return what of the backward time of :func:`passes_of` is for the gradient of the layer's weights.
+
+    None of it where the layer trains no weights, its own or those that it shares with an earlier one.
+    """
+    if not instance.trains(layer):
+        return 0
+    _, device, share = _paced(instance, layer, form, kind)
+    return instance.predictor.weight_gradient_ns(instance.layers[layer], device, form, share)
+
+
+def _shares(instance: Instance, form: int, kind: GroupKind) -> Iterator[Share]:
+    """Yield by class what a device does of a layer in this form: the fullest one, of tokens of experts."""
+    whole, load, axes = kind.shares.replica, instance.cost.expert_load, kind.along(form)
+    if len(axes) > 1:
+        pair = tuple((one, forms.worked(one, size, load)) for one, size, _ in axes)
+        yield from [Share(whole * math.prod(part for _, part in pair), whole, pair)] * len(kind.classes)
+        return
+    for share in kind.shares.by_class:
+        yield Share(min(whole, share * load) if forms.by_experts(form) else share, whole)
+
+
+def compute_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+    """Forward plus backward time of a layer in this form shared by a group (:func:`passes_of`)."""
+    forward, backward = passes_of(instance, layer, form, kind)
+    return forward_passes(instance, kind.mode, layer) * forward + backward
+
+
+def least_compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
+    """Return what a layer computes at least on a group, in any form that it, or its layout, may have."""
+    return min(compute_ns(instance, layer, form, kind) for form in layouts_on(instance, layer, kind))
+
+
+def inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None = None) -> int:
     """Communication inside a layer of this form for one micro-batch.
 
-    Gradients are summed once a step: 1/M of that per micro-batch, or nothing where it is overlapped.
+    Gradients are summed once a step: 1/M of that per micro-batch, or nothing where it is overlapped. ``copy`` is
+    what the layer copies in its stage (``Instance.copied``).
     """
-    sync = 0
+    sync, steps = 0, instance.training.micro_batches
     if instance.cost.synchronisation is Synchronisation.CHARGED:
-        sync = ceil_div(synchronisation_ns(instance, layer, form, kind), instance.training.micro_batches)
-    return passes_ns(instance, layer, form, kind) + sync
+        sync = ceil_div(synchronisation_ns(instance, layer, form, kind, copy), steps)
+        sync += ceil_div(exchange_ns(instance, layer, form, kind, copy), steps)
+    before, behind = sharded_ns(instance, layer, form, kind, copy)
+    forward, backward = passes_ns(instance, layer, form, kind)
+    return forward_passes(instance, kind.mode, layer) * (forward + before) + backward + behind + sync
 
 
-def synchronisation_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
-    """Time to sum the gradients of a layer's weights over the devices that hold the same ones, once a step."""
-    if kind.link is None:
+def synchronisation_ns(
+    instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None = None
+) -> int:
+    """Time to sum the gradients of a layer's weights over the devices that hold the same ones, once a step.
+
+    What these divide among them is summed to its parts, or gathered from them, instead. The optimiser is a part of
+    it: what it moves through memory under a roofline, or, on the host, the slowest way there and back. Copied
+    weights are summed as the layer's own; :func:`exchange_ns` is what comes behind that.
+    """
+    sent, mode = shared(instance, layer, form, kind, copy), kind.mode
+    among = 0 if kind.link is None else sent.once(mode.sharded).transfer_ns(kind.link)
+    if not mode.optimizer_on_host:
+        return among + update_ns(instance, layer, form, kind, copy)
+    through = sent.through_host(mode.sharded)
+    links = (instance.device_classes[one].host_link for one in kind.classes)
+    return among + max((through.transfer_ns(link) for link in links if link is not None), default=0)
+
+
+def update_ns(instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None) -> int:
+    """Time of the optimiser for a layer, on the class with the slowest memory; 0 without a roofline.
+
+    It reads gradients, and reads and writes weights and its own state, of what a device keeps of them, and that
+    ``Roofline.update`` times.
+    """
+    if instance.cost.compute is not Compute.ROOFLINE:
         return 0
-    volume = forms.synchronised(
-        instance.layers[layer].split,
-        form,
-        kind.tensor_parallel_degree,
-        kind.replicas,
-        weights_bytes=instance.gradient_bytes[layer],
-        shard=kind.shares.shard,
+    sent, more = shared(instance, layer, form, kind, copy), copy or NOTHING_COPIED
+    state = instance.optimizer_bytes[layer] + more.optimizer_bytes
+    part = held(instance, layer, form, kind)
+    moved = sent.gradients + 2 * (sent.updated + part * state)
+    moved /= sent.holders if kind.mode.sharded.divides_optimizer else 1
+    speeds = (instance.device_classes[one].memory_bytes_per_second for one in kind.classes)
+    moved, share = instance.cost.roofline.update * moved, instance.cost.roofline.memory
+    return max(ceil_fraction(moved * NS_PER_SECOND / (share * speed)) if speed else 0 for speed in speeds)
+
+
+def exchange_ns(instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None) -> int:
+    """Time to add the gradients of copied weights to those of the stage before that has them, once a step.
+
+    Every device sends what it keeps of them over the slowest link of the cluster, as a stage does not know on
+    which devices the other one runs.
+    """
+    link = instance.cluster.slowest
+    if copy is None or link is None:
+        return 0
+    part = copy.gradient_bytes * held(instance, layer, form, kind)
+    if kind.mode.sharded.divides_gradients:
+        part /= holders(instance, layer, form, kind)
+    return forms.all_reduce(part, 2, instance.cost.all_reduce).transfer_ns(link)
+
+
+def sharded_ns(
+    instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None = None
+) -> tuple[int, int]:
+    """Time that divided weights and gradients cost each forward pass, and the backward pass, of a micro-batch.
+
+    Before a pass weights are gathered, after the backward pass gradients summed to their parts. Nothing where that
+    is overlapped.
+    """
+    if kind.link is None or instance.cost.synchronisation is Synchronisation.OVERLAPPED:
+        return 0, 0
+    sent, sharded = shared(instance, layer, form, kind, copy), kind.mode.sharded
+    gathered = sent.gathered(sharded).transfer_ns(kind.link)
+    return gathered, gathered + sent.scattered(sharded).transfer_ns(kind.link)
+
+
+def shared(instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None) -> Shared:
+    """Return what several devices of a group hold alike of a layer, with what it copies."""
+    part, more = held(instance, layer, form, kind), copy or NOTHING_COPIED
+    return Shared(
+        holders=holders(instance, layer, form, kind),
+        weights=part * (instance.parameter_bytes[layer] + more.parameter_bytes),
+        updated=part * (instance.updated_bytes[layer] + more.updated_bytes),
+        gradients=part * (instance.gradient_bytes[layer] + more.gradient_bytes),
         kind=instance.cost.all_reduce,
     )
-    return volume.transfer_ns(kind.link)
 
 
-def passes_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
-    """Communication inside a layer in the passes of one micro-batch: form 1 forward, form 2 backward."""
-    if kind.inner is None:
-        return 0
-    sizes = (
-        instance.output_bytes[layer] * kind.shares.replica,
-        instance.input_bytes[layer] * kind.shares.replica,
-    )
-    split, degree = instance.layers[layer].split, kind.tensor_parallel_degree
-    volume = forms.inside(split, form, degree, sizes=sizes, kind=instance.cost.all_reduce)
-    return volume.transfer_ns(kind.inner) * (1 + kind.recompute * (form == 1))
+def held(instance: Instance, layer: int, form: int, kind: GroupKind) -> Fraction:
+    """Return the part of a layer's weights that a device works with: of a pair, each form divides the rest."""
+    split, axes = instance.layers[layer].split, kind.along(form)
+    if len(axes) == 1:
+        return forms.held(split, form, kind.shares.shard)
+    return math.prod((forms.held(split, one, Fraction(1, size)) for one, size, _ in axes), start=Fraction(1))
+
+
+def holders(instance: Instance, layer: int, form: int, kind: GroupKind) -> int:
+    """Return how many devices of a group hold the same weights of a layer, and sum their gradients."""
+    split = instance.layers[layer].split
+    alike = (forms.holders(split, one, size, 1) for one, size, _ in kind.along(form))
+    return kind.replicas * math.prod(alike)
+
+
+def passes_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> tuple[int, int]:
+    """Communication inside a layer for one micro-batch: in a forward pass, and in the backward pass.
+
+    Each form of a pair sends what the other leaves of a tensor, over its own link, one after the other. Under
+    ``inside: overlapped`` the gradient of an input is sent while that of the weights is computed, on the class
+    that is over it first.
+    """
+    split, sent, axes = instance.layers[layer].split, instance.sent_bytes[layer], kind.along(form)
+    times, beside = [0, 0], 0
+    for at, (one, degree, link) in enumerate(axes):
+        replica, gather = kind.shares.replica, kind.shares.gather
+        if len(axes) > 1:
+            other, rest, _ = axes[1 - at]
+            replica *= forms.part(forms.SHARDINGS[split][other].made, rest, instance.cost.expert_load)
+            gather = replica * Fraction(degree - 1, degree)
+        sizes = instance.output_bytes[layer] * replica, instance.input_bytes[layer] * replica
+        own = sent * gather, sent * replica
+        volumes = forms.inside(split, one, degree, sizes=sizes, own=own, kind=instance.cost.all_reduce)
+        taken = [0 if link is None else volume.transfer_ns(link) for volume in volumes]
+        times = [sum(pair) for pair in zip(times, taken, strict=True)]
+        beside += taken[1] if forms.sums_input(split, one) else 0
+    if beside:
+        shares, row = zip(kind.classes, _shares(instance, form, kind), strict=True), instance.layers[layer]
+        classes, predictor = instance.device_classes, instance.predictor
+        beside = min(beside, *(predictor.beside_ns(row, classes[one], form, share) for one, share in shares))
+    return times[0], times[1] - beside
 
 
 def between_ns(instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind) -> int:
     """Communication to change a layout from form ``source`` to ``form`` at an edge inside a stage."""
+    return sum(time for _, _, time in changes_ns(instance, edge, source, form, kind))
+
+
+def changes_ns(
+    instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
+) -> tuple[tuple[str, str, int], ...]:
+    """Return what :func:`between_ns` adds up: how the tensor lies, how it is wanted, and the time of the change.
+
+    One of all devices of a replica; two where one of the forms is a pair, inside the rows of a grid and across.
+    """
     if kind.inner is None:
-        return 0
-    consumer = instance.layers[edge.consumer].split
-    parts = (edge.size_bytes * kind.shares.gather, edge.size_bytes * kind.shares.turn)
-    degree = kind.tensor_parallel_degree
-    volume = forms.between(consumer, source, form, degree, parts=parts, forwards=1 + kind.recompute)
-    return volume.transfer_ns(kind.inner)
+        return ()
+    consumer, forwards = instance.layers[edge.consumer].split, forward_passes(instance, kind.mode, edge.consumer)
+    size, load = edge.size_bytes, instance.cost.expert_load
+    have, want = forms.layouts(consumer, source, form)
+    if kind.axes is None or len(have) == len(want) == 1:
+        parts = size * kind.shares.gather, size * kind.shares.turn, size * kind.shares.turn * load
+        volume = forms.between(have[0], want[0], kind.tensor_parallel_degree, parts=parts, forwards=forwards)
+        return ((have[0], want[0], volume.transfer_ns(kind.inner)),)
+    sizes, whole = kind.grid, size * kind.shares.replica
+    have, want = (have * 2)[:2], (want * 2)[:2]
+    volumes = forms.between_on_grid(have, want, sizes, whole=whole, load=load, forwards=forwards)
+    found = zip(have, want, volumes, kind.axes, strict=True)
+    return tuple((a, b, 0 if link is None else volume.transfer_ns(link)) for a, b, volume, link in found)
 
 
 def layout_form(instance: Instance, span: Span, layer: int) -> int | None:
@@ -114,8 +280,3 @@ def gradient_ns(instance: Instance, cut: int, link: Link | None) -> int:
     if link is None or instance.cost.boundary is not Boundary.BOTH:
         return 0
     return Volume(Fraction(cut_bytes(instance, cut)), 1).transfer_ns(link)
-
-
-def is_matrix(instance: Instance, layer: int) -> bool:
-    """Tell whether a layer multiplies by a weight matrix, so that its form shards its weights."""
-    return instance.layers[layer].split is Split.MATRIX

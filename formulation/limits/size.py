@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TooLargeError", "refuse_above"]
+__all__ = ["TooLargeError"]
 
 GIB = 1 << 30
 MOST_BYTES = 4 * GIB
@@ -12,11 +12,11 @@ MOST_BYTES = 4 * GIB
 class TooLargeError(ValueError):
     """An instance is too large for a method; the message has both numbers and says what to do."""
 
-
-def refuse_above(what: str, needed_bytes: int, instead: str) -> None:
-    """Raise TooLargeError if something would take more bytes than a method may take."""
-    if needed_bytes > MOST_BYTES:
-        raise TooLargeError(
-            f"{what} would take about {needed_bytes / GIB:.1f} GiB, a method may take {MOST_BYTES / GIB:g} GiB;"
-            f" {instead}"
-        )
+    @staticmethod
+    def refuse_above(what: str, needed_bytes: int, instead: str) -> None:
+        """Raise TooLargeError if something would take more bytes than a method may take."""
+        if needed_bytes > MOST_BYTES:
+            raise TooLargeError(
+                f"{what} would take about {needed_bytes / GIB:.1f} GiB,"
+                f" a method may take {MOST_BYTES / GIB:g} GiB; {instead}"
+            )

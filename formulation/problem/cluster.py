@@ -3,12 +3,14 @@
 A *cluster graph* is a ``networkx.Graph``. Nodes are server names with the attribute ``server`` (a
 :class:`Server`), or names of switches without it. Every edge carries ``link`` (a :class:`Link`). Two servers
 that share no edge talk along the path with the largest bandwidth (of several the one with the least latency), at
-its slowest link's bandwidth and the sum of its latencies; so a full mesh is drawn with edges between servers, and
-racks with a tree of switches.
+its slowest link's bandwidth and the sum of its latencies; so racks are drawn with a tree of switches. A full mesh
+is one link for every two servers that share no edge, the attribute ``mesh`` of the graph: thousands of servers
+would make millions of edges.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -16,19 +18,30 @@ import networkx as nx
 
 from formulation.problem.units import Link, slowest
 
-__all__ = ["Cluster", "DeviceClass", "Server", "cluster_graph", "servers_of"]
+__all__ = ["Cluster", "DeviceClass", "Server", "Wiring", "cluster_graph", "servers_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """One type of accelerator: memory in bytes, peak speed in FLOP/s, price in millionths per hour."""
+    """One type of accelerator: memory in bytes, peak speed in FLOP/s, price in millionths per hour.
+
+    ``host_link`` joins each device to the memory of its host (None: not known, and not used).
+    ``memory_bytes_per_second`` is the bandwidth of its memory, for a roofline (0: not known, moving bytes is
+    free).
+    """
 
     name: str
     memory_bytes: int
     flops_per_second: int
     price_per_hour: int = 0
+    host_link: Link | None = None
+    memory_bytes_per_second: int = 0
 
     def __post_init__(self) -> None:
+        if self.memory_bytes_per_second < 0:
+            raise ValueError(
+                f"device class {self.name}: memory bandwidth {self.memory_bytes_per_second}, expected 0 or more"
+            )
         if self.memory_bytes <= 0 or self.flops_per_second <= 0:
             raise ValueError(f"device class {self.name}: memory and peak speed must be above 0")
         if self.price_per_hour < 0:
@@ -37,28 +50,48 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A host with ``devices`` accelerators of one class; ``link`` joins every two of them."""
+    """A host with ``devices`` accelerators of one class; ``link`` joins every two of them.
+
+    ``adapters``: how many transfers to other servers at once have the whole bandwidth of the link to them; its
+    devices share them (0: not known, every transfer has it).
+    """
 
     name: str
     device_class: DeviceClass
     devices: int
     link: Link | None = None
+    adapters: int = 0
 
     def __post_init__(self) -> None:
         if self.devices <= 0:
             raise ValueError(f"server {self.name}: {self.devices} devices, expected 1 or more")
         if self.devices > 1 and self.link is None:
             raise ValueError(f"server {self.name}: {self.devices} devices and no link between them")
+        if not 0 <= self.adapters <= self.devices:
+            raise ValueError(
+                f"server {self.name}: {self.adapters} adapters for {self.devices} devices; give several of one"
+                " device as one adapter, with the bandwidth of all of them"
+            )
+
+    def lanes(self, devices: int) -> int:
+        """Return how many adapters so many of its devices have: their share, rounded down, and one at least."""
+        return max(1, devices * self.adapters // self.devices)
 
 
 def cluster_graph(
-    name: str, servers: Iterable[Server], links: Iterable[tuple[str, str, Link]], switches: Iterable[str] = ()
+    name: str,
+    servers: Iterable[Server],
+    links: Iterable[tuple[str, str, Link]],
+    switches: Iterable[str] = (),
+    mesh: Link | None = None,
 ) -> nx.Graph:
     """Build a checked cluster graph. Servers keep their order: it is the order of the line of devices.
 
+    ``mesh`` joins every two servers between which no link is drawn.
+
     Raises ValueError naming repeated servers, unknown ends of links, and servers that cannot reach each other.
     """
-    graph = nx.Graph(name=name)
+    graph = nx.Graph(name=name) if mesh is None else nx.Graph(name=name, mesh=mesh)
     problems: list[str] = []
     for server in servers:
         if server.name in graph:
@@ -81,7 +114,11 @@ def cluster_graph(
 def _unreached(graph: nx.Graph) -> list[str]:
     if not servers_of(graph):
         return ["no server"]
-    return [] if nx.is_connected(graph) else ["some servers cannot reach each other; add a link between them"]
+    return (
+        []
+        if "mesh" in graph.graph or nx.is_connected(graph)
+        else ["some servers cannot reach each other; add a link between them"]
+    )
 
 
 def servers_of(graph: nx.Graph) -> tuple[Server, ...]:
@@ -93,17 +130,19 @@ def servers_of(graph: nx.Graph) -> tuple[Server, ...]:
 class Wiring:
     """How servers are joined, as drawn: their names in line order, switches, and links (one, other, link).
 
+    ``mesh`` is the link between every two servers between which none is drawn (None: paths are sought).
     ``between[v][w]`` is the link between two servers (None: a server and itself), derived from what is drawn, and
     ``slowest`` what bounds all of them (None: one server). Each pair takes its widest path (largest smallest
     bandwidth) and of several the one with the least sum of latencies; a direct link is always taken as drawn.
     Raises ValueError for a link to something unknown, and where two servers cannot reach each other.
     Cost: one spanning tree, and one traversal for each server; where links go round in circles also one search for
-    each server and bandwidth; where every pair has a link, none of these.
+    each server and bandwidth; where every pair has a link, none of these; under a mesh a row for each server.
     """
 
     names: tuple[str, ...]
     switches: tuple[str, ...]
     drawn: tuple[tuple[str, str, Link], ...]
+    mesh: Link | None = None
     between: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
     slowest: Link | None = field(init=False, repr=False, compare=False)
 
@@ -111,10 +150,12 @@ class Wiring:
         graph, known = self.graph(), {*self.names, *self.switches}
         if len(known) < len(self.names) + len(self.switches) or len(graph) > len(known):
             raise ValueError("links join servers and switches that are named once each")
-        if not self.names or not nx.is_connected(graph):
+        if not self.names or not (self.mesh or nx.is_connected(graph)):
             raise ValueError("some servers cannot reach each other; add a link between them")
-        object.__setattr__(self, "between", _between(graph, self.names))
-        object.__setattr__(self, "slowest", _slowest(link for row in self.between for link in row))
+        between = _meshed(graph, self.names, self.mesh) if self.mesh else _between(graph, self.names)
+        object.__setattr__(self, "between", between)
+        found = {link for row in set(map(frozenset, between)) for link in row}
+        object.__setattr__(self, "slowest", _slowest(found))
 
     def graph(self) -> nx.Graph:
         """Return the servers and switches as a graph of names; edges have ``link``, ``weight``, ``latency``."""
@@ -132,7 +173,8 @@ class Cluster:
     """A cluster graph that cannot change, as an instance keeps it: :meth:`of` copies a networkx graph.
 
     ``links[v][w]`` is the link between two servers, on the diagonal that inside a server (None: one device);
-    ``slowest`` bounds all of them. Both are derived from what is drawn. Raises ValueError where servers and wiring
+    ``slowest`` bounds all of them; ``ends`` are the devices of the line up to each server, its own among them. All
+    are derived from what is drawn. Raises ValueError where servers and wiring
     name different servers.
     """
 
@@ -141,6 +183,7 @@ class Cluster:
     wiring: Wiring
     links: tuple[tuple[Link | None, ...], ...] = field(init=False, repr=False, compare=False)
     slowest: Link | None = field(init=False, repr=False, compare=False)
+    ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (names := tuple(server.name for server in self.servers)) != self.wiring.names:
@@ -148,7 +191,9 @@ class Cluster:
         rows = zip(self.servers, self.wiring.between, strict=True)
         full = tuple((*row[:at], server.link, *row[at + 1 :]) for at, (server, row) in enumerate(rows))
         object.__setattr__(self, "links", full)
-        inside = (server.link for server in self.servers)
+        ends = itertools.accumulate(server.devices for server in self.servers)
+        object.__setattr__(self, "ends", tuple(ends))
+        inside = {server.link for server in self.servers}
         object.__setattr__(self, "slowest", _slowest([self.wiring.slowest, *inside]))
 
     @classmethod
@@ -157,26 +202,36 @@ class Cluster:
         name, servers = str(graph.graph.get("name", "")), servers_of(graph)
         switches = tuple(node for node, row in graph.nodes(data=True) if "server" not in row)
         drawn = tuple(graph.edges(data="link"))
-        cluster_graph(name, servers, drawn, switches)
-        return cls(name, servers, Wiring(tuple(server.name for server in servers), switches, drawn))
+        mesh = graph.graph.get("mesh")
+        cluster_graph(name, servers, drawn, switches, mesh)
+        return cls(name, servers, Wiring(tuple(server.name for server in servers), switches, drawn, mesh))
 
     @classmethod
     def mesh(cls, name: str, servers: Iterable[Server], between: Link) -> Cluster:
         """Return a cluster in which the same link joins every two servers; their order is that of the line."""
-        rows = tuple(servers)
-        names = [server.name for server in rows]
-        drawn = [(one, other, between) for at, one in enumerate(names) for other in names[at + 1 :]]
-        return cls.of(cluster_graph(name, rows, drawn))
+        return cls.of(cluster_graph(name, servers, (), mesh=between))
 
     def graph(self) -> nx.Graph:
         """Return a new networkx graph of this cluster."""
-        return cluster_graph(self.name, self.servers, self.wiring.drawn, self.wiring.switches)
+        return cluster_graph(self.name, self.servers, self.wiring.drawn, self.wiring.switches, self.wiring.mesh)
 
 
 def _slowest(links: Iterable[Link | None]) -> Link | None:
     """Return the link that bounds all of these; None where there is none."""
     known = tuple(link for link in links if link is not None)
     return slowest(known) if known else None
+
+
+def _meshed(graph: nx.Graph, names: tuple[str, ...], mesh: Link) -> tuple[tuple[Link | None, ...], ...]:
+    """Return the links of a mesh: rows of the same link but for the server itself, and what is drawn."""
+    place, rows = {name: at for at, name in enumerate(names)}, list[tuple[Link | None, ...]]()
+    for at, one in enumerate(names):
+        drawn = {place[other]: row["link"] for other, row in graph.adj[one].items() if other in place}
+        row: list[Link | None] = [mesh] * len(names)
+        for other, link in (drawn | {at: None}).items():
+            row[other] = link
+        rows.append(tuple(row))
+    return tuple(rows)
 
 
 def _between(graph: nx.Graph, names: tuple[str, ...]) -> tuple[tuple[Link | None, ...], ...]:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from formulation.problem.demands import Lookup
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
+    from formulation.problem.model.across import Axis
     from formulation.problem.plan import Plan
+    from formulation.problem.shares import OnHost, Sharded
 
 __all__ = ["Constraints", "kinds"]
 
@@ -41,9 +43,13 @@ class Goal(enum.StrEnum):
     """What a plan is judged by: a whole number, the less the better (``formulation.costs.goals``)."""
 
     BOTTLENECK = "bottleneck"
-    """The steady-state time per micro-batch: the slowest stage or boundary, in ns."""
+    """The slowest stage or boundary for one micro-batch, in ns: a formula of papers, not an executed time."""
     ITERATION_TIME = "iteration_time"
-    """One optimiser step with its fill and drain, in ns."""
+    """One optimiser step with its fill and drain by a formula of papers, in ns: not an executed time either."""
+    STEP_TIME = "step_time"
+    """One optimiser step as executed, in ns; for schedules with a flush."""
+    PERIOD = "period"
+    """One micro-batch in the steady state as executed, in ns, rounded up; for schedules without a flush."""
     COST = "cost"
     """The price of the devices used, in millionths of the currency per hour."""
     MEMORY = "memory"
@@ -51,13 +57,28 @@ class Goal(enum.StrEnum):
     DEVICES = "devices"
     STAGES = "stages"
 
+    @property
+    def executed(self) -> bool:
+        """Whether it is a time of the timeline, which no formula of stages gives."""
+        return self in (Goal.STEP_TIME, Goal.PERIOD)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is a time."""
+        return self.executed or self in (Goal.BOTTLENECK, Goal.ITERATION_TIME)
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values, as written in JSON."""
+        return "ns" if self.timed else {"cost": "millionths per hour", "memory": "bytes"}.get(self, str(self))
+
 
 class Recompute(enum.StrEnum):
-    """Whether stages drop their activations and compute them again in the backward pass (re-materialisation)."""
+    """Whether stages drop activations and compute them again; where allowed they choose, or also for blocks."""
 
     NEVER = "never"
     ALLOWED = "allowed"
-    """Each stage chooses."""
+    BLOCKS = "blocks"
     ALWAYS = "always"
 
 
@@ -255,6 +276,10 @@ class Constraints(_Stated):
         reserve: tuple[Reserve, ...]
         tensor_parallel_degrees: tuple[int, ...]
         recompute: Recompute
+        splits: tuple[Axis, ...]
+        recompute_layers: tuple[str, ...]
+        sharded: tuple[Sharded, ...]
+        optimizer_on_host: OnHost
         at_most: tuple[GoalLimit, ...]
         own: tuple[Own, ...]
 
@@ -264,9 +289,9 @@ class Demands(_Stated):
     """The same by index: layers in pipeline order, servers in line order; each tuple is sorted.
 
     ``pins``, ``together`` and ``apart`` have one entry for each that was written, in that order. ``apart`` holds
-    sets of layers of which no two may meet in a stage. ``no_cut`` are the layers at which no stage starts,
-    whether the user closed them or the model has no place to cut there.
-    ``forms`` are pairs (layers, allowed forms), ``reserve`` pairs (server, bytes).
+    sets of layers of which no two may meet in a stage. ``no_cut`` are the layers at which no stage starts, whether
+    the user closed them or the model cannot be cut there. ``forms`` are pairs (layers, allowed forms), ``reserve``
+    pairs (server, bytes). ``recompute_layers`` are those that a stage may compute again alone.
     """
 
     if TYPE_CHECKING:
@@ -279,6 +304,8 @@ class Demands(_Stated):
         devices_per_stage: tuple[int, ...]
         forms: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
         reserve: tuple[tuple[int, int], ...]
+        recompute_layers: Collection[int]
+        splits: tuple[Axis, ...]
 
     def named(self) -> tuple[str, ...]:
         """Return the names of the rules that limit the plans of this instance and that a claim names."""

@@ -15,10 +15,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Span
 
-__all__ = ["AtomGraph", "CutSpace", "atom_graph", "cut_space", "every_cut"]
+__all__ = ["AtomGraph", "CutSpace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +44,32 @@ class CutSpace:
         """Yield the first layer of every atom and the one after its last."""
         return itertools.pairwise(self.places)
 
+    def blocks(self, layers: Span) -> tuple[Span, ...]:
+        """Return the layers of every atom that lies among these."""
+        atoms = (Span(*ends) for ends in self.atoms())
+        return tuple(one for one in atoms if layers.first <= one.first and one.stop <= layers.stop)
+
     def layers(self, atoms: Span) -> Span:
         """Return the layers of a run of atoms."""
         return Span(self.places[atoms.first], self.places[atoms.stop])
 
+    def run(self, layers: Span) -> Span:
+        """Return the run of atoms that holds these layers. Raises ValueError where they are cut at no place."""
+        return Span(self.places.index(layers.first), self.places.index(layers.stop))
 
-def cut_space(instance: Instance) -> CutSpace:
-    """Return every place that the model, ``no_cut`` and ``together`` leave."""
-    closed = set(instance.demands.no_cut)
-    for layers in instance.demands.together:
-        closed.update(range(layers[0] + 1, layers[-1] + 1))
-    total = len(instance.layers)
-    return CutSpace((0, *(cut for cut in range(1, total) if cut not in closed), total))
+    @staticmethod
+    def of(instance: Instance) -> CutSpace:
+        """Return every place that the model, ``no_cut`` and ``together`` leave."""
+        closed = set(instance.demands.no_cut)
+        for layers in instance.demands.together:
+            closed.update(range(layers[0] + 1, layers[-1] + 1))
+        total = len(instance.layers)
+        return CutSpace((0, *(cut for cut in range(1, total) if cut not in closed), total))
 
-
-def every_cut(instance: Instance) -> CutSpace:
-    """Return the space of a model that may be cut before every layer."""
-    return CutSpace(tuple(range(len(instance.layers) + 1)))
+    @staticmethod
+    def everywhere(instance: Instance) -> CutSpace:
+        """Return the space of a model that may be cut before every layer."""
+        return CutSpace(tuple(range(len(instance.layers) + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +107,33 @@ class AtomGraph:
         """Return an order of atoms as one of layers."""
         return tuple(layer for atom in order for layer in range(self.starts[atom], self.starts[atom + 1]))
 
+    def downsets(self, most: int) -> list[int]:
+        """Return every set that holds with an atom all that it takes from, as bit masks, small sets first.
 
-def atom_graph(instance: Instance) -> AtomGraph:
-    """Return the atoms of an instance. Cost: linear in layers and edges."""
-    starts = cut_space(instance).places
-    alone = AtomGraph(starts, ((),) * (len(starts) - 1))
-    atom_of = alone.atom_of()
-    before: list[set[int]] = [set() for _ in alone.before]
-    for edge in instance.edges:
-        one, other = atom_of[edge.producer], atom_of[edge.consumer]
-        if one != other:
-            before[other].add(one)
-    return AtomGraph(starts, tuple(tuple(sorted(row)) for row in before))
+        Raises TooLargeError for more than ``most`` of them. Cost: sets x atoms.
+        """
+        needed = [sum(1 << one for one in row) for row in self.before]
+        found, grown = [0], {0}
+        while grown := {
+            mine | 1 << atom
+            for mine in grown
+            for atom, others in enumerate(needed)
+            if not mine >> atom & 1 and not others & ~mine
+        }:
+            found += sorted(grown)
+            if len(found) > most:
+                raise TooLargeError(f"a cut may leave more than {most} sets of layers behind it")
+        return found
+
+    @staticmethod
+    def of(instance: Instance) -> AtomGraph:
+        """Return the atoms of an instance. Cost: linear in layers and edges."""
+        starts = CutSpace.of(instance).places
+        alone = AtomGraph(starts, ((),) * (len(starts) - 1))
+        atom_of = alone.atom_of()
+        before: list[set[int]] = [set() for _ in alone.before]
+        for edge in instance.edges:
+            one, other = atom_of[edge.producer], atom_of[edge.consumer]
+            if one != other:
+                before[other].add(one)
+        return AtomGraph(starts, tuple(tuple(sorted(row)) for row in before))

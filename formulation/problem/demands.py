@@ -10,19 +10,22 @@ A glob is that of a shell (``fnmatch``): ``features.*``, ``*.attn``, ``fc?``; a 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from math import floor
 from typing import TYPE_CHECKING, Any
 
 from formulation.problem.cluster import Server
 from formulation.problem.constraints import Constraints, Demands
 from formulation.problem.layers import Layer, LayerGraph
+from formulation.problem.model.across import FORMS_ALONG, Axis, axes_of, with_pairs
+from formulation.problem.units import ceil_fraction
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
-__all__ = ["with_constraints", "with_layers", "with_servers"]
+__all__ = ["with_layers", "with_servers"]
 
 
 def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Server]) -> Demands:
@@ -31,7 +34,7 @@ def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Serve
     Raises ValueError with every glob that matches no layer, unknown server or device class, layer that is to be
     apart from itself, layer left without a form, and reserve that leaves no memory. Cost: globs x layers.
     """
-    look = Lookup(model.layers, servers, model.closed())
+    look = Lookup(offered(model.layers, constraints), servers, model.closed())
     found: dict[str, Any] = {}
     for one in constraints.values:
         found |= one.resolve(look)
@@ -101,45 +104,72 @@ def forms_left(
     return left
 
 
-def narrowed(layers: Sequence[Layer], demands: Demands) -> tuple[Layer, ...]:
-    """Return the layers with the forms that the demands leave them."""
+def offered(layers: Sequence[Layer], asked: Constraints | Demands) -> tuple[Layer, ...]:
+    """Return the layers with all forms that they may take: also those along axes that are asked for."""
+    return tuple(_offered(row, asked.splits) for row in layers)
+
+
+def _offered(row: Layer, axes: Sequence[Axis]) -> Layer:
+    along = (FORMS_ALONG[axis] for axis in axes_of(row) if axis in axes)
+    more = {form for forms in along for form, beside in forms.items() if beside in row.allowed_forms}
+    if Axis.PAIRS in axes and row.split != "follow":
+        more = {*more, *with_pairs({*row.allowed_forms, *more})}
+    return replace(row, allowed_forms=tuple({*row.allowed_forms, *more})) if more else row
+
+
+def narrowed(layers: Sequence[Layer], demands: Demands, samples: int) -> tuple[Layer, ...]:
+    """Return the layers with the forms that the demands leave them, for micro-batches of so many samples.
+
+    Where rows may be parts of a sequence, attention needs a sample for each replica, in form 0 for each device.
+    """
+    layers = offered(layers, demands)
+    if {Axis.SEQUENCE, Axis.CONTEXT}.intersection(demands.splits):
+        layers = tuple(_in_whole_samples(row, samples) for row in layers)
     left = forms_left(layers, demands.forms)
     return tuple(replace(row, allowed_forms=left[at]) if at in left else row for at, row in enumerate(layers))
 
 
-def lessened(servers: Sequence[Server], reserve: Sequence[tuple[int, int]]) -> tuple[Server, ...]:
-    """Return the servers with devices that have so much less memory (negative amounts: more).
+def _in_whole_samples(row: Layer, samples: int) -> Layer:
+    if row.across is None or row.across.axis is not Axis.CONTEXT:
+        return row
+    return replace(row, across=replace(row.across, samples=samples))
+
+
+def lessened(servers: Sequence[Server], demands: Demands) -> tuple[Server, ...]:
+    """Return the servers with what devices have for a stage: less their reserves, and a margin of what is left.
 
     Devices with different amounts left are of different classes, with the same name.
     """
-    less = dict.fromkeys(range(len(servers)), 0)
-    for at, size in reserve:
-        less[at] += size
-    classes = [
-        replace(row.device_class, memory_bytes=row.device_class.memory_bytes - less[at])
-        for at, row in enumerate(servers)
-    ]
+    less, whole = dict(demands.reserve), 1 + demands.memory_margin
+    sizes = [row.device_class.memory_bytes - less.get(at, 0) for at, row in enumerate(servers)]
+    return _with_memory(servers, [floor(size / whole) for size in sizes])
+
+
+def _with_memory(servers: Sequence[Server], sizes: Iterable[int]) -> tuple[Server, ...]:
+    classes = [replace(row.device_class, memory_bytes=size) for row, size in zip(servers, sizes, strict=True)]
     return tuple(replace(row, device_class=one) for row, one in zip(servers, classes, strict=True))
-
-
-def with_constraints(instance: Instance, constraints: Constraints) -> Instance:
-    """Return the instance under other constraints. Raises ValueError as :func:`resolve` does."""
-    return replace(instance, constraints=constraints)
 
 
 def with_servers(instance: Instance, servers: Sequence[Server]) -> Instance:
     """Return the instance with other amounts of memory on its servers, given as it has them: without its reserves.
 
-    Raises ValueError where anything but memory differs.
+    Without its margin, too: of all amounts that leave so much the least. Raises ValueError where anything but
+    memory differs.
     """
     for old, new in zip(instance.servers, servers, strict=True):
         size = old.device_class.memory_bytes
         if replace(new, device_class=replace(new.device_class, memory_bytes=size)) != old:
             raise ValueError(f"server {old.name}: more than its memory differs from {new}")
-    whole = lessened(servers, [(at, -size) for at, size in instance.demands.reserve])
+    reserve, margin = dict(instance.demands.reserve), instance.demands.memory_margin
+    sizes = [ceil_fraction(row.device_class.memory_bytes * (1 + margin)) for row in servers]
+    whole = _with_memory(servers, (size + reserve.get(at, 0) for at, size in enumerate(sizes)))
     return replace(instance, cluster=replace(instance.cluster, servers=whole))
 
 
 def with_layers(instance: Instance, layers: Sequence[Layer]) -> Instance:
-    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out."""
-    return replace(instance, model=replace(instance.model, layers=tuple(layers)))
+    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out.
+
+    Without splits along further axes, which add forms to those of the rows.
+    """
+    alone = replace(instance.constraints, splits=())
+    return replace(instance, model=replace(instance.model, layers=tuple(layers)), constraints=alone)

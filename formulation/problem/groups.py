@@ -8,29 +8,37 @@ order and a stage takes the next ``n`` of them, the assumption of every dynamic 
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
+from formulation.problem.layers import FORMS, Layer
+from formulation.problem.model.across import PAIRS
 from formulation.problem.modes import ONE_COPY, Mode, modes
 from formulation.problem.options import Placement, Sharing
-from formulation.problem.shares import Shares, equal_shares, proportional_shares
-from formulation.problem.units import Link, slowest
+from formulation.problem.shares import (
+    Shares,
+    equal_shares,
+    joined,
+    proportional_shares,
+    replica_link,
+    ring_link,
+    server_classes,
+)
+from formulation.problem.units import Link
 
 __all__ = [
     "Group",
     "GroupKind",
-    "group_kind",
+    "forms_on",
     "line",
-    "line_group",
     "line_places",
-    "link_between",
     "modes_by_size",
-    "possible_groups",
 ]
 
 
@@ -52,14 +60,65 @@ class Group:
         return self.mode.replicas
 
     @property
-    def recompute(self) -> bool:
-        """Tell whether the forward pass runs again before the backward."""
-        return self.mode.recompute
-
-    @property
     def tensor_parallel_degree(self) -> int:
         """Devices that one replica is split over."""
         return self.mode.tensor_parallel_degree(self.devices)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many devices lie in a row of a replica's grid, and how many rows there are."""
+        return self.mode.grid, self.tensor_parallel_degree // self.mode.grid
+
+    @staticmethod
+    def on_line(instance: Instance, first: int, devices: int, mode: Mode = ONE_COPY) -> Group:
+        """Return the group of ``devices`` devices from position ``first`` of the line on."""
+        counts: list[tuple[int, int]] = []
+        ends = instance.cluster.ends
+        at, index = first, bisect.bisect_right(ends, first)
+        while at < first + devices and index < len(ends):
+            stop = min(first + devices, ends[index])
+            counts.append((index, stop - at))
+            at, index = stop, index + 1
+        return Group(tuple(counts), mode)
+
+    @staticmethod
+    def possible(instance: Instance, deadline: Deadline = NEVER) -> tuple[Group, ...]:
+        """Return every group that a stage may run on, in a fixed order. Raises StoppedError after the deadline.
+
+        Raises ValueError where free placement allows more than MAX_GROUPS of them (narrow it with max_servers),
+        and where there is none, as no allowed tensor-parallel degree divides a number of devices that there are.
+        """
+        constraints = instance.constraints
+        ways = modes_by_size(instance, deadline)
+        if constraints.placement is Placement.LINE:
+            groups = tuple(
+                Group.on_line(instance, first, stop - first, mode)
+                for first, stop in in_time(_places(instance, ways), deadline)
+                for mode in ways[stop - first]
+            )
+        else:
+            most = constraints.max_servers or len(instance.servers)
+            groups = tuple(
+                Group(group.counts, mode)
+                for group in in_time(_free_groups(instance, most), deadline)
+                for mode in ways[group.devices]
+            )
+        if not groups:
+            degrees = ", ".join(map(str, constraints.tensor_parallel_degrees))
+            raise ValueError(f"no stage of these sizes can hold a replica of tensor-parallel degree {degrees}")
+        return groups
+
+    @staticmethod
+    def link_between(instance: Instance, one: Group, other: Group, lanes: int | None = None) -> Link | None:
+        """Return the link over which rows pass from ``one`` to ``other`` (``shares.joined``).
+
+        None if both are the only device of a server: a plan that uses it twice is priced without a transfer.
+        ``lanes``: how many adapters they use; without it as many as they have.
+
+        A boundary tensor lies on every device of the sending stage and goes to every device of the receiving one,
+        so the slowest pair sets its time; this does not depend on the order of devices inside a group.
+        """
+        return joined(instance, one.counts, other.counts, lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +127,8 @@ class GroupKind:
 
     ``classes`` are the indices of their device classes; ``link`` the slowest link between any two of them, over
     which replicas sum their gradients; ``inner`` the slowest link inside a replica (None: nothing is split);
-    ``unequal`` what its devices share where they do not share equally.
+    ``unequal`` what its devices share where they do not share equally. ``axes`` are the slowest links inside the
+    rows of a grid, and across its rows.
     """
 
     devices: int
@@ -77,16 +137,12 @@ class GroupKind:
     inner: Link | None = None
     mode: Mode = ONE_COPY
     unequal: Shares | None = None
+    axes: tuple[Link | None, Link | None] | None = None
 
     @property
     def replicas(self) -> int:
         """Copies of the stage."""
         return self.mode.replicas
-
-    @property
-    def recompute(self) -> bool:
-        """Tell whether the forward pass runs again before the backward."""
-        return self.mode.recompute
 
     @property
     def tensor_parallel_degree(self) -> int:
@@ -98,40 +154,91 @@ class GroupKind:
         """The largest shares of its devices and replicas."""
         return self.unequal or equal_shares(self.devices, self.replicas, len(self.classes))
 
+    def along(self, form: int) -> tuple[tuple[int, int, Link | None], ...]:
+        """Return of each form that one is made of how many devices share a layer by it, and their slowest link.
+
+        A pair is made of two, any other form of itself.
+        """
+        if form not in PAIRS or self.axes is None:
+            return ((form, self.tensor_parallel_degree, self.inner),)
+        return tuple(zip(PAIRS[form], self.grid, self.axes, strict=True))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many devices lie in a row of a replica's grid, and how many rows there are."""
+        return self.mode.grid, self.tensor_parallel_degree // self.mode.grid
+
+    @staticmethod
+    def of(instance: Instance, group: Group) -> GroupKind:
+        """Return the kind of a group."""
+        degree, grid = group.tensor_parallel_degree, group.mode.grid
+        servers = tuple(server for server, count in group.counts for _ in range(count))
+        classes = tuple(sorted({instance.class_index(server) for server, _ in group.counts}))
+        return GroupKind(
+            group.devices,
+            classes,
+            ring_link(instance, group.counts, degree),
+            replica_link(instance, servers, degree),
+            group.mode,
+            _unequal(instance, servers, degree) if len(classes) > 1 and grid == 1 else None,
+            (replica_link(instance, servers, grid), replica_link(instance, servers, degree, grid))
+            if grid > 1
+            else None,
+        )
+
+    @staticmethod
+    def all_of(instance: Instance, groups: Iterable[Group]) -> list[GroupKind]:
+        """Return the kinds of groups; those of alike servers in the same order are found once.
+
+        Cost: linear in the servers of all groups, and quadratic in those of every group that is told apart.
+        """
+        classes, known = server_classes(instance), dict[tuple[object, ...], GroupKind]()
+        kinds: list[GroupKind] = []
+        for group in groups:
+            held = tuple((classes[server], count) for server, count in group.counts)
+            if (key := (group.mode, held)) not in known:
+                # Of modes of one degree and grid all but the mode is the same.
+                if (alike := (group.tensor_parallel_degree, group.mode.grid, held)) not in known:
+                    known[alike] = GroupKind.of(instance, group)
+                known[key] = replace(known[alike], mode=group.mode)
+            kinds.append(known[key])
+        return kinds
+
+
+def forms_on(row: Layer, group: Group | GroupKind) -> tuple[int, ...]:
+    """Forms that a layer may take on a group; on replicas of one device nothing is split: form 0.
+
+    There is one at least in every mode that the instance allows (``formulation.problem.modes.modes``). Heads and
+    experts are never divided, so a replica needs a number of devices that divides theirs.
+    """
+    degree, grid = group.tensor_parallel_degree, group.mode.grid
+    if degree == 1:
+        return FORMS[:1]
+    forms = row.allowed_forms if grid > 1 else tuple(form for form in row.allowed_forms if form not in PAIRS)
+    if row.across is None:
+        return forms
+    return tuple(form for form in forms if row.across.allows(form, degree, group.devices, grid))
+
+
+def layouts_on(instance: Instance, layer: int, kind: GroupKind) -> tuple[int, ...]:
+    """Forms in which a layer may lie on a kind: its own, or those of the layer that it follows.
+
+    Form 0 is among the latter, as that layer may be in another stage.
+    """
+    source = instance.sources[layer]
+    forms = () if source is None else forms_on(instance.layers[source], kind)
+    return forms if source == layer else tuple(dict.fromkeys((*FORMS[:1], *forms)))
+
 
 MAX_GROUPS = 20_000
-
-
-def possible_groups(instance: Instance, deadline: Deadline = NEVER) -> tuple[Group, ...]:
-    """Return every group that a stage may run on, in a fixed order. Raises StoppedError after the deadline.
-
-    Raises ValueError where free placement allows more than MAX_GROUPS of them (narrow it with max_servers), and
-    where there is none, as no allowed tensor-parallel degree divides a number of devices that there are.
-    """
-    constraints = instance.constraints
-    ways = modes_by_size(instance, deadline)
-    if constraints.placement is Placement.LINE:
-        groups = tuple(
-            line_group(instance, first, stop - first, mode)
-            for first, stop in in_time(_places(instance), deadline)
-            for mode in ways[stop - first]
-        )
-    else:
-        most = constraints.max_servers or len(instance.servers)
-        groups = tuple(
-            Group(group.counts, mode)
-            for group in in_time(_free_groups(instance, most), deadline)
-            for mode in ways[group.devices]
-        )
-    if not groups:
-        degrees = ", ".join(map(str, constraints.tensor_parallel_degrees))
-        raise ValueError(f"no stage of these sizes can hold a replica of tensor-parallel degree {degrees}")
-    return groups
+MAX_ON_LINE = 1_000_000
 
 
 def modes_by_size(instance: Instance, deadline: Deadline = NEVER) -> dict[int, tuple[Mode, ...]]:
     """Return the modes that an instance allows, by every number of devices that a stage may have."""
-    return {size: modes(instance, size) for size in in_time(range(1, instance.devices + 1), deadline)}
+    sizes = range(1, instance.devices + 1)
+    wanted = [size for size in instance.demands.devices_per_stage if size in sizes] or sizes
+    return dict.fromkeys(sizes, ()) | {size: modes(instance, size) for size in in_time(wanted, deadline)}
 
 
 def line_places(instance: Instance) -> list[tuple[int, int]]:
@@ -141,14 +248,20 @@ def line_places(instance: Instance) -> list[tuple[int, int]]:
     here once for each way in which its devices may work together.
     """
     ways = modes_by_size(instance)
-    return [place for place in _places(instance) for _ in ways[place[1] - place[0]]]
+    return [place for place in _places(instance, ways) for _ in ways[place[1] - place[0]]]
 
 
-def _places(instance: Instance) -> list[tuple[int, int]]:
+def _places(instance: Instance, ways: dict[int, tuple[Mode, ...]]) -> list[tuple[int, int]]:
     total, most = instance.devices, instance.constraints.max_servers
-    places = [(first, stop) for first in range(total) for stop in range(first + 1, total + 1)]
-    servers = line(instance)
-    return [place for place in places if most is None or len(set(servers[slice(*place)])) <= most]
+    sizes, servers = [size for size, found in ways.items() if found], line(instance)
+    if total * len(sizes) > MAX_ON_LINE:
+        raise TooLargeError(
+            f"the line of {total} devices has about {total * len(sizes)} device groups for a stage, at most"
+            f" {MAX_ON_LINE} can be searched one by one; narrow constraints.devices_per_stage"
+        )
+    places = ((first, first + size) for first in range(total) for size in sizes if first + size <= total)
+    # Servers of the line follow one another.
+    return [place for place in places if most is None or servers[place[1] - 1] - servers[place[0]] < most]
 
 
 def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
@@ -169,20 +282,6 @@ def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
                 yield Group(tuple(zip(chosen, counts, strict=True)))
 
 
-def group_kind(instance: Instance, group: Group) -> GroupKind:
-    """Return the kind of a group."""
-    servers = tuple(server for server, count in group.counts for _ in range(count))
-    classes = tuple(sorted({instance.class_index(server) for server, _ in group.counts}))
-    return GroupKind(
-        group.devices,
-        classes,
-        _slowest_among(instance, group.counts),
-        _inner_link(instance, servers, group.tensor_parallel_degree),
-        group.mode,
-        _unequal(instance, servers, group.tensor_parallel_degree) if len(classes) > 1 else None,
-    )
-
-
 def _unequal(instance: Instance, servers: tuple[int, ...], degree: int) -> Shares | None:
     """Return the shares of devices of several classes, if they share in proportion to their speed."""
     if instance.cost.sharing is Sharing.EQUAL:
@@ -191,50 +290,6 @@ def _unequal(instance: Instance, servers: tuple[int, ...], degree: int) -> Share
     return proportional_shares([instance.class_index(server) for server in servers], speeds, degree)
 
 
-def _slowest_among(instance: Instance, counts: tuple[tuple[int, int], ...]) -> Link | None:
-    """Return the slowest link between any two of these devices; None for one device."""
-    links = [instance.links[server][server] for server, count in counts if count > 1]
-    servers = [server for server, _ in counts]
-    links += [instance.links[one][two] for at, one in enumerate(servers) for two in servers[at + 1 :]]
-    known = tuple(link for link in links if link is not None)
-    return slowest(known) if known else None
-
-
-def _inner_link(instance: Instance, servers: tuple[int, ...], degree: int) -> Link | None:
-    """Return the slowest link inside any replica, which takes ``degree`` devices in server order."""
-    replicas = {servers[first : first + degree] for first in range(0, len(servers), degree)}
-    counted = (tuple((one, row.count(one)) for one in dict.fromkeys(row)) for row in replicas)
-    links = [_slowest_among(instance, counts) for counts in counted]
-    known = tuple(link for link in links if link is not None)
-    return slowest(known) if known else None
-
-
-def link_between(instance: Instance, one: Group, other: Group) -> Link | None:
-    """Return the slowest link between a device of ``one`` and a device of ``other``.
-
-    None if both are the only device of a server: a plan that uses it twice is priced without a transfer.
-
-    A boundary tensor lies on every device of the sending stage and goes to every device of the receiving one,
-    so the slowest pair sets its time; this does not depend on the order of devices inside a group.
-    """
-    links = {instance.links[a][b] for a, _ in one.counts for b, _ in other.counts}
-    known = tuple(link for link in links if link is not None)
-    return slowest(known) if known else None
-
-
 def line(instance: Instance) -> tuple[int, ...]:
     """Return the line of devices: the server index of each, in server order."""
     return tuple(index for index, server in enumerate(instance.servers) for _ in range(server.devices))
-
-
-def line_group(instance: Instance, first: int, devices: int, mode: Mode = ONE_COPY) -> Group:
-    """Return the group of ``devices`` devices from position ``first`` of the line on."""
-    counts: list[tuple[int, int]] = []
-    begin = 0
-    for index, server in enumerate(instance.servers):
-        end = begin + server.devices
-        taken = min(first + devices, end) - max(first, begin)
-        if taken > 0:
-            counts.append((index, taken))
-        begin = end
-    return Group(tuple(counts), mode)

@@ -11,14 +11,24 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
+from formulation.predictor.passes import Predictor
 from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.constraints import Demands
 from formulation.problem.demands import lessened, narrowed, resolve
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.magnitude import check_magnitude
-from formulation.problem.options import Combine, Constraints, CostModel, Count, Goal, Training
-from formulation.problem.precision import activation_sizes, layer_sizes
-from formulation.problem.units import NS_PER_SECOND, Link, ceil_div
+from formulation.problem.options import Combine, Constraints, CostModel, Goal, StageTime, Training
+from formulation.problem.precision import (
+    NOTHING_COPIED,
+    Copy,
+    activation_sizes,
+    backward_products,
+    copies_of,
+    layer_sizes,
+    lent_bytes,
+)
+from formulation.problem.shares import lanes
+from formulation.problem.units import Link
 
 __all__ = ["FormEdge", "Instance", "build_instance"]
 
@@ -56,11 +66,16 @@ class Instance:
     ``dataclasses.replace`` of a part derives them anew, and refuses to replace one of them.
 
     ``forward_ns[c][l]`` and ``backward_ns[c][l]`` are the times of layer ``l`` on *one* device of class
-    ``device_classes[c]``; ``links[v][w]`` the link between servers (diagonal: inside the server);
-    ``layers`` and ``servers`` those of the model and the cluster with the forms and the memory that
-    ``constraints`` leave them; ``sources[l]`` the layer whose form layer ``l`` has (itself unless it is a FOLLOW
-    layer; None: its layout comes from outside the model); ``form_edges`` the edges at which layouts meet, in
-    order of consumer; ``demands`` what the constraints ask by index.
+    ``device_classes[c]``, ``least_forward_ns`` and ``least_backward_ns`` times of which a device that does a
+    share of the layer never takes less than that share; ``predictor`` tells times of parts; ``links[v][w]`` the
+    link between servers (diagonal: inside the server); ``layers`` and ``servers`` those of the model and the
+    cluster with the forms and the memory that ``constraints`` leave them; ``sources[l]`` the layer whose form
+    layer ``l`` has (itself unless it is a FOLLOW layer; None: its layout comes from outside the model);
+    ``form_edges`` the edges at which layouts meet, in order of consumer; ``copies[l]`` what layer ``l`` holds
+    beside its own weights where an earlier layer that uses the same ones is in another stage (None: nothing);
+    ``demands`` what the constraints ask by index; ``lent_bytes[l]`` what stays of the output of layer ``l`` for
+    every micro-batch, beside what layers keep, in a stage that computes the named layers again.
+    ``updated_bytes`` are the weights that are trained, ``sent_bytes`` those of ``Across``.
 
     Raises ValueError where the parts do not make a problem, where the constraints name what they do not have, and
     where its numbers are so large that sums of them could leave 64 bits (``formulation.problem.magnitude``).
@@ -77,22 +92,29 @@ class Instance:
     device_classes: tuple[DeviceClass, ...] = field(init=False)
     forward_ns: tuple[tuple[int, ...], ...] = field(init=False)
     backward_ns: tuple[tuple[int, ...], ...] = field(init=False)
+    least_forward_ns: tuple[tuple[int, ...], ...] = field(init=False)
+    least_backward_ns: tuple[tuple[int, ...], ...] = field(init=False)
+    predictor: Predictor = field(init=False, repr=False, compare=False)
     parameter_bytes: tuple[int, ...] = field(init=False)
+    updated_bytes: tuple[int, ...] = field(init=False)
     gradient_bytes: tuple[int, ...] = field(init=False)
     optimizer_bytes: tuple[int, ...] = field(init=False)
     input_bytes: tuple[int, ...] = field(init=False)
     output_bytes: tuple[int, ...] = field(init=False)
     stash_bytes: tuple[int, ...] = field(init=False)
+    sent_bytes: tuple[int, ...] = field(init=False)
+    copies: tuple[Copy | None, ...] = field(init=False)
     training: Training
     cost: CostModel
     constraints: Constraints
     demands: Demands = field(init=False)
+    lent_bytes: tuple[int, ...] = field(init=False)
     goals: tuple[Goal, ...]
     model: LayerGraph = field(repr=False, compare=False)
     cluster: Cluster = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_goals(self.goals, self.constraints, self.cost)
+        check_goals(self.goals, self.constraints, self.cost, self.training)
         for name, value in _derived(self).items():
             object.__setattr__(self, name, value)
         check_magnitude(self)
@@ -110,7 +132,20 @@ class Instance:
     @property
     def devices(self) -> int:
         """Number of devices of the cluster."""
-        return sum(server.devices for server in self.servers)
+        return self.cluster.ends[-1]
+
+    def lanes(self, counts: tuple[tuple[int, int], ...]) -> int:
+        """Return how many adapters a stage on devices of these servers has (``shares.lanes``)."""
+        return lanes(self, counts)
+
+    def copied(self, layer: int, first: int) -> Copy | None:
+        """Return what a layer copies in a stage that starts at layer ``first``; None if nothing."""
+        found = self.copies[layer]
+        return found if found is not None and found.earlier < first else None
+
+    def trains(self, layer: int) -> bool:
+        """Tell whether a layer makes gradients of weights, its own or those that it shares with an earlier one."""
+        return self.gradient_bytes[layer] + (self.copies[layer] or NOTHING_COPIED).gradient_bytes > 0
 
     def class_index(self, server: int) -> int:
         """Return the index of a server's device class in ``device_classes``."""
@@ -144,14 +179,18 @@ def _derived(written: Instance) -> dict[str, object]:
     """Return every derived field of an instance from those that a user writes."""
     model, training, cost = written.model, written.training, written.cost
     demands = resolve(written.constraints, model, written.cluster.servers)
-    rows = narrowed(model.layers, demands)
+    rows = narrowed(model.layers, demands, training.micro_batch)
     crossing = activation_sizes((size for _, _, size in model.edges), model.element_bytes, training)
+    sizes = layer_sizes(rows, model.element_bytes, training)
     edges = tuple(Edge(one, other, size) for (one, other, _), size in zip(model.edges, crossing, strict=True))
     sources = _sources(rows, edges)
-    servers = lessened(written.cluster.servers, demands.reserve)
+    servers = lessened(written.cluster.servers, demands)
     classes = tuple(dict.fromkeys(server.device_class for server in servers))
-    check_measured(rows, classes)
-    passes = [_passes_ns(rows, one, training, cost) for one in classes]
+    check_measured(rows, classes, cost)
+    products = dict(zip((layer.name for layer in rows), backward_products(rows, model.ties), strict=True))
+    predictor = Predictor(training, cost, model.element_bytes, products)
+    passes = [[predictor.passes_ns(layer, one) for layer in rows] for one in classes]
+    least = [[predictor.least_ns(layer, one) for layer in rows] for one in classes]
     return {
         "name": model.name,
         "layers": rows,
@@ -161,53 +200,56 @@ def _derived(written: Instance) -> dict[str, object]:
         "servers": servers,
         "links": written.cluster.links,
         "device_classes": classes,
-        "forward_ns": tuple(forward for forward, _ in passes),
-        "backward_ns": tuple(backward for _, backward in passes),
+        "predictor": predictor,
+        "forward_ns": tuple(tuple(forward for forward, _ in row) for row in passes),
+        "backward_ns": tuple(tuple(backward for _, backward in row) for row in passes),
+        "least_forward_ns": tuple(tuple(forward for forward, _ in row) for row in least),
+        "least_backward_ns": tuple(tuple(backward for _, backward in row) for row in least),
         "demands": demands,
-        **layer_sizes(rows, model.element_bytes, training),
+        "copies": copies_of(model.ties, len(rows), model.element_bytes, training),
+        "lent_bytes": lent_bytes(edges, sizes["output_bytes"], sizes["stash_bytes"], demands.recompute_layers),
+        **sizes,
     }
 
 
-def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostModel) -> None:
-    """Raise ValueError for no goal, a goal twice, or a time that the cost model does not have."""
+def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostModel, training: Training) -> None:
+    """Raise ValueError for no goal, a goal twice, or a time that cost model or schedule do not have."""
+    schedule = training.schedule
     if not goals or len(set(goals)) < len(goals):
         raise ValueError(f"goals are {', '.join(goals) or 'none'}, expected one or more different ones")
     judged = {*goals, *(limit.goal for limit in constraints.at_most)}
     if Goal.ITERATION_TIME in judged and cost.combine is not Combine.MAX:
         raise ValueError("iteration_time is paced by the slowest stage: it needs cost.combine 'max', not 'sum'")
+    if Goal.ITERATION_TIME in judged and (training.chunks > 1 or schedule.in_halves):
+        about = "whole backward passes" if schedule.in_halves else "stages on devices of their own"
+        found = f"the schedule is {schedule}" if schedule.in_halves else f"training.chunks is {training.chunks}"
+        raise ValueError(f"iteration_time: the formula is about {about}, and {found}; ask for step_time")
+    if Goal.STEP_TIME in judged and not schedule.flushes:
+        raise ValueError(f"step_time: no step ends under {schedule}, which runs without a flush; ask for period")
+    if Goal.PERIOD in judged and schedule.flushes:
+        raise ValueError(f"period: {schedule} runs empty after every step; ask for step_time")
+    for limit in constraints.at_most:
+        if limit.goal.executed:
+            raise ValueError(
+                f"at_most: no search limits the executed {limit.goal}; limit iteration_time or bottleneck"
+            )
 
 
-def _passes_ns(
-    layers: Sequence[Layer], device: DeviceClass, training: Training, cost: CostModel
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what the forward and the backward passes of layers take: measured, or Size_o x P / d of eq. (3).
-
-    A product with frozen weights is computed backward for its input only: once less than for input and weights.
-    """
-    samples, factor = training.micro_batch, cost.backward_factor
-    each, slower = cost.flops_per_mac * samples * NS_PER_SECOND, factor.denominator * device.flops_per_second
-    of_frozen = max(0, factor.numerator - factor.denominator)
-    times: list[tuple[int, int]] = []
-    for layer in layers:
-        if layer.measured and (found := layer.measured_on(device.name)):
-            rows = (found.forward_ns, found.backward_ns)
-            forward, backward = (ceil_div(time * samples, found.samples) for time in rows)
-        else:
-            work = each * (layer.macs if cost.count is Count.MACS else layer.torchstat_flops)
-            again = of_frozen if layer.frozen else factor.numerator
-            forward, backward = -(-work // device.flops_per_second), -(-work * again // slower)
-        times.append((forward, backward))
-    return tuple(forward for forward, _ in times), tuple(backward for _, backward in times)
-
-
-def check_measured(layers: Sequence[Layer], classes: Sequence[DeviceClass]) -> None:
+def check_measured(layers: Sequence[Layer], classes: Sequence[DeviceClass], cost: CostModel) -> None:
     """Raise ValueError where some layers were measured on a device class of the cluster and others were not.
 
-    Measured and computed times do not mix: the unmeasured layers would be as fast as the data sheet.
+    Measured and computed times do not mix: the unmeasured layers would be as fast as the data sheet. Curves, whose
+    times depend on the form, do not go with computing that overlaps with communicating (``CostModel``).
     """
     if not any(layer.measured for layer in layers):
         return
     for one in classes:
+        curved = next((layer.name for layer in layers if len(layer.measured_on(one.name)) > 1), None)
+        if curved is not None and cost.stage_time is StageTime.OVERLAP:
+            raise ValueError(
+                f"layer {curved} is measured in several sizes on {one.name}:"
+                " take cost.stage_time 'add', not 'overlap'"
+            )
         known = [layer for layer in layers if layer.measured_on(one.name)]
         if known and len(known) < len(layers):
             missing = next(layer.name for layer in layers if not layer.measured_on(one.name))

@@ -4,7 +4,8 @@ A *layer graph* is a ``networkx.DiGraph``. Its nodes are fully qualified layer n
 with the attribute ``layer`` (a :class:`Layer`); its edges carry ``bytes``, the tensor that flows from producer
 to consumer for one sample. Its attribute ``cuts``, where it has one, names the layers at which a stage may start,
 ``notes`` what is to be said of how the model was read, and ``free_order`` is true where the layers may run in any
-order that keeps producers before consumers. Everything in a layer graph is *per sample*: the batch enters with the
+order that keeps producers before consumers. ``ties`` are weights that several layers use: tuples (names of the
+layers, bytes, bytes that are trained). Everything in a layer graph is *per sample*: the batch enters with the
 instance.
 """
 
@@ -16,10 +17,12 @@ from dataclasses import dataclass, field, replace
 
 import networkx as nx
 
-__all__ = ["FORMS", "Layer", "LayerGraph", "Measured", "Split", "layer_graph", "layers_of"]
+from formulation.predictor.curves import Measured
+from formulation.predictor.work import Work
+from formulation.problem.model.across import FORMS, Across, forms_problem
+from formulation.problem.model.ties import Tie, moved, ties_problems
 
-FORMS = (0, 1, 2)
-"""The three parallel forms of a matrix product (PipePar Fig. 1; AccPar's Types I, II, III)."""
+__all__ = ["FORMS", "Layer", "LayerGraph", "Measured", "Split", "layer_graph", "layers_of"]
 
 
 class Split(enum.StrEnum):
@@ -39,20 +42,6 @@ class Split(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Times in ns of a layer as measured on one device of a class, for a micro-batch of ``samples``."""
-
-    device_class: str
-    samples: int
-    forward_ns: int
-    backward_ns: int
-
-    def __post_init__(self) -> None:
-        if self.samples < 1 or self.forward_ns < 0 or self.backward_ns < 0:
-            raise ValueError(f"{self}: expected 1 sample or more, and times of 0 or more")
-
-
-@dataclass(frozen=True, slots=True)
 class Layer:
     """The smallest unit that the planner may cut between. All quantities are for one sample.
 
@@ -62,7 +51,10 @@ class Layer:
     ``macs`` the multiply-accumulates of one forward pass (zero for layers that multiply no matrices);
     ``torchstat_flops`` the same layer by the rule behind PipePar's Table I. ``allowed_forms`` are the forms
     that the layer can take; a FOLLOW layer has none of its own and is listed with form 0. ``measured`` are times
-    that count instead of operations on the device classes that they name.
+    that count instead of operations on the device classes that they name, one row or several for each of them;
+    ``work`` the sizes of its products, for a roofline (None: not known). ``backward`` is False where no
+    gradient passes the layer: nothing in it or before it is trained. ``across`` is what it does across its rows or
+    columns (None: nothing that its forms do not say).
     """
 
     name: str
@@ -77,6 +69,9 @@ class Layer:
     allowed_forms: tuple[int, ...] = FORMS
     measured: tuple[Measured, ...] = ()
     trainable_bytes: int | None = None
+    backward: bool = True
+    work: Work | None = None
+    across: Across | None = None
 
     def __post_init__(self) -> None:
         for key in (
@@ -94,10 +89,10 @@ class Layer:
         if type(trained) is not int or not 0 <= trained <= self.parameter_bytes:
             most = f"0 to {self.parameter_bytes}, the bytes of all its weights"
             raise ValueError(f"layer {self.name}: trainable_bytes is {trained!r}, expected {most}")
-        if not self.allowed_forms or not set(self.allowed_forms) <= set(FORMS):
-            raise ValueError(f"layer {self.name}: allowed_forms {self.allowed_forms}, expected some of {FORMS}")
-        if len({row.device_class for row in self.measured}) < len(self.measured):
-            raise ValueError(f"layer {self.name}: measured twice on one device class")
+        if problem := forms_problem(self):
+            raise ValueError(f"layer {self.name}: allowed_forms {self.allowed_forms}{problem}")
+        if len({(row.device_class, row.samples, row.width) for row in self.measured}) < len(self.measured):
+            raise ValueError(f"layer {self.name}: measured twice on one device class, in one size")
 
     @property
     def trained_bytes(self) -> int:
@@ -105,13 +100,13 @@ class Layer:
         return self.parameter_bytes if self.trainable_bytes is None else self.trainable_bytes
 
     @property
-    def frozen(self) -> bool:
-        """Whether the layer has weights and trains none of them."""
-        return self.parameter_bytes > 0 and not self.trained_bytes
+    def is_matrix(self) -> bool:
+        """Whether the layer multiplies by a weight matrix, so that its form shards its weights."""
+        return self.split is Split.MATRIX
 
-    def measured_on(self, device_class: str) -> Measured | None:
-        """Return the times on a device class, if they were measured."""
-        return next((row for row in self.measured if row.device_class == device_class), None)
+    def measured_on(self, device_class: str) -> tuple[Measured, ...]:
+        """Return the times that were measured on a device class, of all sizes."""
+        return tuple(row for row in self.measured if row.device_class == device_class)
 
 
 def layer_graph(
@@ -164,7 +159,8 @@ class LayerGraph:
     ``edges`` are (producer, consumer, bytes of one sample) by the positions of the layers, in order of consumer,
     then of producer. ``cuts`` are the layers at which a stage may start beside the first one, sorted; None: any.
     ``notes`` say how the model was read. ``free_order``: a planner may run the layers in any order in which
-    producers come before consumers, not only in this one. Raises ValueError as :func:`layer_graph` does.
+    producers come before consumers, not only in this one. ``ties`` are weights that several layers use. Raises
+    ValueError as :func:`layer_graph` does, and for ties of weights that are not there.
     """
 
     name: str
@@ -174,6 +170,7 @@ class LayerGraph:
     cuts: tuple[int, ...] | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
     free_order: bool = field(default=False, compare=False)
+    ties: tuple[Tie, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.element_bytes) is not int or self.element_bytes < 1:
@@ -185,6 +182,8 @@ class LayerGraph:
             object.__setattr__(self, "cuts", tuple(sorted({cut for cut in self.cuts if cut})))
             if any(not 0 < cut < len(self.layers) for cut in self.cuts):
                 raise ValueError(f"layer graph {self.name}: a cut at a layer that it does not have")
+        if problems := ties_problems(self.layers, self.ties):
+            raise ValueError(f"layer graph {self.name}: " + "; ".join(problems))
         self.graph()
 
     @classmethod
@@ -205,6 +204,7 @@ class LayerGraph:
             None if named_cuts is None else tuple(position[cut] for cut in named_cuts),
             tuple(graph.graph.get("notes", ())),
             bool(graph.graph.get("free_order", False)),
+            tuple(Tie(tuple(position[one] for one in names), *sizes) for names, *sizes in _ties(graph)),
         )
 
     @classmethod
@@ -223,11 +223,22 @@ class LayerGraph:
         if sorted(order) != list(range(len(self.layers))):
             raise ValueError(f"layer graph {self.name}: an order names each of {len(self.layers)} layers once")
         place = {layer: at for at, layer in enumerate(order)}
-        layers = tuple(self.layers[layer] for layer in order)
+        layers: Sequence[Layer] = tuple(self.layers[layer] for layer in order)
         edges = tuple((place[one], place[other], size) for one, other, size in self.edges)
         # The first layer starts a stage wherever it comes.
         cuts = None if self.cuts is None else tuple(place[cut] for cut in (0, *self.cuts))
-        return replace(self, layers=layers, edges=edges, cuts=cuts)
+        ties = tuple(replace(tie, layers=tuple(place[layer] for layer in tie.layers)) for tie in self.ties)
+        # Tied weights count at the first layer that uses them, which may be another one now.
+        for before, tie in zip(self.ties, ties, strict=True):
+            layers = moved(moved(layers, tie, -1, place[before.layers[0]]), tie, 1, tie.layers[0])
+        return replace(self, layers=tuple(layers), edges=edges, cuts=cuts, ties=ties)
+
+    def untied(self) -> LayerGraph:
+        """Return the same graph without the weights that layers share: what counts of it holds in any order."""
+        layers: Sequence[Layer] = self.layers
+        for tie in self.ties:
+            layers = moved(layers, tie, -1, tie.layers[0])
+        return replace(self, layers=tuple(layers), ties=())
 
     def graph(self) -> nx.DiGraph:
         """Return a new networkx graph of these layers."""
@@ -235,7 +246,10 @@ class LayerGraph:
         edges = ((names[one], names[other], size) for one, other, size in self.edges)
         cuts = None if self.cuts is None else [names[cut] for cut in self.cuts]
         graph = layer_graph(self.name, self.layers, edges, self.element_bytes, cuts)
-        said = {"notes": self.notes, "free_order": self.free_order}
+        ties = tuple(
+            (tuple(names[at] for at in tie.layers), tie.parameter_bytes, tie.trained_bytes) for tie in self.ties
+        )
+        said = {"notes": self.notes, "free_order": self.free_order, "ties": ties}
         graph.graph.update({key: value for key, value in said.items() if value})
         return graph
 
@@ -254,6 +268,15 @@ def _problems(graph: nx.DiGraph) -> list[str]:
     ]
     problems += [f"no layer {cut} to cut at" for cut in graph.graph.get("cuts", ()) if cut not in graph]
     return problems if len(graph) else [*problems, "the graph has no layer"]
+
+
+def _ties(graph: nx.DiGraph) -> Iterable[tuple[tuple[str, ...], int, int]]:
+    """Return the ties of a graph. Raises ValueError for one that names a layer that is not there."""
+    ties = graph.graph.get("ties", ())
+    unknown = [name for names, *_ in ties for name in names if name not in graph]
+    if unknown:
+        raise ValueError(f"layer graph: weights are tied to layers that it does not have ({', '.join(unknown)})")
+    return ties
 
 
 def layers_of(graph: nx.DiGraph) -> Sequence[Layer]:

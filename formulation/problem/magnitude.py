@@ -10,16 +10,17 @@ itself refuses a model with larger sums (``solvers.cpsat.base.engine``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from formulation.problem.layers import Split
-from formulation.problem.options import AllReduce, Recompute, Synchronisation, steps_run
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
+from formulation.problem.layers import FORMS, Split
+from formulation.problem.options import AllReduce, Compute, OnHost, Recompute, Sharded, Synchronisation
+from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div, ceil_fraction, slowest
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
-__all__: list[str] = []
+__all__ = ["longest_run_ns"]
 
 FORBIDDEN = 1 << 56
 """Time of a form that a layer cannot take: larger than any real time, small enough that sums fit 64 bits."""
@@ -46,22 +47,49 @@ def longest_ns(instance: Instance) -> int:
     """
     runs = 1 if instance.constraints.recompute is Recompute.NEVER else 2
     by_class = [
-        [runs * forward + backward for forward, backward in zip(*pair, strict=True)]
-        for pair in zip(instance.forward_ns, instance.backward_ns, strict=True)
+        [
+            runs * forward + backward
+            for forward, backward in (instance.predictor.most_ns(layer, one) for layer in instance.layers)
+        ]
+        for one in instance.device_classes
     ]
     computing = sum(map(max, *by_class)) if len(by_class) > 1 else sum(by_class[0])
-    return computing + _moving_ns(instance, runs)
+    return _loaded(instance, computing) + _moving_ns(instance, runs)
+
+
+def _loaded(instance: Instance, amount: int) -> int:
+    """Return an amount as often as the fullest device has more than the mean, rounded up, at most all devices."""
+    return ceil_fraction(amount * min(instance.cost.expert_load, Fraction(instance.devices)))
+
+
+def longest_run_ns(instance: Instance, micro_batches: int) -> int:
+    """Return a time in ns that no plan takes for so many micro-batches and one synchronisation, however executed.
+
+    That is every pass and every transfer after the other, and the synchronisation of everything at its dearest.
+    """
+    return micro_batches * longest_ns(instance) + _synchronising_ns(instance)
 
 
 def most_bytes(instance: Instance) -> int:
     """Return bytes that no device ever holds: the whole model with every version, stash and working set."""
     training = instance.training
-    kept = max(training.micro_batches, instance.devices)
+    # Of what crosses cuts a device has its part for each of its stages.
+    # A stage keeps as many versions and micro-batches as there are stages, of which each takes a device, and where
+    # gradients of weights may wait as many gradients of outputs.
+    # The first stage starts at the first layer, even where ``no_cut`` names it.
+    starts = ({*range(len(instance.layers))} - {*instance.demands.no_cut}) | {0}
+    stages = min(len(starts), instance.training.chunks * instance.devices)
+    kept = max(training.micro_batches, stages)
+    gathered = 2 * (set(instance.constraints.sharded) != {Sharded.NONE})
     made, taken = sum(instance.output_bytes), sum(instance.input_bytes)
+    lent = made if instance.constraints.recompute is Recompute.BLOCKS else sum(instance.lent_bytes)
+    copies = [copy for copy in instance.copies if copy is not None]
+    again = sum(max(copy.parameter_bytes, copy.gradient_bytes) for copy in copies)
     return (
-        (instance.devices + 2) * sum(map(max, instance.parameter_bytes, instance.gradient_bytes))
+        (stages + 2 + gathered) * (sum(map(max, instance.parameter_bytes, instance.gradient_bytes)) + again)
         + sum(instance.optimizer_bytes)
-        + kept * (sum(instance.stash_bytes) + made)
+        + sum(copy.optimizer_bytes for copy in copies)
+        + kept * (sum(instance.stash_bytes) + (training.chunks + training.schedule.in_halves) * made + lent)
         + 2 * (taken + made)
     )
 
@@ -72,31 +100,86 @@ def _moving_ns(instance: Instance, runs: int) -> int:
     Sums of rounded times exceed the rounded sum by less than 1 ns each.
     """
     devices, layers, edges = instance.devices, instance.layers, instance.form_edges
-    link, (times, messages) = instance.cluster.slowest, _all_reduce(instance)
+    link, (times, messages) = _dearest_link(instance), _all_reduce(instance)
+    once = 0 if instance.cost.synchronisation is Synchronisation.OVERLAPPED else _synchronising_ns(instance)
     if link is None:
-        return 0
+        return once
     sizes = zip(layers, instance.output_bytes, instance.input_bytes, strict=True)
-    passes = [max(runs * made, taken) for layer, made, taken in sizes if layer.split is Split.MATRIX]
-    turned = (runs + 1) * sum(edge.size_bytes for edge in edges)
+    # Where rows are gathered, inputs are sent in every forward pass too, and each half of a sum is a message.
+    in_rows = any(max(layer.allowed_forms) >= len(FORMS) for layer in layers)
+    again = runs if in_rows else 1
+    passes = [max(runs * made, again * taken) for layer, made, taken in sizes if layer.split is Split.MATRIX]
+    turned = (runs + 1) * _loaded(instance, sum(edge.size_bytes for edge in edges))
+    # Keys and values go round in three rings, and a loss adds up three numbers in each forward pass.
+    sent, senders = 3 * runs * sum(instance.sent_bytes), sum(map(bool, instance.sent_bytes))
     crossing = sum(edge.size_bytes * (edge.consumer - edge.producer) for edge in instance.edges)
     sides = 2  # activations and gradients: HetPipe's planner counts both, whatever the cost model says
     every_time = (
-        _transfer_ns(times * sum(passes), runs * messages * len(passes), link)
+        _transfer_ns(times * sum(passes), (runs + in_rows) * messages * len(passes), link)
         + _transfer_ns(turned, (runs + 1) * (devices - 1) * len(edges), link)
+        + _transfer_ns(2 * sent, 3 * runs * (messages + devices) * senders, link)
         + _transfer_ns(sides * crossing, sides * len(layers), link)
     )
-    once = 0 if instance.cost.synchronisation is Synchronisation.OVERLAPPED else _synchronising_ns(instance)
-    rounded = 2 * (2 + runs + sides) * (len(layers) + len(edges))
-    return every_time + ceil_div(once, instance.training.micro_batches) + rounded
+    rounded = 2 * (3 + 2 * runs + sides) * (len(layers) + len(edges))
+    return every_time + ceil_div(once, instance.training.micro_batches) + rounded + _gathering_ns(instance, runs)
+
+
+def _dearest_link(instance: Instance) -> Link | None:
+    """Return the slowest link of the cluster, of whose adapters every device of a server may have its part."""
+    link = instance.cluster.slowest
+    sharing = max((server.devices for server in instance.servers if server.adapters), default=1)
+    return None if link is None else link.times(1, sharing)
+
+
+def _gathering_ns(instance: Instance, runs: int) -> int:
+    """Return what divided weights and gradients cost one micro-batch at most, over the slowest link."""
+    link, (times, messages) = _dearest_link(instance), _all_reduce(instance)
+    each = any(one.divides_gradients for one in instance.constraints.sharded)
+    if link is None or not each or instance.cost.synchronisation is Synchronisation.OVERLAPPED:
+        return 0
+    halves = (runs + 1) * sum(instance.parameter_bytes) + sum(instance.gradient_bytes)
+    return _transfer_ns(times * halves, (runs + 2) * messages * len(instance.layers), link)
 
 
 def _synchronising_ns(instance: Instance) -> int:
     """Return what it takes at most to sum all gradients, once a step, over the slowest link."""
-    link, (times, messages) = instance.cluster.slowest, _all_reduce(instance)
+    link, (times, messages) = _dearest_link(instance), _all_reduce(instance)
+    host = _through_hosts_ns(instance) + _updating_ns(instance)
     if link is None:
+        return host
+    layers, copies = len(instance.layers), [copy for copy in instance.copies if copy is not None]
+    # Gradients of copies are added over the stage, and then to those of the stage before.
+    summed = sum(instance.gradient_bytes) + 2 * sum(copy.gradient_bytes for copy in copies)
+    if set(instance.constraints.sharded) != {Sharded.NONE}:
+        summed += sum(instance.updated_bytes) + sum(copy.updated_bytes for copy in copies)
+        layers = 2 * layers
+    layers += 2 * len(copies)
+    return _transfer_ns(times * summed, messages * layers, link) + layers + host
+
+
+def _updating_ns(instance: Instance) -> int:
+    """Return what the optimiser takes at most under a roofline, for the whole model through the slowest memory."""
+    known = [one.memory_bytes_per_second for one in instance.device_classes if one.memory_bytes_per_second]
+    if instance.cost.compute is not Compute.ROOFLINE or not known:
         return 0
-    layers = len(instance.layers)
-    return _transfer_ns(times * sum(instance.gradient_bytes), messages * layers, link) + layers
+    copies = [copy for copy in instance.copies if copy is not None]
+    size = sum(instance.gradient_bytes) + 2 * (sum(instance.updated_bytes) + sum(instance.optimizer_bytes))
+    size += sum(copy.gradient_bytes + 2 * (copy.updated_bytes + copy.optimizer_bytes) for copy in copies)
+    constants = instance.cost.roofline
+    time = ceil_fraction(constants.update * size * NS_PER_SECOND / (constants.memory * min(known)))
+    return time + len(instance.layers) + len(copies)
+
+
+def _through_hosts_ns(instance: Instance) -> int:
+    """Return what it takes at most to send all gradients to a host, and all trained weights back."""
+    links = [one.host_link for one in instance.device_classes if one.host_link is not None]
+    if instance.constraints.optimizer_on_host is OnHost.NEVER or not links:
+        return 0
+    copies = [copy for copy in instance.copies if copy is not None]
+    sent = sum(instance.gradient_bytes) + sum(instance.updated_bytes)
+    sent += sum(copy.gradient_bytes + copy.updated_bytes for copy in copies)
+    layers = len(instance.layers) + len(copies)
+    return _transfer_ns(sent, 2 * layers, slowest(tuple(links))) + layers
 
 
 def _all_reduce(instance: Instance) -> tuple[int, int]:
@@ -112,7 +195,7 @@ def _transfer_ns(size_bytes: int, messages: int, link: Link) -> int:
 def _times(instance: Instance) -> Iterator[str]:
     longest, training = longest_ns(instance), instance.training
     # The timeline sums gradients also where they are overlapped, and runs several steps where nothing flushes.
-    steps = steps_run(training, min(len(instance.layers), instance.devices))
+    steps = training.steps_run(min(len(instance.layers), training.chunks * instance.devices))
     whole = steps * (training.micro_batches * longest + _synchronising_ns(instance))
     if longest >= MOST_NS:
         rows = zip(instance.forward_ns, instance.backward_ns, strict=True)

@@ -1,63 +1,46 @@
 """How an instance is priced: the training set-up and the readings of the paper's cost model.
 
 The PipePar paper leaves several things open (papers differ on each); every one is a named option here, with
-the default that ``docs/formulation.md`` explains. Goals and constraints (``formulation.problem.constraints``) can
-be had from here too.
+the default that ``docs/formulation.md`` explains. Goals and constraints (``formulation.problem.constraints``) and
+the training (``formulation.schedules.training``) can be had from here too.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
+from formulation.predictor.roofline import DEFAULT_ROOFLINE, Roofline
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.precision import Precision
-from formulation.problem.units import ceil_div
+from formulation.problem.shares import OnHost, Sharded
+from formulation.schedules.training import Schedule, Training
+
+if TYPE_CHECKING:
+    from formulation.problem.cluster import DeviceClass
 
 __all__ = [
     "AllReduce",
     "Boundary",
     "BoundaryCharge",
     "Combine",
+    "Compute",
     "Constraints",
     "CostModel",
     "Count",
     "Goal",
+    "OnHost",
     "Placement",
     "Recompute",
     "Schedule",
+    "Sharded",
     "Sharing",
     "StageTime",
     "Synchronisation",
     "Training",
-    "steps_run",
 ]
-
-LEAST_MICRO_BATCHES = 16
-"""Of a run without a flush; so many that a short pipeline shows its steady state."""
-MICRO_BATCHES_A_STAGE = 4
-"""Of a run without a flush: the pipeline fills and drains in one for each stage; the middle half is steady."""
-
-
-class Schedule(enum.StrEnum):
-    """The order of forward and backward passes; it fixes how many micro-batches are in flight."""
-
-    NAIVE = "naive"
-    """One micro-batch at a time through all stages: no pipelining."""
-    GPIPE = "gpipe"
-    """F-then-B: all forward passes of a step, then all backward passes."""
-    ONE_F_ONE_B = "one_f_one_b"
-    """1F1B with a flush after every step (PipeDream-Flush, Megatron-LM)."""
-    ASYNC_ONE_F_ONE_B = "async_one_f_one_b"
-    """1F1B without a flush, one stashed weight version for each micro-batch in flight (PipeDream)."""
-    DOUBLE_BUFFERED = "double_buffered"
-    """1F1B without a flush and with two weight versions at every stage (PipeDream-2BW)."""
-
-    @property
-    def flushes(self) -> bool:
-        """Tell whether a step ends before the next one begins."""
-        return self not in (Schedule.ASYNC_ONE_F_ONE_B, Schedule.DOUBLE_BUFFERED)
 
 
 class Synchronisation(enum.StrEnum):
@@ -132,10 +115,29 @@ class Count(enum.StrEnum):
     """The rule that reproduces PipePar's Table I: biases, activations, pools and norms count too."""
 
 
+class Compute(enum.StrEnum):
+    """How the time of a layer without measured times is predicted (``formulation.predictor``)."""
+
+    PEAK = "peak"
+    """Multiply-accumulates over the peak (PipePar eq. 3)."""
+    ROOFLINE = "roofline"
+    """Products at an efficiency by their sizes, bytes at the bandwidth of the memory, a floor for each kernel."""
+
+
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The readings of the paper's equations that an instance is priced with."""
+    """The readings of the paper's equations that an instance is priced with.
 
+    ``count``, ``flops_per_mac`` and ``backward_factor`` are those of ``compute: peak``. ``expert_load`` is how
+    many tokens the experts of the fullest device get, over the mean of all devices: the capacity factor where
+    there is one, as buffers are padded to it, else what was measured. ``inside`` says whether a device waits for
+    the backward sums of a product's input, or multiplies for the gradient of its weights meanwhile. Raises
+    ValueError for numbers out of range, and where computing overlaps with communicating under a roofline: there
+    forms trade one for the other, and the larger of two sums that both depend on them is searched by no method.
+    """
+
+    compute: Compute = Compute.PEAK
+    roofline: Roofline = DEFAULT_ROOFLINE
     count: Count = Count.MACS
     flops_per_mac: int = 2
     backward_factor: Fraction = Fraction(2)
@@ -145,60 +147,32 @@ class CostModel:
     boundary_charge: BoundaryCharge = BoundaryCharge.LINK
     combine: Combine = Combine.MAX
     synchronisation: Synchronisation = Synchronisation.CHARGED
+    inside: Synchronisation = Synchronisation.CHARGED
     sharing: Sharing = Sharing.EQUAL
+    expert_load: Fraction = Fraction(1)
+
+    @classmethod
+    def on_devices(cls, classes: Iterable[DeviceClass]) -> CostModel:
+        """Return what counts where nobody names a cost model: a roofline if all memories have a known bandwidth.
+
+        Else multiply-accumulates over the peak.
+        """
+        known = all(one.memory_bytes_per_second for one in classes)
+        return cls(compute=Compute.ROOFLINE if known else Compute.PEAK)
 
     def __post_init__(self) -> None:
         if self.flops_per_mac not in (1, 2):
             raise ValueError(f"flops_per_mac is {self.flops_per_mac}, expected 1 or 2")
         if self.backward_factor < 0:
             raise ValueError(f"backward_factor is {self.backward_factor}, expected 0 or more")
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """One optimiser step: ``global_batch`` samples in ``micro_batches`` equal micro-batches.
-
-    ``bytes_per_element`` is the size of weights, gradients and activations in training;
-    ``optimizer_bytes_per_parameter`` what the optimiser keeps beside weight and gradient; ``precision``, where it
-    is given, says each of them apart and counts in their place (:attr:`elements`). ``micro_batch_choices`` are the
-    numbers of micro-batches that a planner may choose among (empty: ``micro_batches`` it is).
-    """
-
-    global_batch: int
-    micro_batches: int = 1
-    bytes_per_element: int = 4
-    optimizer_bytes_per_parameter: int = 4
-    schedule: Schedule = Schedule.ONE_F_ONE_B
-    micro_batch_choices: tuple[int, ...] = ()
-    precision: Precision | None = None
-
-    def __post_init__(self) -> None:
-        numbers = (self.micro_batches, *self.micro_batch_choices)
-        if self.global_batch <= 0 or min(numbers) <= 0:
-            raise ValueError("global_batch and micro_batches must be 1 or more")
-        wrong = next((number for number in numbers if self.global_batch % number), None)
-        if wrong is not None:
-            raise ValueError(f"global_batch {self.global_batch} is not a multiple of micro_batches {wrong}")
-        if len(set(self.micro_batch_choices)) < len(self.micro_batch_choices):
-            raise ValueError(f"micro_batch_choices are {self.micro_batch_choices}, expected different numbers")
-        if self.bytes_per_element <= 0 or self.optimizer_bytes_per_parameter < 0:
-            raise ValueError("bytes_per_element must be above 0 and optimizer_bytes_per_parameter 0 or more")
-
-    @property
-    def elements(self) -> Precision:
-        """Bytes of an element of each kind."""
-        size, state = self.bytes_per_element, self.optimizer_bytes_per_parameter
-        return self.precision or Precision(size, size, size, state)
-
-    @property
-    def micro_batch(self) -> int:
-        """Samples in one micro-batch."""
-        return self.global_batch // self.micro_batches
-
-
-def steps_run(training: Training, stages: int) -> int:
-    """Return how many optimiser steps are run: one with a flush, else until the middle of the run is steady."""
-    if training.schedule.flushes:
-        return 1
-    wanted = max(LEAST_MICRO_BATCHES, MICRO_BATCHES_A_STAGE * stages)
-    return ceil_div(wanted, training.micro_batches)
+        if self.expert_load < 1:
+            raise ValueError(f"expert_load is {self.expert_load}, expected 1 or more (the fullest over the mean)")
+        if self.stage_time is not StageTime.OVERLAP:
+            return
+        instead = "take stage_time 'add' with"
+        if self.expert_load > 1:
+            raise ValueError(f"stage_time 'overlap' needs expert_load 1: {instead} an uneven load")
+        if self.inside is Synchronisation.OVERLAPPED:
+            raise ValueError(f"stage_time 'overlap' needs inside 'charged': {instead} inside 'overlapped'")
+        if self.compute is Compute.ROOFLINE:
+            raise ValueError(f"stage_time 'overlap' needs compute 'peak': {instead} a roofline")

@@ -6,19 +6,21 @@ micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from formulation.problem.units import ceil_div
+from formulation.problem.units import ceil_div, ceil_fraction
 
 if TYPE_CHECKING:
+    from formulation.problem.instance import Edge, Instance
     from formulation.problem.layers import Layer
+    from formulation.problem.model.ties import Tie
     from formulation.problem.options import Training
 
-__all__ = ["PRESETS", "Precision"]
+__all__ = ["Precision"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,29 @@ class Precision:
     activations: int
     optimizer: int
 
+    @staticmethod
+    def of(training: Training) -> Precision:
+        """Return the bytes of an element of each kind in a training."""
+        size, state = training.bytes_per_element, training.optimizer_bytes_per_parameter
+        return training.precision or Precision(size, size, size, state)
+
+    @staticmethod
+    def presets() -> dict[str, Precision]:
+        """Return those that have a name, with Adam, which keeps two numbers for each parameter.
+
+        ``amp``: weights in 32 bits, cast where they are used (torch.autocast). ``fp16-mixed``: 16 bytes a
+        parameter, with a 32-bit copy of the weights (ZeRO, arXiv 1910.02054, §3.1). ``bf16-mixed``: gradients are
+        summed in 32 bits, 18 bytes a parameter (Megatron-LM, the table of its distributed optimiser). ``bf16``:
+        everything in 16 bits.
+        """
+        return {
+            "fp32": Precision(weights=4, gradients=4, activations=4, optimizer=8),
+            "amp": Precision(weights=4, gradients=4, activations=2, optimizer=8),
+            "fp16-mixed": Precision(weights=2, gradients=2, activations=2, optimizer=12),
+            "bf16-mixed": Precision(weights=2, gradients=4, activations=2, optimizer=12),
+            "bf16": Precision(weights=2, gradients=2, activations=2, optimizer=4),
+        }
+
     def __post_init__(self) -> None:
         for one in fields(self):
             value, least = getattr(self, one.name), 0 if one.name == "optimizer" else 1
@@ -41,21 +66,48 @@ class Precision:
                 raise ValueError(f"precision.{one.name} is {value!r}, expected {least} bytes or more")
 
 
-PRESETS: Mapping[str, Precision] = MappingProxyType(
-    {
-        "fp32": Precision(weights=4, gradients=4, activations=4, optimizer=8),
-        "amp": Precision(weights=4, gradients=4, activations=2, optimizer=8),
-        "fp16-mixed": Precision(weights=2, gradients=2, activations=2, optimizer=12),
-        "bf16-mixed": Precision(weights=2, gradients=4, activations=2, optimizer=12),
-        "bf16": Precision(weights=2, gradients=2, activations=2, optimizer=4),
-    }
-)
-"""By name, with Adam, which keeps two numbers for each parameter.
+def lent_bytes(
+    edges: Iterable[Edge], made: Sequence[int], kept: Sequence[int], again: Collection[int]
+) -> tuple[int, ...]:
+    """Return by layer what stays of its output for every micro-batch because layers ``again`` are computed again.
 
-``amp``: weights in 32 bits, cast where they are used (torch.autocast). ``fp16-mixed``: 16 bytes a parameter, with
-a 32-bit copy of the weights (ZeRO, arXiv 1910.02054, §3.1). ``bf16-mixed``: gradients are summed in 32 bits, 18
-bytes a parameter (Megatron-LM, the table of its distributed optimiser). ``bf16``: everything in 16 bits.
-"""
+    Of a layer that is not: what those read that are. Of one that is: what others read that do not keep as much as
+    they read, as a layer graph counts what several layers keep at the first of them alone (``kept``). Never more
+    than the output (``made``).
+    """
+    flows, read = tuple(edges), [0] * len(made)
+    for edge in flows:
+        read[edge.consumer] += edge.size_bytes
+    lent = [0] * len(made)
+    for edge in flows:
+        counted = edge.producer in again and kept[edge.consumer] >= read[edge.consumer]
+        if (edge.producer in again) != (edge.consumer in again) and not counted:
+            lent[edge.producer] += edge.size_bytes
+    return tuple(map(min, lent, made))
+
+
+def lent_by_runs(instance: Instance, layers: range, runs: Sequence[range]) -> dict[int, int]:
+    """Return by layer of a stage what stays of its output because runs of its layers are computed again alone.
+
+    As much as the run needs that reads most of it, other than its own; and what kept layers read of a layer that
+    is computed again. Not for readers behind a kept layer that reads it and keeps as much as it reads: it counts
+    there. So what stays never falls as a stage gets more layers behind.
+    Bytes, undivided; never more than the output. Cost: linear in the edges of the model.
+    """
+    run_of = {layer: number for number, run in enumerate(runs) for layer in run}
+    read, needed, counted = [0] * len(instance.layers), dict[int, dict[tuple[bool, int], int]](), set[int]()
+    for edge in instance.edges:
+        read[edge.consumer] += edge.size_bytes
+    inner = (edge for edge in instance.edges if edge.producer in layers and edge.consumer in layers)
+    for edge in sorted(inner, key=lambda one: one.consumer):
+        own, reader = run_of.get(edge.producer), run_of.get(edge.consumer)
+        if reader is None and instance.stash_bytes[edge.consumer] >= read[edge.consumer]:
+            counted.add(edge.producer)
+        elif own != reader and edge.producer not in counted:
+            sizes = needed.setdefault(edge.producer, {})
+            by = (False, edge.consumer) if reader is None else (True, reader)
+            sizes[by] = sizes.get(by, 0) + edge.size_bytes
+    return {layer: min(instance.output_bytes[layer], max(sizes.values())) for layer, sizes in needed.items()}
 
 
 def layer_sizes(layers: Sequence[Layer], element_bytes: int, training: Training) -> dict[str, tuple[int, ...]]:
@@ -64,10 +116,11 @@ def layer_sizes(layers: Sequence[Layer], element_bytes: int, training: Training)
     ``element_bytes`` is what the graph counts an element with. Frozen weights have neither gradient nor optimiser
     state; of a parameter the optimiser keeps as much whatever the weight takes.
     """
-    elements = training.elements
+    elements = Precision.of(training)
     weights, gradients = (Fraction(size, element_bytes) for size in (elements.weights, elements.gradients))
     return {
         "parameter_bytes": _scaled((layer.parameter_bytes for layer in layers), weights),
+        "updated_bytes": _scaled((layer.trained_bytes for layer in layers), weights),
         "gradient_bytes": _scaled((layer.trained_bytes for layer in layers), gradients),
         "optimizer_bytes": tuple(
             ceil_div(layer.trained_bytes, element_bytes) * elements.optimizer for layer in layers
@@ -75,12 +128,72 @@ def layer_sizes(layers: Sequence[Layer], element_bytes: int, training: Training)
         "input_bytes": activation_sizes((layer.input_bytes for layer in layers), element_bytes, training),
         "output_bytes": activation_sizes((layer.output_bytes for layer in layers), element_bytes, training),
         "stash_bytes": activation_sizes((layer.stash_bytes for layer in layers), element_bytes, training),
+        "sent_bytes": activation_sizes(
+            (layer.across.sent_bytes if layer.across else 0 for layer in layers), element_bytes, training
+        ),
     }
 
 
 def activation_sizes(sizes: Iterable[int], element_bytes: int, training: Training) -> tuple[int, ...]:
     """Return activations of one sample as those of one micro-batch, in the elements of the training."""
-    return _scaled(sizes, Fraction(training.elements.activations, element_bytes) * training.micro_batch)
+    return _scaled(sizes, Fraction(Precision.of(training).activations, element_bytes) * training.micro_batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a layer holds beside its own weights in a stage that starts behind layer ``earlier``: bytes, undivided.
+
+    Whether a layer copies depends on where its stage starts and on nothing else, so prices stay local
+    (docs/decisions/0011-tied-weights.md).
+
+    ``earlier`` is the layer before it that uses the same weights last; ``updated_bytes`` are trained weights.
+    """
+
+    earlier: int
+    parameter_bytes: int
+    updated_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+
+NOTHING_COPIED = Copy(0, 0, 0, 0, 0)
+
+
+def copies_of(ties: Iterable[Tie], layers: int, element_bytes: int, training: Training) -> tuple[Copy | None, ...]:
+    """Return by layer what it copies; None where it shares nothing with an earlier layer.
+
+    A layer that shares weights with several earlier layers copies all of them as soon as one of these is in an
+    earlier stage.
+    """
+    elements, found = Precision.of(training), list[Copy | None]([None] * layers)
+    weights, gradients = (Fraction(size, element_bytes) for size in (elements.weights, elements.gradients))
+    for tie in ties:
+        for earlier, layer in itertools.pairwise(tie.layers):
+            before = found[layer] or replace(NOTHING_COPIED, earlier=earlier)
+            found[layer] = Copy(
+                min(earlier, before.earlier),
+                before.parameter_bytes + ceil_fraction(tie.parameter_bytes * weights),
+                before.updated_bytes + ceil_fraction(tie.trained_bytes * weights),
+                before.gradient_bytes + ceil_fraction(tie.trained_bytes * gradients),
+                before.optimizer_bytes + ceil_div(tie.trained_bytes, element_bytes) * elements.optimizer,
+            )
+    return tuple(found)
+
+
+def backward_products(layers: Sequence[Layer], ties: Iterable[Tie]) -> list[int]:
+    """Return by layer how many products its backward pass has for one of the forward pass.
+
+    Two: for the gradient of the input and for that of the weights, or of the second input. One where it uses
+    weights, its own or tied ones, and none of them is trained. None where no gradient is asked of it.
+    """
+    used = [(layer.parameter_bytes, layer.trained_bytes) for layer in layers]
+    for tie in ties:
+        for at in tie.layers[1:]:
+            used[at] = (used[at][0] + tie.parameter_bytes, used[at][1] + tie.trained_bytes)
+    return [
+        0 if not layer.backward else 1 if size and not trained else 2
+        for layer, (size, trained) in zip(layers, used, strict=True)
+    ]
 
 
 def _scaled(sizes: Iterable[int], factor: Fraction) -> tuple[int, ...]:

@@ -1,19 +1,87 @@
-"""How the devices of a group share the work of a stage: equally, or in proportion to their speed.
+"""How the devices of a group share a stage: work, what they hold alike, adapters, and which servers are alike.
+
+Work is shared equally or in proportion to speed.
 
 A device does a *share* of every layer's work; a replica does the sum of its devices' shares. Equal shares let the
 slowest device set the pace. Shares in proportion to peak speed let all finish together, AccPar's ratio for mixed
 devices (HPCA 2020, §5; ``E_cp,i(alpha) = E_cp,j(1 - alpha)``, without the terms of communication, which would give
 every layer a ratio of its own). Where devices have different shares, what the busiest one moves or holds counts.
+
+A server may have *adapters*: so many transfers to other servers at once have the whole bandwidth of the link. Its
+devices share them evenly, so of ``n`` devices that share ``k`` adapters ``c`` have ``c k / n``, rounded down, and
+one at least. A server that names none has one link, which every transfer has to itself.
+
+* *Boundary*: every device of a stage sends the part of the rows that it works on, whatever replica it is in. The
+  stage has as many *lanes* as let its slowest server finish: adapters over part of the rows, the least of all
+  servers, rounded down. Both stages move all rows, so the one with fewer lanes sets the pace. Inside a server as
+  many of its links are used: no stage has more lanes than devices.
+* *Sum*: devices that hold the same part of the weights form a ring, and rings share the adapters of every server
+  that they pass.
+
+Everything is whole: bandwidths are rounded down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["equal_shares"]
+from formulation.problem.units import Link, slowest
+
+if TYPE_CHECKING:
+    from formulation.problem.instance import Instance
+
+__all__ = ["same_servers", "server_classes"]
+
+NAMED: Final = "layers"
+"""What ``Mode.recompute`` is where the layers that are named are computed again, and no others."""
+RECOMPUTED: Final = (False, NAMED, True)
+"""All that it can be, by how much is computed again."""
+
+
+class Sharded(enum.StrEnum):
+    """What the devices that hold the same weights divide among them, instead of a copy each.
+
+    Each kind divides all that the one before it does. They are ZeRO's stages 1, 2 and 3 (arXiv 1910.02054); the
+    last is fully sharded data parallelism (FSDP).
+    """
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    """The state of the optimiser."""
+    GRADIENTS = "gradients"
+    """Gradients and the state of the optimiser."""
+    WEIGHTS = "weights"
+    """Weights, gradients and the state of the optimiser."""
+
+    @property
+    def divides_optimizer(self) -> bool:
+        """Tell whether each device keeps a part of the optimiser's state."""
+        return self is not Sharded.NONE
+
+    @property
+    def divides_gradients(self) -> bool:
+        """Tell whether each device keeps a part of the gradients."""
+        return self in (Sharded.GRADIENTS, Sharded.WEIGHTS)
+
+    @property
+    def divides_weights(self) -> bool:
+        """Tell whether each device keeps a part of the weights."""
+        return self is Sharded.WEIGHTS
+
+
+class OnHost(enum.StrEnum):
+    """Whether stages keep the state of the optimiser in the memory of their hosts, and update weights there."""
+
+    NEVER = "never"
+    ALLOWED = "allowed"
+    """Each stage chooses."""
+    ALWAYS = "always"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +135,128 @@ def proportional_shares(classes: Sequence[int], speeds: Sequence[int], degree: i
         turn=max(share * (replica - share) / replica for share, replica in held),
         shard=max(share / replica for share, replica in held),
     )
+
+
+Counts = tuple[tuple[int, int], ...]
+"""Pairs (server, how many of its devices), by server."""
+ONE = Fraction(1)
+
+
+def lanes(instance: Instance, counts: Counts) -> int:
+    """Return how many adapters a stage on these devices has at a boundary; 1 where a server names none."""
+    servers = instance.servers
+    if not all(servers[server].adapters for server, _ in counts):
+        return 1
+    weights = {server: count * _weight(instance, server) for server, count in counts}
+    total = sum(weights.values())
+    return min(servers[server].lanes(count) * total // weights[server] for server, count in counts)
+
+
+def _weight(instance: Instance, server: int) -> int:
+    """Return a number in proportion to the rows of one device of a server."""
+    return 1 if instance.cost.sharing == "equal" else instance.servers[server].device_class.flops_per_second
+
+
+def joined(instance: Instance, one: Counts, other: Counts, number: int | None = None) -> Link | None:
+    """Return the slowest link between two stages, as wide as their lanes (or this number) make it.
+
+    None if both are the only device of a server.
+    """
+    found = {instance.links[a][b] for a, _ in one for b, _ in other}
+    known = tuple(link for link in found if link is not None)
+    if not known:
+        return None
+    return slowest(known).times(min(lanes(instance, one), lanes(instance, other)) if number is None else number)
+
+
+def ring_link(instance: Instance, counts: Counts, degree: int) -> Link | None:
+    """Return the slowest link of the rings in which replicas of ``degree`` devices sum; None for one device.
+
+    A server is passed by one ring for each device of a replica that it has.
+    """
+    return _among(instance, counts, lambda server, count: _part(instance, server, count, min(degree, count)))
+
+
+def replica_link(instance: Instance, servers: tuple[int, ...], degree: int, grid: int = 1) -> Link | None:
+    """Return the slowest link inside any replica, which takes ``degree`` devices in server order.
+
+    Replicas that lie in several servers share the adapters of these. In rows of ``grid`` neighbours, the slowest
+    link among those that have the same place in all rows of a replica, each such ring by itself.
+    """
+    replicas = [
+        servers[first + at : first + degree : grid]
+        for first in range(0, len(servers), degree)
+        for at in range(grid)
+    ]
+    rings = Counter(server for row in replicas if len(set(row)) > 1 for server in set(row))
+    own = Counter(servers)
+
+    def part(server: int, _: int) -> Fraction:
+        return _part(instance, server, own[server], rings[server])
+
+    counted = (tuple((one, row.count(one)) for one in dict.fromkeys(row)) for row in set(replicas))
+    return _slowest(_among(instance, counts, part) for counts in counted)
+
+
+def _part(instance: Instance, server: int, count: int, rings: int) -> Fraction:
+    """Return how much of an adapter each of so many rings has, of those that ``count`` devices have."""
+    one = instance.servers[server]
+    return Fraction(one.lanes(count), rings) if one.adapters else ONE
+
+
+def _among(instance: Instance, counts: Counts, part: Callable[[int, int], Fraction]) -> Link | None:
+    """Return the slowest link between any two of these devices."""
+    inside = {instance.links[server][server] for server, count in counts if count > 1}
+    parts = [part(*row) for row in counts] if len(counts) > 1 else []
+    between: set[Link | None] = set()
+    for at, (one, _) in enumerate(counts):
+        for to in range(at + 1, len(counts)):
+            link, share = instance.links[one][counts[to][0]], min(parts[at], parts[to])
+            between.add(link if link is None or share == 1 else link.times(*share.as_integer_ratio()))
+    return _slowest(inside | between)
+
+
+def _slowest(links: Iterable[Link | None]) -> Link | None:
+    known = tuple(link for link in links if link is not None)
+    return slowest(known) if known else None
+
+
+def same_servers(instance: Instance) -> list[list[int]]:
+    """Return the servers by classes of those with the same devices and the same links to all others.
+
+    Cost: O(servers) under a mesh with no other link, else O(servers**2) for each class.
+    """
+    classes: list[list[int]] = []
+    wiring = instance.cluster.wiring
+    if wiring.mesh is not None and not wiring.drawn:
+        rows: dict[object, list[int]] = {}
+        for at, server in enumerate(instance.servers):
+            rows.setdefault((server.device_class, server.devices, server.link, server.adapters), []).append(at)
+        return list(rows.values())
+    for server in range(len(instance.servers)):
+        known = next((row for row in classes if _same(instance, row[0], server)), None)
+        if known is None:
+            classes.append([server])
+        else:
+            known.append(server)
+    return classes
+
+
+def _same(instance: Instance, one: int, other: int) -> bool:
+    a, b, links = instance.servers[one], instance.servers[other], instance.links
+    return (
+        (a.device_class, a.devices, a.adapters, links[one][one])
+        == (b.device_class, b.devices, b.adapters, links[other][other])
+        and links[one][other] == links[other][one]
+        and all(
+            links[one][third] == links[other][third] and links[third][one] == links[third][other]
+            for third in range(len(instance.servers))
+            if third not in (one, other)
+        )
+    )
+
+
+def server_classes(instance: Instance) -> tuple[int, ...]:
+    """Return the number of its class (:func:`same_servers`) for every server."""
+    of_server = {server: number for number, row in enumerate(same_servers(instance)) for server in row}
+    return tuple(of_server[server] for server in range(len(instance.servers)))

@@ -38,6 +38,10 @@ class Link:
         if self.bits_per_second <= 0 or self.latency_ns < 0:
             raise ValueError(f"{self}: expected a bandwidth above 0 and a latency of 0 or more")
 
+    def times(self, number: int, among: int = 1) -> Link:
+        """Return so many of these side by side and shared ``among`` several, rounded down but above 0."""
+        return Link(max(1, self.bits_per_second * number // among), self.latency_ns)
+
 
 def slowest(links: tuple[Link, ...]) -> Link:
     """Return the link that bounds all of these: their smallest bandwidth with their largest latency."""

@@ -1,1 +1,1 @@
-"""Pipeline schedules: pure functions of integers that yield, for every rank, its actions in order."""
+"""A training and its pipeline schedules, functions of integers that yield, for each rank, its actions in order."""

@@ -12,22 +12,26 @@ import enum
 import re
 from dataclasses import dataclass
 
-__all__ = ["BACKWARD", "FORWARD", "INPUT_GRADIENT", "WEIGHT_GRADIENT", "Action", "Kind"]
+__all__ = ["Action", "Kind"]
 
 
-class Kind(enum.StrEnum):
-    """What is done; the value is the letter of the token."""
+class Kind(enum.IntEnum):
+    """What is done; the value is the small number that stands for it in arrays."""
 
-    FORWARD = "F"
-    BACKWARD = "B"
+    FORWARD = 0
+    BACKWARD = 1
     """Both gradients in one pass."""
-    INPUT_GRADIENT = "I"
-    WEIGHT_GRADIENT = "W"
+    INPUT_GRADIENT = 2
+    WEIGHT_GRADIENT = 3
+
+    @property
+    def letter(self) -> str:
+        """The letter of the token."""
+        return LETTERS[self]
 
 
-KINDS = tuple(Kind)
-"""Kinds by their code, the small number that stands for them in arrays."""
-FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = range(len(KINDS))
+LETTERS = "FBIW"
+"""Letters of tokens, by kind."""
 
 _TOKEN = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 
@@ -45,7 +49,7 @@ class Action:
             raise ValueError(f"stage {self.stage}, micro-batch {self.micro_batch}: expected 0 or more")
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind.value}{self.micro_batch}"
+        return f"{self.stage}{self.kind.letter}{self.micro_batch}"
 
     @classmethod
     def parse(cls, token: str) -> Action:
@@ -54,4 +58,4 @@ class Action:
         if match is None:
             raise ValueError(f"{token!r} is no action; expected stage, one of F B I W, micro-batch, as in 2F0")
         stage, letter, micro_batch = match.groups()
-        return cls(int(stage), Kind(letter), int(micro_batch))
+        return cls(int(stage), Kind(LETTERS.index(letter)), int(micro_batch))

@@ -11,7 +11,7 @@ Replica ``r`` of ``R`` takes the micro-batches ``r, r + R, r + 2 R, ...``, forwa
 ``s`` keeps ceil((devices of the stages from s on) / R) micro-batches in flight, S - s without replication; at the
 input stage this is NOAM. Every micro-batch in flight keeps the weights it was forwarded with (weight stashing).
 The bubble is only at both ends of the run; in between the slowest stage sets the period, the largest
-(f + b) / replicas, unless slow transfers (``closed_forms.one_f_one_b_period_ns``) or unlucky replica counts make
+(f + b) / replicas, unless slow transfers (``report.theory.one_f_one_b_period_ns``) or unlucky replica counts make
 it longer. Source: PipeDream (arXiv 1806.03377, §3.3 and 3.4; SOSP 2019).
 """
 
@@ -21,8 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from formulation.problem.units import ceil_div
-from formulation.schedules.actions import BACKWARD, FORWARD
+from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
 __all__: list[str] = []
@@ -46,8 +45,8 @@ def async_one_f_one_b(stages: int, micro_batches: int, replicas: Sequence[int] |
         for replica in range(count):
             own = np.arange(replica, micro_batches, count)
             every = np.arange(len(own))
-            forward = run(FORWARD, stage, own, 2 * (every - min(warmup, len(own))))
-            rows.append((forward, run(BACKWARD, stage, own, 2 * every + 1)))
+            forward = run(Kind.FORWARD, stage, own, 2 * (every - min(warmup, len(own))))
+            rows.append((forward, run(Kind.BACKWARD, stage, own, 2 * every + 1)))
         placement.append(tuple(range(len(rows) - count, len(rows))))
     return in_slots("async_one_f_one_b", rows, micro_batches=micro_batches, stage_ranks=placement, flush=False)
 
@@ -57,4 +56,4 @@ def in_flight_of_replica(replicas: Sequence[int], stage: int) -> int:
 
     ceil(devices from this stage on / devices of this stage) (arXiv 1806.03377, §3.3).
     """
-    return ceil_div(sum(replicas[stage:]), replicas[stage])
+    return -(-sum(replicas[stage:]) // replicas[stage])

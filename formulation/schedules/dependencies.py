@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from formulation.schedules.actions import Kind
 from formulation.schedules.table import Integers, PipelineSchedule
 
 __all__ = ["NONE", "positions"]
@@ -42,14 +42,14 @@ def dependencies(schedule: PipelineSchedule) -> Integers:
 
     Cost: linear in actions.
     """
-    forward = positions(schedule, FORWARD)
-    gradient = positions(schedule, BACKWARD, INPUT_GRADIENT)
+    forward = positions(schedule, Kind.FORWARD)
+    gradient = positions(schedule, Kind.BACKWARD, Kind.INPUT_GRADIENT)
     sources = np.full((4, schedule.stages, schedule.micro_batches), NONE, dtype=np.int64)
-    sources[FORWARD, 1:] = forward[:-1]
-    for kind in (BACKWARD, INPUT_GRADIENT):
+    sources[Kind.FORWARD, 1:] = forward[:-1]
+    for kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT):
         sources[kind, :-1] = gradient[1:]
         sources[kind, -1] = forward[-1]
-    sources[WEIGHT_GRADIENT] = gradient
+    sources[Kind.WEIGHT_GRADIENT] = gradient
     return sources[schedule.kind, schedule.stage, schedule.micro_batch]
 
 

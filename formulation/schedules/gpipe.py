@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.actions import BACKWARD, FORWARD
+from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 __all__ = ["gpipe"]
@@ -28,7 +28,7 @@ def gpipe(stages: int, micro_batches: int) -> PipelineSchedule:
     check_number(stages, micro_batches)
     every = np.arange(micro_batches)
     rows = [
-        (run(FORWARD, stage, every, every), run(BACKWARD, stage, every, micro_batches + every))
+        (run(Kind.FORWARD, stage, every, every), run(Kind.BACKWARD, stage, every, micro_batches + every))
         for stage in range(stages)
     ]
     return in_slots("gpipe", rows, micro_batches=micro_batches, stage_ranks=one_rank_each(stages))

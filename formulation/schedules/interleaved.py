@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.actions import BACKWARD, FORWARD
+from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
 __all__ = ["interleaved"]
@@ -43,8 +43,8 @@ def interleaved(ranks: int, chunks: int, micro_batches: int) -> PipelineSchedule
     rows = []
     for rank in range(ranks):
         warmup = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, len(every))
-        forward = run(FORWARD, chunk * ranks + rank, micro_batch, 2 * (every - warmup))
-        backward = run(BACKWARD, (chunks - 1 - chunk) * ranks + rank, micro_batch, 2 * every + 1)
+        forward = run(Kind.FORWARD, chunk * ranks + rank, micro_batch, 2 * (every - warmup))
+        backward = run(Kind.BACKWARD, (chunks - 1 - chunk) * ranks + rank, micro_batch, 2 * every + 1)
         rows.append((forward, backward))
     placement = [(stage % ranks,) for stage in range(ranks * chunks)]
     return in_slots("interleaved", rows, micro_batches=micro_batches, stage_ranks=placement)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.actions import BACKWARD, FORWARD
+from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 __all__ = ["naive"]
@@ -27,7 +27,7 @@ def naive(stages: int, micro_batches: int) -> PipelineSchedule:
     check_number(stages, micro_batches)
     every = np.arange(micro_batches)
     rows = [
-        (run(FORWARD, stage, every, 2 * every), run(BACKWARD, stage, every, 2 * every + 1))
+        (run(Kind.FORWARD, stage, every, 2 * every), run(Kind.BACKWARD, stage, every, 2 * every + 1))
         for stage in range(stages)
     ]
     return in_slots("naive", rows, micro_batches=micro_batches, stage_ranks=one_rank_each(stages))

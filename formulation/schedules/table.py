@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.schedules.actions import KINDS, Action
+from formulation.schedules.actions import Action, Kind
 
-__all__ = ["Integers", "PipelineSchedule", "ScheduleError", "of_actions"]
+__all__ = ["Integers", "PipelineSchedule", "ScheduleError"]
 
 Integers = NDArray[np.int64]
 
@@ -78,11 +78,33 @@ class PipelineSchedule:
 
     def action(self, index: int) -> Action:
         """Return an action by its index."""
-        return Action(int(self.stage[index]), KINDS[int(self.kind[index])], int(self.micro_batch[index]))
+        return Action(int(self.stage[index]), Kind(int(self.kind[index])), int(self.micro_batch[index]))
 
     def actions(self, rank: int) -> Iterator[Action]:
         """Yield the actions of a rank in order."""
         yield from map(self.action, range(self.offsets[rank], self.offsets[rank + 1]))
+
+    @staticmethod
+    def of_actions(name: str, rows: Sequence[Sequence[Action]], *, flush: bool = True) -> PipelineSchedule:
+        """Return the schedule with these rows, one a rank, whether it is possible or not (see ``validate``).
+
+        Numbers of stages and micro-batches are one more than the largest that occur. Where a stage occurs on
+        several ranks, they are replicas, numbered by the first micro-batch of each. Raises ScheduleError where
+        there are fewer actions than two for every stage and micro-batch. Cost: sorting.
+        """
+        listed = [action for row in rows for action in row]
+        stages = max((action.stage for action in listed), default=-1) + 1
+        micro_batches = max((action.micro_batch for action in listed), default=-1) + 1
+        if len(listed) < 2 * stages * micro_batches or not listed:
+            raise ScheduleError(
+                f"{stages} stages with {micro_batches} micro-batches take {2 * stages * micro_batches} actions "
+                f"or more, found {len(listed)}"
+            )
+        table = np.array([(one.stage, one.kind, one.micro_batch) for one in listed], dtype=np.int64).T
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).tolist()
+        ranks = np.repeat(np.arange(len(rows)), np.diff(offsets))
+        stage_ranks = _stage_ranks(table[0], table[2], ranks, stages)
+        return _schedule(name, table, offsets, micro_batches, stage_ranks, flush)
 
 
 def run(kind: int, stage: int | Integers, micro_batch: Integers, slot: Integers) -> ActionRun:
@@ -110,29 +132,6 @@ def in_slots(
         table.append(np.stack([stages, kinds, np.concatenate([one.micro_batch for one in runs])])[:, order])
         offsets.append(offsets[-1] + len(order))
     return _schedule(name, np.concatenate(table, axis=1), offsets, micro_batches, stage_ranks, flush)
-
-
-def of_actions(name: str, rows: Sequence[Sequence[Action]], *, flush: bool = True) -> PipelineSchedule:
-    """Return the schedule with these rows, one for each rank, whether it is possible or not (see ``validate``).
-
-    Numbers of stages and micro-batches are one more than the largest that occur. Where a stage occurs on several
-    ranks, they are replicas, numbered by the first micro-batch of each. Raises ScheduleError where there are fewer
-    actions than two for every stage and micro-batch. Cost: sorting.
-    """
-    listed = [action for row in rows for action in row]
-    stages = max((action.stage for action in listed), default=-1) + 1
-    micro_batches = max((action.micro_batch for action in listed), default=-1) + 1
-    if len(listed) < 2 * stages * micro_batches or not listed:
-        raise ScheduleError(
-            f"{stages} stages with {micro_batches} micro-batches take {2 * stages * micro_batches} actions "
-            f"or more, found {len(listed)}"
-        )
-    codes = {kind: code for code, kind in enumerate(KINDS)}
-    table = np.array([(one.stage, codes[one.kind], one.micro_batch) for one in listed], dtype=np.int64).T
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).tolist()
-    ranks = np.repeat(np.arange(len(rows)), np.diff(offsets))
-    stage_ranks = _stage_ranks(table[0], table[2], ranks, stages)
-    return _schedule(name, table, offsets, micro_batches, stage_ranks, flush)
 
 
 def _stage_ranks(stage: Integers, micro_batch: Integers, rank: Integers, stages: int) -> list[tuple[int, ...]]:

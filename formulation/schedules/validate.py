@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT, Action
+from formulation.schedules.actions import Action, Kind
 from formulation.schedules.dependencies import NONE, dependencies, rank_of_actions
 from formulation.schedules.table import PipelineSchedule, ScheduleError
 
@@ -52,14 +52,16 @@ def check_complete(schedule: PipelineSchedule) -> None:
 
 def _counted(schedule: PipelineSchedule) -> Iterator[str]:
     """Yield the actions that are missing or repeated."""
-    shape = (len(KINDS), schedule.stages, schedule.micro_batches)
+    shape = (len(Kind), schedule.stages, schedule.micro_batches)
     codes = np.ravel_multi_index((schedule.kind, schedule.stage, schedule.micro_batch), shape)
     count = np.bincount(codes, minlength=int(np.prod(shape))).reshape(shape)
     for kind, stage, micro_batch in np.argwhere(count > 1).tolist():
-        token = Action(stage, KINDS[kind], micro_batch)
+        token = Action(stage, Kind(kind), micro_batch)
         yield f"{token} stands {count[kind, stage, micro_batch]} times"
-    whole, inputs, weights = (count[kind] > 0 for kind in (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
-    for stage, micro_batch in np.argwhere(count[FORWARD] == 0).tolist():
+    whole, inputs, weights = (
+        count[kind] > 0 for kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+    )
+    for stage, micro_batch in np.argwhere(count[Kind.FORWARD] == 0).tolist():
         yield f"{stage}F{micro_batch} is missing"
     for stage, micro_batch in np.argwhere(~whole & ~(inputs & weights)).tolist():
         halves = " and ".join(

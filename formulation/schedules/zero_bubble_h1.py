@@ -10,18 +10,18 @@
 The order of F and I is that of 1F1B; stage ``s`` does the weight gradient of micro-batch ``k`` right after the
 input gradient of micro-batch ``k + s``, and the rest at the end. So stage before stage gets its gradient without
 waiting for a weight gradient, and every stage has at most S micro-batches not yet done with, as many as stage 0
-of 1F1B: the largest memory of any device is that of 1F1B, while later stages keep more than under 1F1B. In flight
-between F and I: min(S - s, M), as in 1F1B; between F and W: min(S, M). Bubble of uniform stages with passes of F,
-I, W: (S - 1) (F + I - W) a device, against (S - 1) (F + I + W) of 1F1B, as long as W is not longer than F or I
-and M is at least S. Source: Qi et al., "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241, §2.1 and Table 2),
-who call the input gradient B.
+of 1F1B: no device keeps activations of more, while later stages keep more than under 1F1B. Gradients of outputs
+that wait for W come on top, of up to s + 1 micro-batches at stage s. In flight between F and I: min(S - s, M), as
+in 1F1B; between F and W: min(S, M). Bubble of uniform stages with passes of F, I, W: (S - 1) (F + I - W) a device,
+against (S - 1) (F + I + W) of 1F1B, as long as W is not longer than F or I and M is at least S. Source: Qi et al.,
+"Zero Bubble Pipeline Parallelism" (arXiv 2401.10241, §2.1 and Table 2), who call the input gradient B.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 __all__ = ["zero_bubble_h1"]
@@ -34,8 +34,8 @@ def zero_bubble_h1(stages: int, micro_batches: int) -> PipelineSchedule:
     rows = []
     for stage in range(stages):
         warmup = min(stages - stage - 1, micro_batches)
-        forward = run(FORWARD, stage, every, 3 * (every - warmup))
-        inputs = run(INPUT_GRADIENT, stage, every, 3 * every + 1)
-        weights = run(WEIGHT_GRADIENT, stage, every, 3 * (every + stage) + 2)
+        forward = run(Kind.FORWARD, stage, every, 3 * (every - warmup))
+        inputs = run(Kind.INPUT_GRADIENT, stage, every, 3 * every + 1)
+        weights = run(Kind.WEIGHT_GRADIENT, stage, every, 3 * (every + stage) + 2)
         rows.append((forward, inputs, weights))
     return in_slots("zero_bubble_h1", rows, micro_batches=micro_batches, stage_ranks=one_rank_each(stages))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.schedules.actions import FORWARD
+from formulation.schedules.actions import Kind
 from formulation.schedules.dependencies import NONE
 from formulation.schedules.table import Integers
 from formulation.timeline.durations import Transfers
@@ -157,4 +157,4 @@ class _Follower:
         return at, self.transfers is Transfers.SENDER and self.link[at] != NONE
 
     def _reason(self, source: int) -> Reason:
-        return Reason.ACTIVATION if self.kind[source] == FORWARD else Reason.GRADIENT
+        return Reason.ACTIVATION if self.kind[source] == Kind.FORWARD else Reason.GRADIENT

@@ -112,6 +112,17 @@ class Durations:
             whole - weight for whole, weight in zip(self.backward_ns, self.weight_gradient_ns, strict=True)
         )
 
+    @property
+    def whole_backward_ns(self) -> tuple[int, ...]:
+        """The backward pass of each stage with what it computes again."""
+        return tuple(own + again for own, again in zip(self.backward_ns, self.recompute_ns, strict=True))
+
+    @property
+    def latency_ns(self) -> int:
+        """The time of one micro-batch alone: every pass and every transfer, one after another."""
+        transfers = sum(self.activation_ns) + sum(self.gradient_ns)
+        return sum(self.forward_ns) + sum(self.whole_backward_ns) + transfers
+
 
 def uniform(stages: int, forward_ns: int, backward_ns: int, transfer_ns: int = 0) -> Durations:
     """Return durations of equal stages; every boundary takes ``transfer_ns`` in either direction."""

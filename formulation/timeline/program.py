@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.schedules.actions import FORWARD, KINDS
+from formulation.schedules.actions import Kind
 from formulation.schedules.dependencies import NONE, dependencies, rank_of_actions
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.schedules.validate import DeadlockError, check_complete, check_order, deadlock
 from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.updates import Updates, updates_of
 
-__all__ = ["LETTERS", "Program"]
+__all__ = ["Program"]
 
-LETTERS = (*(kind.value for kind in KINDS), "S", "U", "J")
+LETTERS = (*(kind.letter for kind in Kind), "S", "U", "J")
 """Labels of entries by code: actions, synchronisation, update by the optimiser, wait for (join) replicas."""
 
 
@@ -55,9 +55,13 @@ class Program:
         """Return the queue of an entry."""
         return int(np.searchsorted(np.asarray(self.offsets), index, side="right")) - 1
 
+    def letter(self, index: int) -> str:
+        """Return the letter of an entry: that of its action, S (synchronisation), U (update) or J (join)."""
+        return LETTERS[int(self.kind[index])]
+
     def label(self, index: int) -> str:
-        """Return the token of an entry: that of its action, or the same with S (synchronisation), U (update)."""
-        return f"{self.stage[index]}{LETTERS[int(self.kind[index])]}{self.micro_batch[index]}"
+        """Return the token of an entry: stage, letter, micro-batch."""
+        return f"{self.stage[index]}{self.letter(index)}{self.micro_batch[index]}"
 
     def stuck(self, cursor: list[int]) -> DeadlockError:
         """Return the error for queues that cannot go on from where they stand."""
@@ -97,7 +101,7 @@ def _messages(schedule: PipelineSchedule, durations: Durations, needs: Integers)
     """Return transfer time and link of the message that each action sends; NONE where it sends nothing."""
     sends = needs[needs != NONE]
     stage = schedule.stage[sends]
-    is_forward = schedule.kind[sends] == FORWARD
+    is_forward = schedule.kind[sends] == Kind.FORWARD
     message_ns = np.zeros(len(schedule), dtype=np.int64)
     link = np.full(len(schedule), NONE, dtype=np.int64)
     for chosen, boundary, times, links in (

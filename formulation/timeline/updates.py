@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.schedules.actions import BACKWARD, KINDS, WEIGHT_GRADIENT
+from formulation.schedules.actions import Kind
 from formulation.schedules.dependencies import NONE, positions, rank_of_actions
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.timeline.durations import Durations, Execution
 
 __all__ = ["JOIN", "SYNC"]
 
-SYNC, OPTIMIZER, JOIN = range(len(KINDS), len(KINDS) + 3)
+SYNC, OPTIMIZER, JOIN = range(len(Kind), len(Kind) + 3)
 """Codes of the entries of updates, after those of kinds of actions. JOIN takes no time: it waits for a gate."""
 
 
@@ -85,7 +85,7 @@ def updates_of(schedule: PipelineSchedule, durations: Durations, execution: Exec
     if schedule.flush:
         _flush(schedule, durations, execution, writer)
     else:
-        weights = positions(schedule, BACKWARD, WEIGHT_GRADIENT)
+        weights = positions(schedule, Kind.BACKWARD, Kind.WEIGHT_GRADIENT)
         for stage, times in enumerate(zip(durations.sync_ns, durations.optimizer_ns, strict=True)):
             if sum(times):
                 _rounds(schedule, execution, stage, sum(times), weights[stage], writer, gates)
@@ -144,7 +144,7 @@ def _optimise(
 def _last_backward(schedule: PipelineSchedule) -> dict[int, dict[int, int]]:
     """Return, by stage and rank, the index of the last action that adds to the weight gradient."""
     ends: dict[int, dict[int, int]] = {stage: {} for stage in range(schedule.stages)}
-    index = np.flatnonzero(np.isin(schedule.kind, (BACKWARD, WEIGHT_GRADIENT)))
+    index = np.flatnonzero(np.isin(schedule.kind, (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)))
     pair = schedule.stage[index] * schedule.ranks + rank_of_actions(schedule)[index]
     found, from_end = np.unique(pair[::-1], return_index=True)
     for key, place in zip(found.tolist(), from_end.tolist(), strict=True):

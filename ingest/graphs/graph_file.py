@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from formulation.problem.layers import Layer, Measured, Split, layer_graph, layers_of
+from formulation.predictor.work import Product, Work
+from formulation.problem.layers import Layer, LayerGraph, Measured, Split, layer_graph, layers_of
+from formulation.problem.model.across import Across, Axis
 from ingest.errors import GraphFileError
 from ingest.files import atomic_write
 from ingest.graphs.module_calls import ModuleCall, check_calls
@@ -30,7 +32,12 @@ SIZE_LIMIT = 64 * 1024 * 1024
 
 _PROBLEMS_SHOWN = 10
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Size = Annotated[int, Field(ge=1, le=2**63 - 1)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+NamedTie = tuple[tuple[str, ...], int, int]
+"""Names of layers that share weights, bytes of these, bytes that are trained."""
 
 
 class _Strict(BaseModel):
@@ -42,6 +49,30 @@ class _MeasuredEntry(_Strict):
     samples: Annotated[int, Field(ge=1, le=2**31)]
     forward_ns: _Count
     backward_ns: _Count
+    width: Annotated[int, Field(ge=1, le=2**31)] = 1
+
+
+class _ProductEntry(_Strict):
+    rows: _Size
+    inner: _Size
+    columns: _Size
+    copies: _Size = 1
+    weighted: bool = True
+    read_bytes: _Count = 0
+    written_bytes: _Count = 0
+
+
+class _WorkEntry(_Strict):
+    products: list[_ProductEntry] = []
+    kernels: _Count = 0
+    read_bytes: _Count = 0
+    written_bytes: _Count = 0
+
+
+class _AcrossEntry(_Strict):
+    axis: Annotated[Axis, Field(strict=False)]
+    pieces: _Count = 0
+    sent_bytes: _Count = 0
 
 
 class _LayerEntry(_Strict):
@@ -54,9 +85,12 @@ class _LayerEntry(_Strict):
     stash_bytes: _Count
     macs: _Count
     torchstat_flops: _Count
-    allowed_forms: Annotated[list[Literal[0, 1, 2]], Field(min_length=1, max_length=3)]
+    allowed_forms: Annotated[list[Literal[0, 1, 2, 3, 4, 5, 6, 7]], Field(min_length=1, max_length=8)]
     trainable_bytes: _Count | None = None
+    backward: bool = True
     measured: list[_MeasuredEntry] = []
+    work: _WorkEntry | None = None
+    across: _AcrossEntry | None = None
 
 
 class _EdgeEntry(_Strict):
@@ -65,10 +99,10 @@ class _EdgeEntry(_Strict):
     bytes: _Count
 
 
-class _SharedEntry(_Strict):
-    first: _Name
-    other: _Name
-    bytes: _Count
+class _TieEntry(_Strict):
+    layers: Annotated[list[_Name], Field(min_length=2)]
+    parameter_bytes: _Count
+    trainable_bytes: _Count | None = None
 
 
 class _ModuleEntry(_Strict):
@@ -85,7 +119,7 @@ class _Document(_Strict):
     element_bytes: Annotated[int, Field(ge=1, le=16)]
     layers: list[_LayerEntry]
     edges: list[_EdgeEntry]
-    shared_parameters: list[_SharedEntry] = []
+    ties: list[_TieEntry] = []
     cuts: list[_Name] | None = None
     modules: list[_ModuleEntry] = []
     unpriced: list[_Name] = []
@@ -93,14 +127,19 @@ class _Document(_Strict):
 
 def read_graph(path: Path) -> nx.DiGraph:
     """Read a layer graph from a file. Raises GraphFileError naming the file and what is wrong with it."""
+    return graph_from_document(read_json(path, "a layer graph"), str(path))
+
+
+def read_json(path: Path, what: str) -> object:
+    """Read ``what`` is in a file, as JSON. Raises GraphFileError naming the file and what is wrong with it."""
     try:
         with path.open("rb") as file:
             content = file.read(SIZE_LIMIT + 1)
     except OSError as error:
         raise GraphFileError(f"{path}: cannot be read ({error.strerror or error})") from error
     if len(content) > SIZE_LIMIT:
-        raise GraphFileError(f"{path}: larger than {SIZE_LIMIT} bytes, the limit for a layer graph")
-    return graph_from_document(parse_graph(content, str(path)), str(path))
+        raise GraphFileError(f"{path}: larger than {SIZE_LIMIT} bytes, the limit for {what}")
+    return parse_graph(content, str(path))
 
 
 def write_graph(graph: nx.DiGraph, path: Path) -> None:
@@ -121,7 +160,6 @@ def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
     """Return a layer graph as plain lists and dictionaries, edges in execution order of their ends."""
     position = {name: index for index, name in enumerate(graph)}
     edges = sorted(graph.edges(data="bytes"), key=lambda edge: (position[edge[0]], position[edge[1]]))
-    shared = graph.graph.get("shared_parameters", ())
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -129,8 +167,9 @@ def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
         "element_bytes": graph.graph["element_bytes"],
         "layers": [_layer_entry(layer) for layer in layers_of(graph)],
         "edges": [{"producer": start, "consumer": end, "bytes": size} for start, end, size in edges],
-        "shared_parameters": [{"first": first, "other": other, "bytes": size} for first, other, size in shared],
     }
+    if ties := graph.graph.get("ties"):
+        document["ties"] = [_tie_entry(*tie) for tie in ties]
     if "cuts" in graph.graph:
         document["cuts"] = list(graph.graph["cuts"])
     if modules := graph.graph.get("modules"):
@@ -149,10 +188,12 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
     try:
         layers = [
             Layer(
-                **entry.model_dump(exclude={"split", "allowed_forms", "measured"}),
+                **entry.model_dump(exclude={"split", "allowed_forms", "measured", "work", "across"}),
                 split=Split(entry.split),
                 allowed_forms=tuple(entry.allowed_forms),
                 measured=tuple(Measured(**row.model_dump()) for row in entry.measured),
+                work=None if entry.work is None else _work(entry.work),
+                across=entry.across and Across(**entry.across.model_dump()),
             )
             for entry in checked.layers
         ]
@@ -160,17 +201,43 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
         graph = layer_graph(checked.name, layers, edges, checked.element_bytes, checked.cuts)
     except ValueError as error:
         raise GraphFileError(f"{source}: {error}") from error
-    for entry in checked.shared_parameters:
-        if entry.first not in graph or entry.other not in graph:
-            raise GraphFileError(f"{source}: shared_parameters: no layer {entry.first} or no layer {entry.other}")
-    if checked.shared_parameters:
-        shared = tuple((entry.first, entry.other, entry.bytes) for entry in checked.shared_parameters)
-        graph.graph["shared_parameters"] = shared
+    if checked.ties:
+        graph.graph["ties"] = _ties(checked.ties, graph, source)
     if checked.unpriced:
         graph.graph["unpriced"] = tuple(checked.unpriced)
     if checked.modules:
         graph.graph["modules"] = _modules(checked.modules, graph, source)
     return graph
+
+
+def _tie_entry(layers: tuple[str, ...], size: int, trained: int) -> dict[str, Any]:
+    entry = {"layers": list(layers), "parameter_bytes": size}
+    return entry if trained == size else entry | {"trainable_bytes": trained}
+
+
+def _ties(
+    entries: list[_TieEntry], graph: nx.DiGraph, source: str
+) -> tuple[tuple[tuple[str, ...], int, int], ...]:
+    """Return the weights that layers share. Raises GraphFileError where the layers do not have them."""
+    found = tuple(
+        (
+            tuple(entry.layers),
+            entry.parameter_bytes,
+            entry.parameter_bytes if entry.trainable_bytes is None else entry.trainable_bytes,
+        )
+        for entry in entries
+    )
+    graph.graph["ties"] = found
+    try:
+        LayerGraph.of(graph)
+    except ValueError as error:
+        raise GraphFileError(f"{source}: ties: {error}") from error
+    return found
+
+
+def _work(entry: _WorkEntry) -> Work:
+    products = tuple(Product(**row.model_dump()) for row in entry.products)
+    return Work(products, **entry.model_dump(exclude={"products"}))
 
 
 def _modules(entries: list[_ModuleEntry], graph: nx.DiGraph, source: str) -> tuple[ModuleCall, ...]:
@@ -195,10 +262,30 @@ def parse_graph(content: bytes, source: str) -> object:
 
 def _layer_entry(layer: Layer) -> dict[str, Any]:
     fields = {name: getattr(layer, name) for name in _LayerEntry.model_fields}
+    fields.pop("across")
     fields |= {"split": layer.split.value, "allowed_forms": list(layer.allowed_forms)}
-    rows, trained = [asdict(row) for row in fields.pop("measured")], fields.pop("trainable_bytes")
-    said = {"measured": rows or None, "trainable_bytes": trained}
+    rows, trained = (
+        [_without(asdict(row), width=1) for row in fields.pop("measured")],
+        fields.pop("trainable_bytes"),
+    )
+    said = {
+        "measured": rows or None,
+        "trainable_bytes": trained,
+        "backward": None if fields.pop("backward") else False,
+        "work": None if (work := fields.pop("work")) is None else _work_entry(work),
+        "across": _without(asdict(layer.across), pieces=0, sent_bytes=0, samples=0) if layer.across else None,
+    }
     return fields | {key: value for key, value in said.items() if value is not None}
+
+
+def _work_entry(work: Work) -> dict[str, Any]:
+    products = [_without(asdict(row), copies=1, weighted=True) for row in work.products]
+    return asdict(work) | {"products": products}
+
+
+def _without(entry: dict[str, Any], **usual: object) -> dict[str, Any]:
+    """Leave out what is as it usually is."""
+    return {key: value for key, value in entry.items() if key not in usual or value != usual[key]}
 
 
 def _text(document: dict[str, Any]) -> str:

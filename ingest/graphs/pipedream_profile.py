@@ -23,7 +23,7 @@ from ingest.files import read_limited
 from ingest.graphs.errors import FormatError, quoted
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 
-__all__ = ["NS_PER_MS", "measured_layers", "read_profile"]
+__all__ = ["measured_layers", "read_profile"]
 
 LARGEST_FILE = 16 * 2**20
 LONGEST_NUMBER = 40

@@ -141,9 +141,10 @@ _PRODUCTS = (
         products.columns,
         macs.transposed_convolution,
     )
-    | _family("linear", stash.weighted, products.columns, macs.linear)
+    | _family("linear", stash.rows_weighted, products.columns, macs.linear)
     | _family("embedding", stash.whole_numbers, products.columns)
-    | _family("matmul mm bmm", stash.two_factors, products.columns, macs.product)
+    | _family("matmul", stash.matrices, products.columns, macs.product)
+    | _family("mm bmm", stash.two_factors, products.columns, macs.product)
     | _family("addmm baddbmm", stash.two_factors, products.columns, macs.added_product)
     | _family("_grouped_mm transformers::grouped_mm_fallback", stash.grouped, products.columns, macs.grouped)
     | _family("einsum", stash.two_factors, products.einsum_columns, macs.einsum)

@@ -22,7 +22,7 @@ class Tensor:
     ``producer`` is the position of the operation that last wrote it (None: an example input, a parameter or a
     constant). ``batched`` says that it depends on the example inputs and so grows with the batch;
     ``differentiable`` that a gradient flows through it. A tensor that is not batched depends on ``parameters``
-    only (none of them: a constant).
+    only (none of them: a constant). ``strides`` are in elements, empty where they are not known.
     """
 
     key: str
@@ -35,6 +35,7 @@ class Tensor:
     batched: bool
     differentiable: bool
     parameters: frozenset[str] = frozenset()
+    strides: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -67,6 +68,18 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnGradient:
+    """A call of a function with a gradient of its own, by ``number``, and what it says that it keeps.
+
+    Of each tensor: where it is from (``given``: an argument; ``returned``; ``made``: neither), its shape, and the
+    bytes of an element.
+    """
+
+    number: int
+    kept: tuple[tuple[str, tuple[int, ...], int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One call of one aten operator.
 
@@ -74,7 +87,9 @@ class Operation:
     ``aten.add_.Tensor``); operators of other namespaces keep it (``mylib::spread``). ``arguments`` maps the names
     of the operator's schema to values, with :class:`Tensor` (or lists of them) for tensors. ``in_place`` says
     that the operator wrote into its first operand. ``rules`` are a user's own (an ``Operator`` of
-    ``ingest.operators.costs``), ``source`` is the line of the model that made the call, where that is known.
+    ``ingest.operators.costs``), ``source`` is the line of the model that made the call, where that is known;
+    ``checkpoint`` the number of the checkpointed region that it stands in, 0 for none; ``function`` the call of an
+    ``autograd.Function`` that it is a part of.
     """
 
     position: int
@@ -86,6 +101,8 @@ class Operation:
     in_place: bool = False
     rules: Any = None
     source: str = ""
+    checkpoint: int = 0
+    function: OwnGradient | None = None
 
     @property
     def output(self) -> Tensor:
@@ -151,13 +168,15 @@ class Recording:
     """A traced model: live operations in execution order, and what is needed to cost them.
 
     ``operations`` holds the operations that depend on the inputs and reach an output, ``outputs`` the tensors
-    that the model returns, ``parameter_bytes`` every parameter by its first registered name, ``batch`` dimension
-    0 of the example inputs, ``element_bytes`` the size of the model's number format.
+    that the model returns, ``parameter_bytes`` every parameter by its first registered name, ``frozen`` those of
+    them that are not trained, ``batch`` dimension 0 of the example inputs, ``element_bytes`` the size of the
+    model's number format.
     """
 
     operations: tuple[Operation, ...]
     outputs: tuple[Tensor, ...]
     parameter_bytes: Mapping[str, int]
+    frozen: frozenset[str]
     modules: Mapping[str, ModuleKind]
     batch: int
     element_bytes: int

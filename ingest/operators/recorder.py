@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ingest.errors import is_foreign
-from ingest.operators.operations import Call, Operation, Tensor, tensors_in
+from ingest.operators.operations import Call, Operation, OwnGradient, Tensor, tensors_in
 
 __all__: list[str] = []
 
@@ -60,12 +60,15 @@ class Recorder:
         written: Iterable[str],
         differentiable: bool,
         source: str = "",
+        checkpoint: int = 0,
+        function: OwnGradient | None = None,
     ) -> tuple[Tensor, ...]:
         """Write a call down and return its outputs; ``results`` are they, but for what they depend on.
 
         ``target`` is the operator with namespace and overload (``aten.add_.Tensor``), ``written`` names the
         arguments that it changes; without ``differentiable`` the call stands in a region without gradients,
-        ``source`` is its line in the model.
+        ``source`` is its line in the model, ``checkpoint`` the number of its checkpointed region, ``function`` the
+        call of a function with a gradient of its own that it is a part of.
         """
         position, name = len(self.operations), operator_name(target)
         operands = list(tensors_in(list(arguments.values())))
@@ -91,20 +94,19 @@ class Recorder:
         outputs = self._attention_layout(name, operands, outputs)
         changed = [tensor for argument in written for tensor in tensors_in(arguments[argument])]
         self._writes |= {tensor.storage: outputs[0] for tensor in changed}
-        operation = Operation(
-            position, name, target, arguments, outputs, call, bool(changed), self.own.get(name), source
-        )
-        self.operations.append(operation)
+        known = (bool(changed), self.own.get(name), source, checkpoint, function)
+        self.operations.append(Operation(position, name, target, arguments, outputs, call, *known))
         return outputs
 
     def _attention_layout(
         self, name: str, operands: list[Tensor], outputs: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        """Correct the storage behind attention: its kernels write (batch, sequence, heads, size) in memory order.
+        """Correct the storage behind attention: its kernels write their result in the memory order of the query.
 
-        On the meta device the heads lie outside, so that bringing them together seems to copy the tensor.
+        That is mostly (batch, sequence, heads, size), so that nothing is copied to bring the heads together; on
+        the meta device the heads always lie outside.
         """
-        if name == "scaled_dot_product_attention":
+        if name == "scaled_dot_product_attention" and _sequence_outside(operands[0]):
             self._attended[outputs[0].storage] = outputs[0]
         source = self._attended.get(operands[0].storage) if operands and name in _MERGES else None
         if source is None or source.rank != 4:
@@ -114,6 +116,11 @@ class Recorder:
             return outputs
         self._moved |= {output.storage: source.storage for output in outputs}
         return tuple(replace(output, storage=source.storage) for output in outputs)
+
+
+def _sequence_outside(query: Tensor) -> bool:
+    """Tell whether a tensor (batch, heads, sequence, size) lies in memory with the sequence outside the heads."""
+    return len(query.strides) < 4 or query.strides[2] >= query.strides[1]
 
 
 def source_line(stack: str | None) -> str:

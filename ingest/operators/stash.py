@@ -10,6 +10,7 @@ output and one number per query, never the square of scores. Tests compare them 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 
@@ -52,10 +53,39 @@ def weighted(operation: Operation) -> Kept:
     return _factors(operation.tensor("input"), operation.tensor("weight"))
 
 
+def rows_weighted(operation: Operation) -> Kept:
+    """Keep the input of a linear layer with trained weights: as rows, so a copy where no view makes it rows."""
+    data = operation.tensor("input")
+    for kept in weighted(operation):
+        yield kept if kept is not data or _lies_in_rows(data) else data.total_bytes
+
+
+def _lies_in_rows(tensor: Tensor) -> bool:
+    """Tell whether a view makes a tensor a matrix of all its rows; where strides are not known it is said to."""
+    outer = [row for row in zip(tensor.shape[:-1], tensor.strides[:-1], strict=False) if row[0] > 1]
+    return all(stride == size * inner for (_, stride), (size, inner) in itertools.pairwise(outer))
+
+
 def two_factors(operation: Operation) -> Kept:
     """Keep the factors of a product of two tensors, where each is needed; a product with a number keeps none."""
     operands = operation.operands[-2:]
     return _factors(*operands) if len(operands) == 2 else ()
+
+
+def matrices(operation: Operation) -> Kept:
+    """Keep the factors of a product of matrices; of batches of more than one dimension a copy, where it takes one.
+
+    Such batches are brought into one dimension first. Where heads were expanded (grouped-query attention), lie
+    beside others in one tensor, or are one for several, no view does that, and what is kept is the copy.
+    """
+    batch = math.prod(operation.output.shape[:-2])
+    for kept in two_factors(operation):
+        if not isinstance(kept, Tensor) or min(one.rank for one in operation.operands[-2:]) < 3:
+            yield kept
+        elif (whole := batch * math.prod(kept.shape[-2:]) * kept.element_bytes) != kept.total_bytes:
+            yield whole
+        else:
+            yield kept.total_bytes if kept.batched and kept.rank > 3 and whole != kept.storage_bytes else kept
 
 
 def quotient(operation: Operation) -> Kept:
@@ -152,9 +182,18 @@ def input_and_output(operation: Operation) -> Kept:
 
 
 def attention(operation: Operation) -> Kept:
-    """Keep query, key, value, mask and output, and one log-sum per query; not the square of scores."""
-    query = operation.tensor("query")
-    return (*operation.operands, operation.output, query.elements // query.shape[-1] * _STATISTIC_BYTES)
+    """Keep query, key, value, mask and output, and one log-sum per query; not the square of scores.
+
+    Where keys are one for several heads without ``enable_gqa`` no kernel is fused: every factor is copied for
+    every head, and the square of scores is kept.
+    """
+    query, key, value = (operation.tensor(name) for name in ("query", "key", "value"))
+    queries = query.elements // query.shape[-1]
+    if key.shape[:-2] == query.shape[:-2] or operation.arguments.get("enable_gqa"):
+        return (*operation.operands, operation.output, queries * _STATISTIC_BYTES)
+    heads = math.prod(query.shape[:-2])
+    factors = sum(heads * math.prod(one.shape[-2:]) for one in (query, key, value))
+    return ((factors + queries * key.shape[-2]) * query.element_bytes,)
 
 
 def grouped(operation: Operation) -> Kept:

@@ -1,8 +1,9 @@
-"""What a plan chose that its scenario leaves open: the order of the layers, and the number of micro-batches.
+"""What a plan chose that its scenario leaves open: the order of the layers, of the passes, and micro-batches.
 
 A plan file lists the layers of every stage by name. Where they are all layers of the model, each once, and every
 producer still comes before its consumers, their order is as good as the traced one: the plan is one of the same
-problem with its layers in that order. Where a scenario lets the number of micro-batches be chosen, a plan says it.
+problem with its layers in that order. Where a scenario lets the number of micro-batches, the schedule, or how many
+stages a group holds be chosen, a plan says it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ __all__: list[str] = []
 
 
 def choices_to_dict(instance: Instance) -> dict[str, Any]:
-    """Return what a file says of choices beside the stages: ``micro_batches``, where they could be chosen."""
+    """Return what a file says of choices beside the stages: what of the training could be chosen, by its key."""
     training = instance.training
-    return {"micro_batches": training.micro_batches} if training.micro_batch_choices else {}
+    return {name: getattr(training, name) for name in training.left_open}
 
 
 def as_planned(data: object, instance: Instance) -> Instance:
     """Return the instance with what a plan's data chose; as it is, where it leaves nothing of that open."""
-    return _in_its_order(data, _with_its_micro_batches(data, instance))
+    return _in_its_order(data, _with_its_training(data, instance))
 
 
-def _with_its_micro_batches(data: object, instance: Instance) -> Instance:
-    number = data.get("micro_batches") if isinstance(data, Mapping) else None
-    if number not in instance.training.micro_batch_choices:
+def _with_its_training(data: object, instance: Instance) -> Instance:
+    chosen = instance.training.chosen(data) if isinstance(data, Mapping) else None
+    if chosen in (None, instance.training):
         return instance
-    return replace(instance, training=replace(instance.training, micro_batches=number))
+    return replace(instance, training=chosen)
 
 
 def _in_its_order(data: object, instance: Instance) -> Instance:

@@ -37,12 +37,16 @@ class CertificateFileError(ValueError):
 
 
 class _Label(BaseModel):
-    """Suffixes from ``slot`` on in this state, with the first stage on ``servers``, start at ``starts``."""
+    """Suffixes from ``slot`` on in this state, with the first stage on ``servers``, start at ``starts``.
+
+    ``lanes``: how many adapters the first stage has.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     slot: int = Field(default=0, ge=0)
     state: list[int]
     servers: list[int]
+    lanes: int = Field(default=1, ge=1)
     starts: list[list[int]]
 
     @field_validator("starts")
@@ -54,7 +58,7 @@ class _Label(BaseModel):
 
     @property
     def key(self) -> Key:
-        return self.slot, tuple(self.state), tuple(self.servers)
+        return self.slot, tuple(self.state), (tuple(self.servers), self.lanes)
 
     @property
     def runs(self) -> Runs:
@@ -91,8 +95,9 @@ def write_certificate(path: str | Path, instance: Instance, certificate: Certifi
 
 
 def _row(key: Key, runs: Runs, *, slotted: bool) -> dict[str, Any]:
-    slot, state, servers = key
-    return ({"slot": slot} if slotted else {}) | {"state": state, "servers": servers, "starts": runs}
+    slot, state, (servers, lanes) = key
+    head = ({"slot": slot} if slotted else {}) | {"state": state, "servers": servers}
+    return head | ({"lanes": lanes} if lanes > 1 else {}) | {"starts": runs}
 
 
 def read_certificate(path: str | Path, instance: Instance) -> Certificate:

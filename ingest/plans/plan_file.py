@@ -13,10 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from formulation.costs.prices import price_fields
 from formulation.evaluate import Evaluation
 from formulation.problem.instance import Instance
-from formulation.problem.modes import mode_fields
 from formulation.problem.plan import Plan, Stage
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import MOST_SHOWN
@@ -55,7 +53,7 @@ def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict
     """
     stages = [stage_to_dict(instance, stage) for stage in plan.stages]
     for row, cost in zip(stages, evaluation.stages, strict=False):
-        row.update(price_fields(cost), communication_ns=cost.communication_ns)
+        row.update(cost.fields(), communication_ns=cost.communication_ns)
     return {
         "format": "pipecut plan",
         "version": FORMAT_VERSION,
@@ -73,7 +71,8 @@ def stage_to_dict(instance: Instance, stage: Stage) -> dict[str, Any]:
         "layers": [instance.layers[layer].name for layer in stage.span.layers],
         "devices": {instance.servers[server].name: count for server, count in stage.group.counts},
         "forms": list(stage.forms),
-        **mode_fields(stage.group.mode),
+        **stage.fields([layer.name for layer in instance.layers]),
+        **({} if stage.warm_up is None else {"warm_up": stage.warm_up}),
     }
 
 

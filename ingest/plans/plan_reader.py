@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from formulation.costs.prices import PRICE_KEYS
+from formulation.costs.prices import StageCost
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS
-from formulation.problem.modes import MODE_KEYS, read_mode
+from formulation.problem.model.across import EVERY_FORM
+from formulation.problem.modes import ONE_COPY, Mode
 from formulation.problem.plan import Plan, Span, Stage
 from ingest.mistakes import MOST_SHOWN, did_you_mean, shown
 
@@ -25,6 +25,8 @@ TOP_KEYS = (
     "format",
     "version",
     "model",
+    "schedule",
+    "chunks",
     "micro_batches",
     "note",
     "objective",
@@ -33,9 +35,9 @@ TOP_KEYS = (
 )
 """Keys of a plan file; all but ``stages`` may be left out."""
 NEEDED_KEYS = ("layers", "devices")
-PRICES = (*PRICE_KEYS, "communication_ns")
+PRICES = (*StageCost.keys(), "communication_ns")
 """Prices that a written stage carries; a reader ignores them, for prices are always computed anew."""
-STAGE_KEYS = (*NEEDED_KEYS, "forms", *MODE_KEYS, "note", *PRICES)
+STAGE_KEYS = (*NEEDED_KEYS, "forms", *ONE_COPY.fields(), "grid", "warm_up", "note", *PRICES)
 """Keys of a stage; ``layers`` and ``devices`` are needed."""
 
 
@@ -89,7 +91,13 @@ class _Reader:
         if span is None or group is None:
             return None
         forms = self._forms(f"{where}.forms", raw["forms"], span) if "forms" in raw else (0,) * len(span)
-        return Stage(span, group, forms)
+        warm_up = raw.get("warm_up")
+        if warm_up is not None and (type(warm_up) is not int or warm_up < 1):
+            self._wrong(
+                f"{where}.warm_up", f"expected a number of forward passes, 1 or more, got {shown(warm_up)}"
+            )
+        runs = self._runs(f"{where}.recompute", raw.get("recompute"))
+        return Stage(span, group, forms, warm_up, runs)
 
     def _span(self, where: str, raw: object) -> Span | None:
         """Read layers in any of the three ways: all names, first and last name, or a half-open index pair."""
@@ -144,7 +152,8 @@ class _Reader:
         def wrong(key: str, expected: str) -> None:
             self._wrong(f"{where}.{key}", f"{expected}, got {shown(stage.get(key))}")
 
-        mode = read_mode(stage, devices, wrong)
+        runs = isinstance(stage.get("recompute"), list)
+        mode = Mode.read({**stage, "recompute": False} if runs else stage, devices, wrong)
         return None if counts is None or mode is None else Group(counts, mode)
 
     def _counts(self, where: str, raw: object) -> tuple[tuple[int, int], ...] | None:
@@ -171,9 +180,22 @@ class _Reader:
             self._wrong(where, f"expected {len(span)} forms, one for each layer, got {got}")
             return ()
         for at, form in enumerate(raw):
-            if type(form) is not int or form not in FORMS:
-                self._wrong(f"{where}[{at}]", f"expected a form, 0, 1 or 2, got {shown(form)}")
+            if type(form) is not int or form not in EVERY_FORM:
+                self._wrong(
+                    f"{where}[{at}]", f"expected a form, {EVERY_FORM[0]} to {EVERY_FORM[-1]}, got {shown(form)}"
+                )
         return tuple(raw)
+
+    def _runs(self, where: str, raw: object) -> tuple[Span, ...]:
+        """Read the ends of each run of layers that is computed again alone; rules judge the runs."""
+        found: list[Span | None] = []
+        for at, pair in enumerate(raw if isinstance(raw, list) else ()):
+            if not isinstance(pair, list) or len(pair) != 2:
+                self._wrong(f"{where}[{at}]", f"expected [first layer, last layer], got {shown(pair)}")
+                continue
+            ends = [self._layer(f"{where}[{at}][{end}]", name) for end, name in enumerate(pair)]
+            found.append(self._run(f"{where}[{at}]", ends[0], ends[1]))
+        return tuple(run for run in found if run is not None)
 
     def _layer(self, where: str, name: object) -> int | None:
         if isinstance(name, str) and name in self.layers:

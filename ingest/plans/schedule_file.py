@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from formulation.schedules.actions import Action, Kind
-from formulation.schedules.table import PipelineSchedule, ScheduleError, of_actions
+from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.schedules.validate import validate
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import MOST_SHOWN, shown
@@ -62,7 +62,7 @@ def read_schedule(path: str | Path, *, flush: bool = True) -> PipelineSchedule:
     while table and not table[-1]:
         table.pop()
     try:
-        schedule = of_actions(source.stem, _today(table), flush=flush)
+        schedule = PipelineSchedule.of_actions(source.stem, _today(table), flush=flush)
         validate(schedule)
     except ScheduleError as error:
         raise ScheduleFileError([f"{source}: {error}"]) from error

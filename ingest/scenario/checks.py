@@ -48,6 +48,7 @@ def check_meaning(document: Document) -> Iterator[Mistake]:
         return
     problems = [
         *(model_problems(model) if (model := _kept(ModelSection, data.get("model"))) else ()),
+        *_runtime_problems(data),
         *_training_problems(document, data.get("training")),
         *_server_problems(cluster),
         *_name_problems(cluster),
@@ -58,6 +59,22 @@ def check_meaning(document: Document) -> Iterator[Mistake]:
         problems += _reach_problems(whole)
     for where, message in problems:
         yield mistake_at(document, where, message)
+
+
+def _runtime_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what the program that shall run the plan cannot do."""
+    model, constraints = (data.get(key) if _is_section(data.get(key)) else {} for key in ("model", "constraints"))
+    if not (model and model.get("runtime") and constraints):
+        return
+    if constraints.get("sharded", ["none"]) != ["none"]:
+        reason = f"model.runtime: {model['runtime']} is not told of what devices divide"
+        yield ("constraints", "sharded"), f"{reason}; leave it out, or write [none]"
+    if constraints.get("recompute", "never") not in ("never", "always"):
+        reason = f"model.runtime: {model['runtime']} computes activations again in all stages or in none"
+        yield ("constraints", "recompute"), f"{reason}; leave it out, or write never or always"
+    if constraints.get("optimizer_on_host", "never") != "never":
+        reason = f"model.runtime: {model['runtime']} is not told of optimisers on the host"
+        yield ("constraints", "optimizer_on_host"), f"{reason}; leave it out, or write never"
 
 
 def _training_problems(document: Document, raw: object) -> Iterator[Problem]:
@@ -86,11 +103,21 @@ def _not_a_part(training: TrainingSection) -> int | None:
 
 
 def _server_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
-    """Several devices of a server have a link between them; that its device exists is known by then."""
+    """Several devices have a link between them, and no more adapters than there are devices.
+
+    That the device exists is known by then.
+    """
     for index, server in _servers(cluster):
         if server.devices > 1 and server.link is None:
             where = ("cluster", "servers", index, "devices")
             yield where, f"{server.devices} devices and no 'link' between them; give the server a link"
+        if (server.adapters or 0) > server.devices:
+            where = ("cluster", "servers", index, "adapters")
+            yield (
+                where,
+                f"{server.adapters} adapters for {server.devices} devices; give several of one device as one"
+                " adapter, and the link between servers the bandwidth of all of them",
+            )
 
 
 def _name_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:

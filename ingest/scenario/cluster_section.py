@@ -29,7 +29,7 @@ __all__: list[str] = []
 
 MOST_DEVICES = 4096
 """Most devices of one server."""
-MOST_SERVERS = 1024
+MOST_SERVERS = 2048
 """Most servers of a cluster; a full mesh of them has half a million links."""
 
 
@@ -45,6 +45,13 @@ def _or_a_number(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"type": "integer", "minimum": 1}, section]
 
 
+class LinkSection(Section):
+    """A connection between two devices, or of a device with its host."""
+
+    bandwidth: Bandwidth = Field(description="bandwidth in one direction, like '10 Gbit/s' or '15.75 GB/s'")
+    latency: Duration = Field(default=0, description="latency of one message, like '5 us'")
+
+
 class DeviceSection(Section):
     """A class of accelerators; what is left out of a device of the library is the library's."""
 
@@ -52,16 +59,17 @@ class DeviceSection(Section):
 
     memory: Memory = Field(description="memory of one device, like '11 GiB'")
     peak: Speed = Field(description="peak speed of one device, like '13.4 TFLOP/s'")
+    memory_bandwidth: Bandwidth | None = Field(
+        default=None,
+        description="bandwidth of a device's memory, like '616 GB/s'; without it moving bytes takes no time",
+    )
     price_per_hour: Price = Field(
         default=0, description="price of one device for an hour, like 2.48, any currency"
     )
-
-
-class LinkSection(Section):
-    """A connection between two devices."""
-
-    bandwidth: Bandwidth = Field(description="bandwidth in one direction, like '10 Gbit/s' or '15.75 GB/s'")
-    latency: Duration = Field(default=0, description="latency of one message, like '5 us'")
+    host_link: LinkSection | None = Field(
+        default=None,
+        description="what joins each device to the memory of its host, like PCIe: {bandwidth: 32 GB/s}",
+    )
 
 
 class NameSection(Section):
@@ -89,6 +97,11 @@ class ServerSection(NameSection):
     device: Name = Field(description="the name of a device class of this file, or of a device of the library")
     devices: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = Field(description="how many devices a server holds")
     link: LinkSection | None = Field(default=None, description="what joins every two devices inside the server")
+    adapters: Whole | None = Field(
+        default=None,
+        description="how many transfers to other servers at once have the whole bandwidth of the link to them,"
+        " shared by the devices; without it every transfer has",
+    )
 
 
 class PairSection(LinkSection):
@@ -123,7 +136,7 @@ class MachineSection(Section):
     )
     adapters: Whole | None = Field(
         default=None,
-        description="over how many of its adapters a transfer to another machine goes; default: one device's",
+        description="how many of its adapters the devices use; default: all of them",
     )
 
 

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError, create_model
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, create_model
 
 from formulation.constraints.keys import ByServer, Key, Keyed, Listed, Names, Shape, Written
 from formulation.problem.constraints import Constraints, kinds
-from ingest.scenario.fields import Byname, Duration, Glob, Memory, Name, Price, Section, Whole
+from formulation.problem.model.across import EVERY_FORM
+from ingest.scenario.fields import LIST, WORD, Byname, Duration, Glob, Memory, Name, Price, Ratio, Section, Whole
 
 __all__: list[str] = []
 
@@ -24,12 +25,13 @@ _TYPES: Mapping[Written, Any] = MappingProxyType(
         Written.FLAG: bool,
         Written.WHOLE: Whole,
         Written.INDEX: int,
-        Written.FORM: Annotated[int, Field(ge=0, le=2)],
+        Written.FORM: Annotated[int, Field(ge=0, le=len(EVERY_FORM) - 1)],
         Written.NAME: Name,
         Written.GLOB: Glob,
         Written.MEMORY: Memory,
         Written.DURATION: Duration,
         Written.PRICE: Price,
+        Written.RATIO: Ratio,
     }
 )
 LAST = 99
@@ -79,6 +81,12 @@ def _annotation(shape: Shape) -> Any:  # noqa: ANN401 (a type with its limits)
         return dict[Name, _annotation(shape.of)]
     if isinstance(shape, Keyed):
         return _model(shape)
+    if isinstance(shape, tuple):
+        word, listed = map(_annotation, shape)
+        return Annotated[
+            Annotated[word, Tag(WORD)] | Annotated[listed, Tag(LIST)],
+            Discriminator(lambda found: LIST if isinstance(found, list | dict | Section) else WORD),
+        ]
     return _TYPES[shape] if isinstance(shape, Written) else Annotated[shape, Byname]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from enum import StrEnum
 from fractions import Fraction
+from functools import partial
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic import WithJsonSchema as Shown
 
-from formulation.problem.options import Goal
-from formulation.problem.precision import PRESETS, Precision
+from formulation.problem.options import Goal, Schedule
+from formulation.problem.precision import Precision
 from ingest.graphs.module_calls import GRAINS
 from ingest.mistakes import did_you_mean, shown
 from ingest.text import quantities
@@ -91,6 +92,10 @@ def _quantity(example: str) -> Shown:
     return Shown({"type": "string", "examples": [example]})
 
 
+def _one_or_more(one: dict[str, object], *words: dict[str, object]) -> Shown:
+    return Shown({"anyOf": [one, *words, {"type": "array", "items": one, "minItems": 1}]})
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Glob = Annotated[str, AfterValidator(_glob)]
 Whole = Annotated[int, Field(ge=1)]
@@ -108,18 +113,28 @@ Ratio = Annotated[
 Price = Annotated[
     int, BeforeValidator(quantities.price), Shown({"type": ["number", "string"], "examples": [2.48]})
 ]
+CHOOSE = "choose"
+"""What a search finds: micro-batches among all numbers that divide the batch, or the schedule."""
+WORD, LIST = "[word]", "[list]"
+"""Parts of the path of a mistake that say which of two shapes was meant; nobody wrote them."""
 Byname = Field(strict=False)
 """An enum is written as its text."""
 
 
-def _goals(value: object) -> object:
-    """Take one goal or a list of different ones. Raises ValueError for none, and for one that is named twice."""
-    goals = [value] if isinstance(value, str) else value
-    if goals == []:
-        raise ValueError("expected one goal or more, got an empty list")
-    if isinstance(goals, list) and len({str(goal) for goal in goals}) < len(goals):
-        raise ValueError("expected different goals, got one twice")
-    return goals
+def _several(what: str, value: object) -> object:
+    """Take one thing or a list of different ones. Raises ValueError for none, and for one that is named twice."""
+    named = value if isinstance(value, list) else [value]
+    if not named:
+        raise ValueError(f"expected one {what} or more, got an empty list")
+    if len({str(one) for one in named}) < len(named):
+        raise ValueError(f"expected different {what}s, got one twice")
+    return named
+
+
+def _schedules(value: object) -> object:
+    """Take schedules; ``choose`` is all with a flush, 1F1B first. Raises ValueError as :func:`_several` does."""
+    flushing = [str(one) for one in reversed(Schedule) if one.flushes]
+    return flushing if value == CHOOSE else _several("schedule", value)
 
 
 def _cuts(value: object) -> object:
@@ -137,13 +152,13 @@ KINDS = tuple(one.name for one in dataclasses.fields(Precision))
 
 def _precision(value: object) -> object:
     """Take the name of a preset, or bytes of every kind. Raises ValueError for anything else."""
-    if isinstance(value, str) and value in PRESETS:
-        return PRESETS[value]
+    if isinstance(value, str) and value in Precision.presets():
+        return Precision.presets()[value]
     if isinstance(value, dict) and set(value) == set(KINDS):
         return Precision(**value)
-    hint = did_you_mean(value, PRESETS) if isinstance(value, str) else ""
+    hint = did_you_mean(value, Precision.presets()) if isinstance(value, str) else ""
     listed = ", ".join(f"{kind}: bytes" for kind in KINDS)
-    raise ValueError(f"expected {', '.join(PRESETS)} or {{{listed}}}, got {shown(value)}{hint}")
+    raise ValueError(f"expected {', '.join(Precision.presets())} or {{{listed}}}, got {shown(value)}{hint}")
 
 
 Elements = Annotated[
@@ -152,7 +167,7 @@ Elements = Annotated[
     Shown(
         {
             "anyOf": [
-                {"enum": list(PRESETS)},
+                {"enum": list(Precision.presets())},
                 {
                     "type": "object",
                     "properties": {kind: {"type": "integer", "minimum": 0} for kind in KINDS},
@@ -163,8 +178,6 @@ Elements = Annotated[
         }
     ),
 ]
-CHOOSE = "choose"
-"""A number of micro-batches that a search finds among all that divide the batch."""
 
 
 def _micro_batches(value: object) -> object:
@@ -186,11 +199,30 @@ def _micro_batches(value: object) -> object:
 MicroBatches = Annotated[
     int | str | tuple[int, ...],
     PlainValidator(_micro_batches),
+    _one_or_more({"type": "integer", "minimum": 1}, {"const": CHOOSE}),
+]
+
+
+def _warm_up(value: object) -> object:
+    """Take a way to warm up, or a number by stage, none above the one before it. Raises ValueError otherwise."""
+    known = ("classic", "eager", CHOOSE)
+    if isinstance(value, str) and value in known:
+        return value
+    if isinstance(value, list) and value and all(type(one) is int and one >= 1 for one in value):
+        if value != sorted(value, reverse=True):
+            raise ValueError(f"expected no number above the one before it, for which it would wait, got {value}")
+        return tuple(value)
+    hint = did_you_mean(value, known) if isinstance(value, str) else ""
+    raise ValueError(f"expected {', '.join(known)}, or a list of whole numbers by stage, got {shown(value)}{hint}")
+
+
+WarmUp = Annotated[
+    str | tuple[int, ...],
+    PlainValidator(_warm_up),
     Shown(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"const": CHOOSE},
+                {"enum": ["classic", "eager", CHOOSE]},
                 {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
             ]
         }
@@ -203,13 +235,17 @@ Places = Annotated[
 ]
 Goals = Annotated[
     Annotated[tuple[Annotated[Goal, Byname], ...], Field(strict=False)],
-    BeforeValidator(_goals),
-    Shown(
-        {
-            "anyOf": [
-                {"enum": [str(goal) for goal in Goal]},
-                {"type": "array", "items": {"enum": [str(goal) for goal in Goal]}, "minItems": 1},
-            ]
-        }
-    ),
+    BeforeValidator(partial(_several, "goal")),
+    _one_or_more({"enum": [str(goal) for goal in Goal]}),
+]
+Schedules = Annotated[
+    Annotated[tuple[Annotated[Schedule, Byname], ...], Field(strict=False)],
+    BeforeValidator(_schedules),
+    _one_or_more({"enum": [str(one) for one in Schedule]}, {"const": CHOOSE}),
+]
+MOST_CHUNKS = 64
+Chunks = Annotated[
+    Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_CHUNKS)], ...], Field(strict=False)],
+    BeforeValidator(partial(_several, "number")),
+    _one_or_more({"type": "integer", "minimum": 1, "maximum": MOST_CHUNKS}),
 ]

@@ -6,11 +6,14 @@ and those of matrix products whose sums are kept in fp32 or wider; bandwidths ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Generic, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from formulation.problem.units import ceil_div
+from ingest.mistakes import Where
 from ingest.scenario.fields import Bandwidth, Byname, Memory, Name, NumberFormat, Price, Speed, StrictPart, Whole
 
 __all__ = ["DeviceFacts", "Fact", "MachineFacts", "PriceFact"]
@@ -18,6 +21,13 @@ __all__ = ["DeviceFacts", "Fact", "MachineFacts", "PriceFact"]
 Number = TypeVar("Number")
 LONGEST_NOTE = 300
 """Characters of the longest note."""
+FORMATS: dict[int, tuple[NumberFormat, ...]] = {
+    8: (NumberFormat.FP64,),
+    4: (NumberFormat.FP32,),
+    2: (NumberFormat.BF16, NumberFormat.FP16),
+    1: (NumberFormat.FP8,),
+}
+"""The number formats of elements of so many bytes; a device that has several has the same peak in them."""
 
 
 def _address(text: str) -> str:
@@ -71,7 +81,26 @@ class PriceFact(Fact[Price]):
     day: Day = Field(description="the day of the price, like 2026-11-09")
 
 
-class DeviceFacts(StrictPart):
+class FactsPart(StrictPart):
+    """A part of an entry, which can list its numbers."""
+
+    def facts(self) -> Iterator[tuple[Where, Fact]]:
+        """Yield every number with the path to it."""
+        for key in type(self).model_fields:
+            yield from _facts(getattr(self, key), (key,))
+
+
+def _facts(value: object, where: Where) -> Iterator[tuple[Where, Fact]]:
+    if isinstance(value, Fact):
+        yield where, value
+    elif isinstance(value, FactsPart):
+        yield from ((where + inner, fact) for inner, fact in value.facts())
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _facts(inner, (*where, str(key)))
+
+
+class DeviceFacts(FactsPart):
     """What is known of an accelerator."""
 
     title: Name = Field(description="what its maker calls it")
@@ -85,22 +114,39 @@ class DeviceFacts(StrictPart):
     )
     note: Note | None = Field(default=None, description="what is not known, and why")
 
+    def peak(self, name: str, bytes_per_element: int, arithmetic: NumberFormat | None = None) -> int:
+        """Return the peak in FLOP/s for elements of so many bytes, or for the number format that is named.
 
-class InsideFacts(StrictPart):
+        Raises LookupError, which calls the device by ``name`` and says what the library has instead.
+        """
+        wanted = FORMATS.get(bytes_per_element, ()) if arithmetic is None else (arithmetic,)
+        for one in wanted:
+            if one in self.peaks:
+                return self.peaks[one].value
+        asked = " or ".join(wanted) or "no format"
+        of = f" (elements of {bytes_per_element} bytes)" if arithmetic is None else ""
+        known = ", ".join(self.peaks)
+        raise LookupError(
+            f"the library has no peak of '{name}' for {asked}{of}; it has {known}."
+            f" Set cluster.arithmetic to one of these, or give cluster.devices.{name}.peak"
+        )
+
+
+class InsideFacts(FactsPart):
     """What joins the devices of a machine."""
 
     each_pair: Fact[Bandwidth] = Field(description="between two devices, at least; in one direction")
     each_device: Fact[Bandwidth] = Field(description="what a device sends to all others together")
 
 
-class AdapterFacts(StrictPart):
+class AdapterFacts(FactsPart):
     """What joins a machine to others: adapters that its devices use."""
 
     number: Fact[Whole] = Field(description="how many adapters")
     bandwidth: Fact[Bandwidth] = Field(description="bandwidth of one adapter")
 
 
-class MachineFacts(StrictPart):
+class MachineFacts(FactsPart):
     """What is known of a machine."""
 
     title: Name = Field(description="what its maker calls it")
@@ -115,6 +161,22 @@ class MachineFacts(StrictPart):
     def own_adapters(self) -> int:
         """How many adapters one device has for itself: 1 where several devices share one."""
         return max(1, self.adapters.number.value // self.devices.value)
+
+    @property
+    def shared_adapters(self) -> int:
+        """How many adapters its devices share, those that one device has for itself taken as one."""
+        return self.adapters.number.value // self.own_adapters
+
+    @property
+    def link_bits(self) -> int:
+        """The bandwidth in bit/s between a device and another machine: that of the adapters that it has."""
+        return self.adapters.bandwidth.value * self.own_adapters
+
+    @property
+    def device_price(self) -> int:
+        """The price of one device for an hour in millionths, rounded up; 0 where none is known."""
+        price = self.price_per_hour
+        return 0 if price is None else ceil_div(price.value, self.devices.value)
 
 
 class LibraryFile(StrictPart):

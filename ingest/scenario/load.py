@@ -12,28 +12,30 @@ Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from formulation.constraints.keys import Names
-from formulation.problem.options import Constraints, CostModel, Goal, Training
-from formulation.problem.units import NS_PER_SECOND, Link
+from formulation.predictor.roofline import Roofline
+from formulation.problem.options import Compute, Constraints, CostModel, Goal, Training
+from formulation.problem.precision import Precision
+from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from ingest.mistakes import ScenarioError
 from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario.cluster_section import ClusterSection, LinkSection
 from ingest.scenario.constraints_section import read_constraints
-from ingest.scenario.library import with_peaks
+from ingest.scenario.library import Library, with_peaks
 from ingest.scenario.machines import completed
 from ingest.scenario.messages import mistakes_of
 from ingest.scenario.model_checks import SOURCES
 from ingest.scenario.model_section import ModelSection
-from ingest.scenario.schema import ScenarioFile, SolverSection, TrainingSection
+from ingest.scenario.schema import CostSection, ScenarioFile, SolverSection, TrainingSection
 from ingest.text.overrides import apply_overrides
-from ingest.text.yaml_source import read_document
+from ingest.text.yaml_source import Document
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -68,12 +70,14 @@ class Scenario:
 
     ``model`` is ``module:function`` or the path of a traced graph or a configuration, as the file says it
     (relative to the file); ``configured`` what to make of a configuration, None where ``model`` is none; ``cuts``
-    says where it may be cut (``ingest.graphs.cut_places``), ``free_order`` whether its layers may run in any order
-    that keeps producers before consumers;
+    says where it may be cut (``ingest.graphs.cut_places``), ``profile`` which file has measured times of its
+    layers, ``runtime`` which program shall run the plan (``ingest.graphs.runtime_places``), ``free_order`` whether
+    its layers may run in any order that keeps producers before consumers;
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
     ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
     ``operators`` names for operators without a formula known ones that count the same; ``strict`` refuses others.
-    ``open_peaks``: devices of the library whose peak follows from the size of these elements.
+    ``open_peaks``: devices of the library whose peak follows from the size of these elements. ``note`` says why
+    times are not those of a roofline where the file does not say which they are (empty: it does, or they are).
     """
 
     name: str
@@ -81,6 +85,8 @@ class Scenario:
     model: str
     configured: Configured | None
     cuts: str | tuple[str, ...] | None
+    profile: str | None
+    runtime: str | None
     free_order: bool
     cluster: nx.Graph = field(repr=False, compare=False)
     training: Training
@@ -93,6 +99,7 @@ class Scenario:
     operators: tuple[tuple[str, str], ...] = ()
     strict: bool = False
     open_peaks: tuple[str, ...] = ()
+    note: str = ""
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
@@ -101,10 +108,13 @@ class Scenario:
         layers = layers.copy()
         layers.graph["free_order"] = self.free_order
         whole, size = self.settled(layers), layers.graph["element_bytes"]
+        measured = any(row["layer"].measured for _, row in layers.nodes(data=True))
+        said = () if measured or not self.note else (self.note,)
+        layers.graph["notes"] = (*layers.graph.get("notes", ()), *said)
         if whole.training.precision is None and whole.training.bytes_per_element != size:
             asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
-            notes = layers.graph.get("notes", ())
-            layers.graph["notes"] = (*notes, f"{asked}, the model's elements have {size}: all bytes are scaled")
+            scaled = f"{asked}, the model's elements have {size}: all bytes are scaled"
+            layers.graph["notes"] = (*layers.graph["notes"], scaled)
         return build_instance(layers, whole.cluster, whole.training, self.cost, self.constraints, self.goals)
 
     def settled(self, layers: nx.DiGraph) -> Scenario:
@@ -114,7 +124,7 @@ class Scenario:
         """
         size = layers.graph["element_bytes"]
         training = replace(self.training, bytes_per_element=size) if self.elements_of_model else self.training
-        cluster = with_peaks(self.cluster, self.open_peaks, training.elements.activations)
+        cluster = with_peaks(self.cluster, self.open_peaks, Precision.of(training).activations)
         return replace(self, training=training, cluster=cluster, elements_of_model=False, open_peaks=())
 
     def layers(self) -> nx.DiGraph:
@@ -123,6 +133,7 @@ class Scenario:
         Raises ``ingest.errors.ModelError`` if the model cannot be had.
         """
         from ingest.graphs.cut_places import cut_at
+        from ingest.graphs.runtime_places import cut_for
         from ingest.graphs.unpriced import told_of_unpriced
         from ingest.torch import source
 
@@ -132,7 +143,18 @@ class Scenario:
             graph = source.load_configured_graph(self.model, self.configured, folder, operators=same)
         else:
             graph = source.load_model_graph(self.model, folder, operators=same)
-        return told_of_unpriced(cut_at(graph, self.cuts), strict=self.strict)
+        cut = cut_at(graph, self.cuts) if self.runtime is None else cut_for(graph, self.runtime)
+        cut = cut if self.profile is None else self._timed(cut, folder / self.profile)
+        return told_of_unpriced(cut, strict=self.strict)
+
+    def _timed(self, graph: nx.DiGraph, path: Path) -> nx.DiGraph:
+        from formulation.problem.cluster import servers_of
+        from ingest.graphs.layer_profile import read_profile, with_times
+
+        classes = {server.device_class.name for server in servers_of(self.cluster)}
+        numbers = self.training.micro_batch_choices or (self.training.micro_batches,)
+        samples = {self.training.global_batch // number for number in numbers}
+        return with_times(graph, read_profile(path), classes, samples, str(path))
 
     def load(self) -> Instance:
         """Return the problem of the scenario's own model. Raises as :meth:`layers` and :meth:`instance` do."""
@@ -141,7 +163,15 @@ class Scenario:
 
 def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """Read a scenario file and apply ``path=value`` overrides. Raises ScenarioError with every mistake."""
-    whole = completed(apply_overrides(read_document(Path(path)), overrides))
+    return scenario_of(apply_overrides(Document.read(Path(path)), overrides), Path(path))
+
+
+def scenario_of(written: Document, path: Path, library: Callable[[], Library] = Library.read) -> Scenario:
+    """Return the scenario that a document says; ``path`` is where its models are sought from.
+
+    Raises ScenarioError with every mistake.
+    """
+    whole = completed(written, library)
     document = whole.document
     mistakes = list(document.mistakes)
     found: ScenarioFile | None = None
@@ -152,26 +182,67 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     mistakes += check_meaning(document)
     if mistakes or found is None:
         raise ScenarioError(mistakes)
-    return replace(_scenario(found, Path(path)), open_peaks=whole.open_peaks)
+    return replace(_scenario(found, path), open_peaks=whole.open_peaks)
 
 
 def _scenario(found: ScenarioFile, path: Path) -> Scenario:
+    cluster = _cluster(found.name, found.cluster)
+    cost = _cost(found.cost, cluster)
     return Scenario(
         name=found.name,
         path=path,
         model=next(spec for key in SOURCES if (spec := getattr(found.model, key))),
         configured=_configured(found.model),
         cuts=found.model.cuts,
-        free_order=found.model.order == "any",
-        cluster=_cluster(found.name, found.cluster),
+        profile=found.model.profile,
+        runtime=found.model.runtime,
+        free_order=found.model.order == "any" and found.model.runtime is None,
+        cluster=cluster,
         training=_training(found.training),
-        cost=CostModel(**dict(found.cost)),
-        constraints=read_constraints(found.constraints, Names(ends_by_name(found.cluster.servers, []))),
+        cost=cost,
+        constraints=_constraints(found),
         goals=found.objective,
         solver=_solver(found.solver),
         expected=found.expect.objective,
         elements_of_model=found.training.bytes_per_element is None and found.training.precision is None,
         operators=tuple(sorted(found.model.operators.items())),
+        note=_note(found.cost, cost, cluster),
+    )
+
+
+def _constraints(found: ScenarioFile) -> Constraints:
+    """Return the constraints, and that stages are equal where the program that runs the plan wants it."""
+    read = read_constraints(found.constraints, Names(ends_by_name(found.cluster.servers, [])))
+    return read if found.model.runtime is None else replace(read, equal_stages=True)
+
+
+def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:
+    """Return the cost model; where the file does not say how layers are priced, what its devices allow.
+
+    That is the peak also where a key is written that only this has.
+    """
+    from formulation.problem.cluster import servers_of
+
+    constants = {"kernel_ns" if key == "kernel" else key: value for key, value in found.roofline}
+    readings: dict[str, Any] = dict(found)
+    readings["roofline"] = Roofline(**constants)
+    if found.compute is None:
+        open_ = CostModel.on_devices(server.device_class for server in servers_of(cluster))
+        readings["compute"] = Compute.PEAK if found.means_peak else open_.compute
+    return CostModel(**readings)
+
+
+def _note(found: CostSection, cost: CostModel, cluster: nx.Graph) -> str:
+    """Say what keeps times from those of a roofline, if nobody asked for others."""
+    from formulation.problem.cluster import servers_of
+
+    if found.compute is not None or found.means_peak or cost.compute is Compute.ROOFLINE:
+        return ""
+    classes = {server.device_class.name: server.device_class for server in servers_of(cluster)}
+    names = ", ".join(name for name, one in classes.items() if not one.memory_bytes_per_second)
+    return (
+        f"times are multiply-accumulates over the peak, which none reaches: for a roofline say memory_bandwidth of"
+        f" {names}, or take devices of the library"
     )
 
 
@@ -182,13 +253,14 @@ def _configured(model: ModelSection) -> Configured | None:
 
 
 def _training(found: TrainingSection) -> Training:
-    """Return the training; where micro-batches are to be chosen, the fewest of them stand for all."""
-    values = {key: value for key, value in found if value is not None}
-    written = found.micro_batches
-    if isinstance(written, int):
-        return Training(**values)
-    numbers = _divisors(found.global_batch) if isinstance(written, str) else written
-    return Training(**values | {"micro_batches": numbers[0], "micro_batch_choices": numbers})
+    """Return the training; where something is to be chosen, the first choice stands for all."""
+    values, written = {key: value for key, value in found if value is not None}, found.micro_batches
+    if not isinstance(written, int):
+        numbers = _divisors(found.global_batch) if isinstance(written, str) else written
+        values |= {"micro_batches": numbers[0], "micro_batch_choices": numbers}
+    for key, choices in (("schedule", "schedule_choices"), ("chunks", "chunk_choices")):
+        values |= {key: values[key][0], choices: values[key] if len(values[key]) > 1 else ()}
+    return Training(**values)
 
 
 def _divisors(number: int) -> tuple[int, ...]:
@@ -201,25 +273,34 @@ def _solver(found: SolverSection) -> SolverChoice:
 
 
 def _cluster(name: str, found: ClusterSection) -> nx.Graph:
-    """Draw the cluster graph: the full mesh first, so that single links replace its edges."""
+    """Draw the cluster graph; single links stand before the mesh."""
     from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 
     classes = {
-        key: DeviceClass(key, row.memory, row.peak, row.price_per_hour) for key, row in found.devices.items()
+        key: DeviceClass(
+            key,
+            row.memory,
+            row.peak,
+            row.price_per_hour,
+            _link_or_none(row.host_link),
+            _bytes_per_second(row.memory_bandwidth),
+        )
+        for key, row in found.devices.items()
     }
     servers = [
-        Server(one, classes[row.device], row.devices, _link(row.link) if row.link else None)
+        Server(one, classes[row.device], row.devices, _link_or_none(row.link), row.adapters or 0)
         for row in found.servers
         for one in row.names
     ]
-    names = [server.name for server in servers]
-    return cluster_graph(name, servers, _links(names, found), found.switches)
+    mesh = _link(found.between_servers) if found.between_servers else None
+    return cluster_graph(name, servers, _links(found), found.switches, mesh)
 
 
-def _links(names: list[str], found: ClusterSection) -> Iterator[tuple[str, str, Link]]:
-    if found.between_servers:
-        mesh = _link(found.between_servers)
-        yield from ((one, other, mesh) for at, one in enumerate(names) for other in names[at + 1 :])
+def _bytes_per_second(bits_per_second: int | None) -> int:
+    return (bits_per_second or 0) // BITS_PER_BYTE
+
+
+def _links(found: ClusterSection) -> Iterator[tuple[str, str, Link]]:
     ends = ends_by_name(found.servers, found.switches)
     for link in found.links:
         yield from ((one, other, _link(link)) for one, other in pairs_of(link, ends))
@@ -227,3 +308,7 @@ def _links(names: list[str], found: ClusterSection) -> Iterator[tuple[str, str, 
 
 def _link(found: LinkSection) -> Link:
     return Link(found.bandwidth, found.latency)
+
+
+def _link_or_none(found: LinkSection | None) -> Link | None:
+    return None if found is None else _link(found)

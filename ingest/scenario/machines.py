@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ingest.mistakes import Mistake, Where, did_you_mean
-from ingest.scenario.cluster_section import MachineSection, machine_row
+from ingest.scenario.cluster_section import machine_row
 from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library, device_price, link_bits, peak_of, read_library
-from ingest.scenario.library_schema import DeviceFacts, MachineFacts
+from ingest.scenario.library import Library, MachineGroup
+from ingest.scenario.library_schema import DeviceFacts
 from ingest.scenario.messages import mistake_at
 from ingest.text.yaml_source import Document
 
@@ -53,7 +53,7 @@ class Completed:
     open_peaks: tuple[str, ...] = ()
 
 
-def completed(document: Document, read: Callable[[], Library] = read_library) -> Completed:
+def completed(document: Document, read: Callable[[], Library] = Library.read) -> Completed:
     """Write out what a document leaves to the library.
 
     A document that needs no library is returned as it is, and none is read. Raises ScenarioError where a file of
@@ -95,20 +95,6 @@ def _section(raw: object) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Machines of one kind: their place in the file, what the file says of them, and what the library does."""
-
-    name: str
-    where: Where
-    row: MachineSection
-    machine: MachineFacts
-
-    @property
-    def bits(self) -> int:
-        return link_bits(self.machine, self.row.adapters)
-
-
 @dataclass(slots=True)
 class _Completion:
     """The cluster being written out, with the places of what is added and the mistakes."""
@@ -118,7 +104,7 @@ class _Completion:
     training: object
     library: Library
     own_servers: list[tuple[int, str]] = field(init=False)
-    groups: list[_Group] = field(default_factory=list)
+    groups: list[MachineGroup] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
     open_peaks: list[str] = field(default_factory=list)
     stand_ins: bool = False
@@ -157,27 +143,25 @@ class _Completion:
                 _section(self.cluster.setdefault("devices", {}))[name] = STAND_IN
                 self.stand_ins = True
                 continue
-            self.groups.append(_Group(name, where, row, machine))
+            self.groups.append(MachineGroup(name, where, row, machine))
             self._add("servers", self._server(self.groups[-1]), where)
 
-    def _server(self, group: _Group) -> dict[str, Any]:
+    def _server(self, group: MachineGroup) -> dict[str, Any]:
         row, machine = group.row, group.machine
-        if row.adapters is not None and row.adapters > machine.adapters.number.value:
-            most = machine.adapters.number.value
-            self._wrong((*group.where, "adapters"), f"{row.adapters} adapters of the {most} that it has")
-        if row.devices is not None and row.devices > machine.devices.value:
-            self._wrong(
-                (*group.where, "devices"), f"{row.devices} devices of the {machine.devices.value} that it has"
-            )
-        own = row.link
-        bits = own.bandwidth if own and own.bandwidth else machine.inside.each_pair.value
-        return {
-            "name": row.name or group.name,
-            "count": row.count,
-            "device": machine.device,
-            "devices": row.devices or machine.devices.value,
-            "link": {"bandwidth": f"{bits} bit/s", "latency": f"{own.latency if own else 0} ns"},
-        }
+        for key, asked, most in (
+            ("adapters", row.adapters, machine.shared_adapters),
+            ("devices", row.devices, machine.devices.value),
+        ):
+            if asked is not None and asked > most:
+                self._wrong((*group.where, key), f"{asked} {key} of the {most} that it has")
+        return group.server(self._adapters(group))
+
+    def _adapters(self, group: MachineGroup) -> int | None:
+        """Return how many adapters the devices share; None where the file itself joins the machines to others."""
+        mesh, row = _section(self.cluster.get("between_servers")), group.row
+        joined = "bandwidth" in mesh or self._is_joined(group.servers)
+        most = group.machine.shared_adapters
+        return None if joined and row.adapters is None else min(group.devices, row.adapters or most)
 
     def add_devices(self) -> None:
         """Give every device that is named, or half described, what it lacks."""
@@ -216,7 +200,8 @@ class _Completion:
         device = self.library.devices.get(name)
         if device is None:  # the schema tells what is missing
             return
-        facts: dict[str, Any] = {"memory": f"{device.memory.value} B"}
+        memory, bits = device.memory.value, device.memory_bandwidth.value
+        facts: dict[str, Any] = {"memory": f"{memory} B", "memory_bandwidth": f"{bits} bit/s"}
         if "peak" not in entry:
             facts["peak"] = f"{self._peak(name, device, where)} FLOP/s"
         self.cluster["devices"][name] = facts | entry
@@ -230,14 +215,14 @@ class _Completion:
             self.open_peaks.append(name)
         elif known or (isinstance(size, int) and size > 0):  # else the schema tells what is wrong
             try:
-                return peak_of(name, device, size or 0, NumberFormat(named) if known else None)
+                return device.peak(name, size or 0, NumberFormat(named) if known else None)
             except LookupError as error:
                 self._wrong(where, str(error))
         return next(iter(device.peaks.values())).value
 
     def _price(self, name: str, entry: dict[str, Any]) -> None:
         """Take the price of a device from its machines, if all of them agree and the file has none of its own."""
-        prices = {group.name: device_price(group.machine) for group in self.groups if group.machine.device == name}
+        prices = {group.name: group.machine.device_price for group in self.groups if group.machine.device == name}
         if "price_per_hour" in entry or not any(prices.values()):
             return
         own = [index for index, device in self.own_servers if device == name]
@@ -276,7 +261,7 @@ class _Completion:
         if isinstance(names, list) and NETWORK not in names:
             self._add("switches", NETWORK, self.groups[0].where)
         for group in self.groups:
-            name = group.row.name or group.name
+            name = group.servers
             if not self._is_joined(name):
                 link = {"between": [name, NETWORK], "bandwidth": f"{group.bits} bit/s"}
                 self._add("links", link, group.where)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ingest.mistakes import Mistake, Where, did_you_mean, number_hint, path_text, shown
-from ingest.scenario.fields import StrictPart
+from ingest.scenario.fields import LIST, WORD, StrictPart
 from ingest.scenario.schema import ScenarioFile
 from ingest.text.yaml_source import Document
 
@@ -38,15 +38,24 @@ def mistake_at(document: Document, where: Where, message: str) -> Mistake:
 
 
 def _mistake(found: Found, document: Document, root: type[StrictPart]) -> Mistake:
-    where: Where = tuple(found["loc"])
-    where = where[:-1] if where and where[-1] == "[key]" else where
+    where: Where = tuple(part for part in found["loc"] if part not in (WORD, LIST))
+    # A key of a mapping, and one value that stands where there may be a list of them, have no path of their own.
+    unwritten = where and (where[-1] == "[key]" or (isinstance(where[-1], int) and where not in document.places))
+    where = where[:-1] if unwritten else where
     sentence = _SENTENCES.get(found["type"], _otherwise)
     return mistake_at(document, where, sentence(found, where, root))
 
 
 def _unknown_key(found: Found, where: Where, root: type[StrictPart]) -> str:
+    """Name the key that was meant: the one section that has what is written inside, else what reads alike."""
     section = section_at(where[:-1], root)
-    return "unknown key" + (did_you_mean(str(where[-1]), section.model_fields) if section else "")
+    if section is None:
+        return "unknown key"
+    inside = set(found["input"]) if isinstance(found["input"], dict) else set()
+    known = {name: section_at((*where[:-1], name), root) for name in section.model_fields}
+    fit = [name for name, part in known.items() if inside and part and inside <= {*part.model_fields}]
+    meant = f"; did you mean '{fit[0]}'?" if len(fit) == 1 else did_you_mean(str(where[-1]), known)
+    return f"unknown key{meant}"
 
 
 def _missing(found: Found, where: Where, root: type[StrictPart]) -> str:
@@ -134,4 +143,7 @@ def section_at(where: Where, root: type[StrictPart] = ScenarioFile) -> type[Stri
             current = next(part for part in typing.get_args(current) if part is not type(None))
         if typing.get_origin(current) is typing.Annotated:
             current = typing.get_args(current)[0]
+        if typing.get_origin(current) is typing.Union:  # of a word and a section: only this has keys
+            parts = [(typing.get_args(one) or (one,))[0] for one in typing.get_args(current)]
+            current = next((one for one in parts if isinstance(one, type) and issubclass(one, StrictPart)), None)
     return current if isinstance(current, type) and issubclass(current, StrictPart) else None

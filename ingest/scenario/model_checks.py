@@ -30,6 +30,7 @@ def model_problems(model: ModelSection) -> Iterator[tuple[Where, str]]:
         for key in ("task", "sequence"):
             if getattr(model, key) is not None:
                 yield ("model", key), f"has no effect on '{given[0]}', only on 'transformers'"
+    yield from _runtime_problems(model)
     for name, known in model.operators.items():
         if known not in OPERATORS:
             hint = did_you_mean(known, OPERATORS)
@@ -37,3 +38,12 @@ def model_problems(model: ModelSection) -> Iterator[tuple[Where, str]]:
     if model.task is not None and model.task not in TASKS:
         hint = did_you_mean(model.task, TASKS)
         yield ("model", "task"), f"no task '{model.task}', expected one of {', '.join(TASKS)}{hint}"
+
+
+def _runtime_problems(model: ModelSection) -> Iterator[tuple[Where, str]]:
+    if model.runtime is not None:
+        reason = f"model.runtime: {model.runtime} says"
+        if model.cuts is not None:
+            yield ("model", "cuts"), f"{reason} where stages may start; leave one of the two out"
+        if "order" in model.model_fields_set and model.order == "any":
+            yield ("model", "order"), f"{reason} that layers run as they were traced; leave one of the two out"

@@ -40,6 +40,15 @@ class ModelSection(Section):
         description="where stages may start: blocks (what the model repeats), modules, operators (any layer), or"
         " globs on layers and modules; without it the places that the graph names, else blocks",
     )
+    profile: Annotated[str, AfterValidator(graph_file)] | None = Field(
+        default=None,
+        description="times of layers that pipecut profile measured, a JSON file; relative to the scenario file",
+    )
+    runtime: Literal["torchtitan", "megatron"] | None = Field(
+        default=None,
+        description="the program that shall run the plan: stages start where it can start them, in the traced"
+        " order, and have equally many devices and replicas",
+    )
     order: Literal["any", "traced"] = Field(
         default="any",
         description="any: the best order of layers with producers before consumers is searched; traced: as it ran",

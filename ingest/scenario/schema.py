@@ -18,10 +18,10 @@ from formulation.problem.options import (
     Boundary,
     BoundaryCharge,
     Combine,
+    Compute,
     CostModel,
     Count,
     Goal,
-    Schedule,
     Sharing,
     StageTime,
     Synchronisation,
@@ -30,14 +30,18 @@ from formulation.problem.options import (
 from ingest.scenario.cluster_section import ClusterSection
 from ingest.scenario.constraints_section import constraints_section
 from ingest.scenario.fields import (
+    CHOOSE,
     Byname,
+    Chunks,
     Duration,
     Elements,
     Goals,
     MicroBatches,
     Name,
     Ratio,
+    Schedules,
     Section,
+    WarmUp,
 )
 from ingest.scenario.model_section import ModelSection
 
@@ -55,8 +59,9 @@ class TrainingSection(Section):
 
     global_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = Field(description="samples of one optimiser step")
     micro_batches: MicroBatches = Field(
-        default=_TRAINING.micro_batches,
-        description="equal parts that the batch is cut into: a number, a list to choose among, or 'choose': any",
+        default=CHOOSE,
+        description="equal parts that the batch is cut into: a number, a list to choose among, or 'choose', any of"
+        " those that divide it, as without it",
     )
     bytes_per_element: Annotated[int, Field(ge=1, le=64)] | None = Field(
         default=None, description="bytes of one weight, gradient or activation element; without it the model's own"
@@ -70,12 +75,60 @@ class TrainingSection(Section):
         description="bytes of weights, gradients, activations and optimiser apart: a preset, or all four numbers;"
         " in place of bytes_per_element and optimizer_bytes_per_parameter",
     )
-    schedule: Annotated[Schedule, Byname] = Field(default=_TRAINING.schedule, description="order of the passes")
+    schedule: Schedules = Field(
+        default=(_TRAINING.schedule,),
+        description="order of the passes: one, a list to choose among, or 'choose', any with a flush",
+    )
+    chunks: Chunks = Field(
+        default=(_TRAINING.chunks,),
+        description="stages that each group of devices holds: more than 1 under one_f_one_b, in interleaved order;"
+        " a number, or a list to choose among",
+    )
+    warm_up: WarmUp = Field(
+        default=_TRAINING.warm_up,
+        description="forward passes of a stage before its first backward pass under one_f_one_b: 'classic' (one"
+        " more than stages behind it), 'eager' (one more than twice as many), a list by stage, or 'choose'",
+    )
+
+
+class RooflineSection(Section):
+    """The constants of a roofline (``formulation.predictor.roofline.Roofline``)."""
+
+    largest: Ratio = Field(
+        default_factory=lambda: _COST.roofline.largest,
+        description="share of the peak that the largest products reach, above 0 and at most 1",
+    )
+    outer: Annotated[int, Field(ge=0, le=10**6)] = Field(
+        default=_COST.roofline.outer,
+        description="by how many rows, and columns, a product counts larger than it is",
+    )
+    inner: Annotated[int, Field(ge=0, le=10**6)] = Field(
+        default=_COST.roofline.inner, description="the same along the dimension that is summed"
+    )
+    unsized: Ratio = Field(
+        default_factory=lambda: _COST.roofline.unsized,
+        description="share of the peak of products whose sizes are not known",
+    )
+    memory: Ratio = Field(
+        default_factory=lambda: _COST.roofline.memory,
+        description="share of the memory bandwidth that kernels reach",
+    )
+    kernel: Duration = Field(default=_COST.roofline.kernel_ns, description="the shortest kernel, like '5 us'")
+    update: Ratio = Field(
+        default_factory=lambda: _COST.roofline.update,
+        description="how many times as many bytes as it must the optimiser moves, 1 or more",
+    )
 
 
 class CostSection(Section):
     """The readings of the cost model (``formulation.problem.options.CostModel``)."""
 
+    compute: Annotated[Compute, Byname] | None = Field(
+        default=None,
+        description="how the time of a layer is predicted: multiply-accumulates over the peak, or a roofline;"
+        " without it a roofline where every device says its memory_bandwidth",
+    )
+    roofline: RooflineSection = Field(default_factory=RooflineSection, description="constants of a roofline")
     count: Annotated[Count, Byname] = Field(default=_COST.count, description="which operations are counted")
     flops_per_mac: Annotated[int, Field(ge=1, le=2)] = Field(
         default=_COST.flops_per_mac, description="FLOPs of a multiply-accumulate"
@@ -94,12 +147,26 @@ class CostSection(Section):
         default=_COST.boundary_charge, description="who pays for a boundary"
     )
     combine: Annotated[Combine, Byname] = Field(default=_COST.combine, description="what stage times add up to")
+    inside: Annotated[Synchronisation, Byname] = Field(
+        default=_COST.inside,
+        description="whether backward sums of a product's input take time beside the product for its weights",
+    )
     synchronisation: Annotated[Synchronisation, Byname] = Field(
         default=_COST.synchronisation, description="whether the sum of weight gradients takes time"
     )
     sharing: Annotated[Sharing, Byname] = Field(
         default=_COST.sharing, description="whether devices of a stage share equally or in proportion to speed"
     )
+    expert_load: Ratio = Field(
+        default_factory=lambda: _COST.expert_load,
+        description="tokens of the experts of the fullest device, over the mean of all devices (1)",
+    )
+
+    @property
+    def means_peak(self) -> bool:
+        """Whether a key is written that only counts, or is only allowed, where layers are priced by the peak."""
+        written = self.model_fields_set & {"count", "flops_per_mac", "backward_factor"}
+        return bool(written) or self.stage_time is StageTime.OVERLAP
 
 
 if TYPE_CHECKING:

@@ -11,17 +11,48 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 from ingest.text.yaml_source import DEEPEST, Document, parse_scalar
 
-__all__: list[str] = []
+__all__ = ["apply_overrides"]
 
 _STEP = re.compile(r'\.?(?:"([^"]+)"|\[([0-9]{1,6})\]|([^.\[\]="]+))')
 LONGEST_OVERRIDE = 1000
 """Characters of the longest override."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value for a path, and where somebody wrote it."""
+
+    path: str
+    value: object
+    place: FilePlace
+
+
+def apply_settings(document: Document, settings: Sequence[Setting]) -> Document:
+    """Return the document with every value in its place; a value may be a section or a list.
+
+    Mistakes (no such list entry, no path) are collected in the document that is returned.
+    """
+    data, places, mistakes = copy.deepcopy(document.data), dict(document.places), list(document.mistakes)
+    for one in settings:
+        try:
+            _note(places, _set(data, _path(one.path), copy.deepcopy(one.value)), one.place)
+        except LookupError as error:
+            mistakes.append(Mistake(one.place, one.path, str(error.args[0])))
+    return replace(document, data=data, places=places, mistakes=tuple(mistakes))
+
+
+def _path(text: str) -> Where:
+    """Return a path. Raises LookupError for what is none."""
+    steps, end = _steps(text)
+    if not steps or end < len(text) or text.startswith(".") or len(steps) > DEEPEST:
+        raise LookupError("expected a path, like training.global_batch")
+    return steps
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
@@ -46,16 +77,22 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
 
 def _split(text: str) -> tuple[Where, object]:
     """Split an override into path and value. Raises LookupError saying how one is written, or ScenarioError."""
+    steps, position = _steps(text)
+    bad = not steps or text[position : position + 1] != "=" or text.startswith(".")
+    if bad or len(text) > LONGEST_OVERRIDE or len(steps) > DEEPEST:
+        raise LookupError("expected path=value, like training.global_batch=128")
+    return steps, parse_scalar(text[position + 1 :], "")
+
+
+def _steps(text: str) -> tuple[Where, int]:
+    """Return the path that a text begins with, and where it ends."""
     steps: list[str | int] = []
     position = 0
     while found := _STEP.match(text, position):
         quoted, index, plain = found.groups()
         steps.append(int(index) if index else quoted or plain.strip())
         position = found.end()
-    bad = not steps or text[position : position + 1] != "=" or text.startswith(".")
-    if bad or len(text) > LONGEST_OVERRIDE or len(steps) > DEEPEST:
-        raise LookupError("expected path=value, like training.global_batch=128")
-    return tuple(steps), parse_scalar(text[position + 1 :], "")
+    return tuple(steps), position
 
 
 def _set(data: object, where: Where, value: object) -> Where:

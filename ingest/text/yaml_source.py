@@ -22,7 +22,7 @@ import yaml
 
 from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 
-__all__ = ["Document", "read_document"]
+__all__ = ["Document"]
 
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read."""
@@ -60,24 +60,26 @@ class Document:
                 return self.places[where[:length]]
         return FilePlace(self.source)
 
-
-def read_document(path: Path) -> Document:
-    """Read a YAML file. Raises ScenarioError if it cannot be read or is not one plain YAML document."""
-    source = str(path)
-    try:
-        with path.open("rb") as file:
-            raw = file.read(LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _fatal(FilePlace(source), f"cannot read the file: {reason}") from error
-    if len(raw) > LARGEST_FILE:
-        raise _fatal(FilePlace(source), f"the file is larger than {LARGEST_FILE} bytes, too large for a scenario")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise _fatal(FilePlace(source, line), "not UTF-8 text; save the file as UTF-8") from error
-    return parse_document(text, source)
+    @staticmethod
+    def read(path: Path) -> Document:
+        """Read a YAML file. Raises ScenarioError if it cannot be read or is not one plain YAML document."""
+        source = str(path)
+        try:
+            with path.open("rb") as file:
+                raw = file.read(LARGEST_FILE + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise _fatal(FilePlace(source), f"cannot read the file: {reason}") from error
+        if len(raw) > LARGEST_FILE:
+            raise _fatal(
+                FilePlace(source), f"the file is larger than {LARGEST_FILE} bytes, too large for a scenario"
+            )
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise _fatal(FilePlace(source, line), "not UTF-8 text; save the file as UTF-8") from error
+        return parse_document(text, source)
 
 
 def parse_document(text: str, source: str) -> Document:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.errors import TraceError, first_line, place
 from ingest.torch.advice import advice, depends_on_values
-from ingest.torch.plain_calls import as_in_training
+from ingest.torch.plain_calls import as_in_training, marked_checkpoints, marked_functions
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ def exported(module: nn.Module, inputs: Inputs, name: str) -> ExportedProgram:
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("meta"))
     arguments, keywords = _on_device(inputs, device)
-    with as_in_training(module), quiet(), torch.device(device):
+    with as_in_training(module), marked_checkpoints(), marked_functions(), quiet(), torch.device(device):
         try:
             return torch.export.export(module, arguments, keywords, strict=False)
         except Exception as error:

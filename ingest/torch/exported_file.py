@@ -74,6 +74,7 @@ class _Reader:
             operations=live(self._recorder.operations, returned, self._model),
             outputs=returned,
             parameter_bytes={name: tensor.total_bytes for name, tensor in self._parameters.items()},
+            frozen=frozenset(name for name, tensor in self._parameters.items() if not tensor.differentiable),
             modules=self._modules,
             batch=batch,
             element_bytes=floating[0].element_bytes if floating else 4,

@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from formulation.problem.layers import FORMS, Split
+from formulation.problem.model.across import Across, Axis
 from ingest.operators import products
+from ingest.operators.across import across
 from ingest.operators.columns import Columns, whole
 from ingest.operators.costs import rules_of
 from ingest.operators.operations import Call, Operation, Recording, Tensor
@@ -30,7 +33,8 @@ class Run:
 
     ``weighted`` is the product with weights, if there is one; ``forms`` its forms; ``restricted`` says that some
     operator needs to see all columns; ``multiplies`` that activations are multiplied with each other;
-    ``rows_only`` that devices can share it by samples only; ``producers`` are the runs that this one reads from.
+    ``rows_only`` that devices can share it by samples only; ``across`` what it does across rows or columns, with
+    bytes of the whole example batch; ``producers`` are the runs that this one reads from.
     """
 
     call: Call
@@ -40,6 +44,7 @@ class Run:
     restricted: bool = False
     multiplies: bool = False
     rows_only: bool = False
+    across: Across | None = None
     producers: set[int] = field(default_factory=set)
 
     def principal(self) -> Operation:
@@ -48,6 +53,17 @@ class Run:
         plain = [each for each in self.operations if not rules_of(each).is_view]
         smooth = [each for each in plain if each.output.differentiable]
         return self.weighted or (marked or smooth or plain or self.operations[-1:])[0]
+
+    def split(self) -> tuple[Split, tuple[int, ...]]:
+        """Return how the run takes part in the choice of forms, and the forms that it can take."""
+        if self.weighted:
+            return Split.MATRIX, self.forms
+        if self.rows_only:
+            return Split.JOIN, (0,)
+        if self.restricted:
+            return Split.JOIN, (0, 1)
+        layers = [producer for producer in self.producers if producer >= 0]
+        return Split.JOIN if self.multiplies or len(layers) > 1 else Split.FOLLOW, FORMS
 
 
 class Grouper:
@@ -75,6 +91,11 @@ class Grouper:
         run.operations.append(operation)
         run.producers |= self._sources(operation) - {index}
         self.home[operation.position] = index
+        found = across(operation, self._find)
+        if run.across is None and not run.restricted:
+            run.across = found
+        elif restricted and run.across is not None and run.across.axis is Axis.VOCABULARY:
+            run.across = None  # it looks at all columns for another reason too
         run.restricted |= restricted
         run.rows_only |= rules_of(operation).rows_only
         run.multiplies |= products.is_product(operation)
@@ -125,7 +146,19 @@ def group(recording: Recording) -> tuple[list[Run], Mapping[int, int]]:
     grouper = Grouper(recording)
     for operation in recording.operations:
         grouper.add(operation)
+    _mark_experts(grouper.runs)
     return grouper.runs, grouper.home
+
+
+def _mark_experts(runs: Sequence[Run]) -> None:
+    """Note which layers work on nothing but what experts made: on tokens that are sorted by expert."""
+    pieces: dict[int, int] = {}
+    for at, run in enumerate(runs):
+        if run.across is not None and run.across.axis is Axis.EXPERTS:
+            pieces[at] = run.across.pieces
+        elif run.across is None and not run.weighted and run.producers and run.producers <= set(pieces):
+            pieces[at] = min(pieces[one] for one in run.producers)
+            run.across = Across(Axis.EXPERTS, pieces[at])
 
 
 def names(runs: Sequence[Run]) -> list[tuple[str, bool]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import fx, nn
     from torch.export import ExportedProgram
 
-__all__ = ["Followed", "canonical_names", "follow"]
+__all__ = ["Followed", "canonical_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,39 +29,40 @@ class Followed:
     recording: Recording
     nodes: Sequence[fx.Node]
 
+    @staticmethod
+    def of(
+        module: nn.Module, inputs: Inputs, name: str, operators: Mapping[str, str | Operator] | None = None
+    ) -> Followed:
+        """Trace a module and return its program with its live operations in execution order.
+
+        ``inputs`` are example inputs whose dimension 0 is the batch, ``operators`` a user's rules. Raises
+        TraceError when torch cannot follow the module, when the inputs disagree on the batch, and when the outputs
+        do not depend on the inputs.
+        """
+        batch = common_batch([tuple(tensor.shape) for tensor in _leaves(inputs)], name)
+        program = exported(module, inputs, name)
+        walk = Walk(name, canonical_names(module), Recorder(own_rules(operators or {})))
+        outputs = walk.program(program)
+        returned = tuple(walk.current(tensor) for tensor in tensors_in(outputs))
+        operations = live(walk.operations, returned, name)
+        parameters = dict(module.named_parameters())
+        recording = Recording(
+            operations=operations,
+            outputs=returned,
+            parameter_bytes={key: value.numel() * value.element_size() for key, value in parameters.items()},
+            frozen=frozenset(key for key, value in parameters.items() if not value.requires_grad),
+            modules={path: _kind(part) for path, part in module.named_modules(remove_duplicate=False)},
+            batch=batch,
+            element_bytes=_element_bytes([*parameters.values(), *_leaves(inputs)]),
+        )
+        return Followed(program, recording, tuple(walk.nodes))
+
 
 def record(
     module: nn.Module, inputs: Inputs, name: str, operators: Mapping[str, str | Operator] | None = None
 ) -> Recording:
-    """Trace a module and return its live operations in execution order: :func:`follow` without the program."""
-    return follow(module, inputs, name, operators).recording
-
-
-def follow(
-    module: nn.Module, inputs: Inputs, name: str, operators: Mapping[str, str | Operator] | None = None
-) -> Followed:
-    """Trace a module and return its program with its live operations in execution order.
-
-    ``inputs`` are example inputs whose dimension 0 is the batch, ``operators`` a user's rules. Raises TraceError
-    when torch cannot follow the module, when the inputs disagree on the batch, and when the outputs do not depend
-    on the inputs.
-    """
-    batch = common_batch([tuple(tensor.shape) for tensor in _leaves(inputs)], name)
-    program = exported(module, inputs, name)
-    walk = Walk(name, canonical_names(module), Recorder(own_rules(operators or {})))
-    outputs = walk.program(program)
-    returned = tuple(walk.current(tensor) for tensor in tensors_in(outputs))
-    operations = live(walk.operations, returned, name)
-    parameters = dict(module.named_parameters())
-    recording = Recording(
-        operations=operations,
-        outputs=returned,
-        parameter_bytes={key: value.numel() * value.element_size() for key, value in parameters.items()},
-        modules={path: _kind(part) for path, part in module.named_modules(remove_duplicate=False)},
-        batch=batch,
-        element_bytes=_element_bytes([*parameters.values(), *_leaves(inputs)]),
-    )
-    return Followed(program, recording, tuple(walk.nodes))
+    """Trace a module and return its live operations in order: :meth:`Followed.of` without the program."""
+    return Followed.of(module, inputs, name, operators).recording
 
 
 def _leaves(inputs: Inputs) -> list[torch.Tensor]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ingest.torch.export import Inputs
 
-__all__ = ["ModelError", "load_model", "load_model_graph"]
+__all__ = ["ModelError", "load_function", "load_model", "load_model_graph"]
 
 _FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 _FILE = re.compile(r"(.+)\.py:([^\W\d]\w*)")
@@ -127,19 +127,26 @@ def load_model(spec: str, asked: Configured | None = None, folder: Path | None =
     ``spec`` is ``module:function`` or, with what is ``asked`` of it, a configuration of Hugging Face's
     transformers; ``folder`` is that of the scenario. Raises ModelError, in one readable sentence.
     """
-    folders = [(folder or Path()).resolve(), Path.cwd()]
     if asked is not None:
         _torch(spec)
-        return build(config_file(folders[0] / spec), asked)
+        return build(config_file((folder or Path()).resolve() / spec), asked)
+    if _FUNCTION.fullmatch(spec) is None:
+        raise ModelError(f"model {spec}: only a model has weights; a graph can be planned and not run")
+    _torch(spec)
+    return _built(load_function(spec, folder), spec)
+
+
+def load_function(spec: str, folder: Path | None = None) -> Callable[..., Any]:
+    """Return the function ``module:function``, looked for in a scenario's folder, too. Raises ModelError."""
+    folders = [(folder or Path()).resolve(), Path.cwd()]
     match = _FUNCTION.fullmatch(spec)
     if match is None:
-        raise ModelError(f"model {spec}: only a model has weights; a graph can be planned and not run")
+        raise ModelError(f"{spec!r}: expected 'module:function'")
     module, function = match.groups()
     importlib.invalidate_caches()
     _refuse_namesake(module, find_module(module, folders), spec)
     with _importable(folders):
-        _torch(spec)
-        return _built(_function(_imported(module, spec, folders), function, spec), spec)
+        return _function(_imported(module, spec, folders), function, spec)
 
 
 def _key(spec: str, operators: Mapping[str, str] | None) -> str:
@@ -212,7 +219,7 @@ def _imported(module: str, spec: str, folders: Sequence[Path]) -> ModuleType:
         raise ModelError(f"model {spec}: importing {module} failed: {with_causes(error)}{place(error)}") from error
 
 
-def _function(module: ModuleType, name: str, spec: str) -> Callable[[], object]:
+def _function(module: ModuleType, name: str, spec: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if callable(function):
         return function

@@ -8,16 +8,20 @@ operations are grouped into layers, and every layer is costed from the shapes of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from formulation.problem.layers import FORMS, Layer, Split, layer_graph
+from formulation.problem.layers import Layer, Split, layer_graph
+from formulation.problem.model.across import Across
 from ingest.errors import TraceError
 from ingest.graphs.module_calls import ModuleCall
 from ingest.operators.costs import Operator, is_known, rules_of
+from ingest.operators.keeping import Keeping
 from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor
 from ingest.operators.samples import mixing
+from ingest.operators.work import work_of
 from ingest.torch import torchstat
 from ingest.torch.export import Inputs
 from ingest.torch.groups import Run, group, names
@@ -29,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["TraceError", "trace"]
 
 _NO_MODULE = ModuleKind("", "")
-_RESULT_KEPT_IN_PLACE = frozenset({"leaky_relu", "elu", "celu", "selu", "hardtanh", "relu6", "threshold"})
-"""Activations whose in-place version computes its gradient from the result; others keep a copy of the input."""
 
 
 def trace(
@@ -73,10 +75,12 @@ class _Costing:
         self._runs = runs
         self._home = home
         self._names = names(runs)
-        self._stored: set[int] = set()
-        self._first_user: dict[str, str] = {}
-        self._shared: dict[tuple[str, str], int] = {}
+        self._users: dict[str, list[str]] = {}
+        smooth = (one for one in recording.operations if any(output.differentiable for output in one.outputs))
+        used = {key for one in smooth for operand in one.operands for key in operand.parameters}
+        self._trained = used - recording.frozen
         self._loss = loss
+        self._kept = Keeping(recording)
         self._arriving = [self._arrivals(index) for index in range(len(runs))]
         self._leaving: list[dict[str, Tensor]] = [{} for _ in runs]
         read = [tensor for sources in self._arriving for tensors in sources.values() for tensor in tensors]
@@ -100,9 +104,23 @@ class _Costing:
             graph.graph["modules"] = calls
         if unpriced := self._unpriced():
             graph.graph["unpriced"] = unpriced
-        if self._shared:
-            graph.graph["shared_parameters"] = tuple((*ends, size) for ends, size in self._shared.items())
+        if ties := self._ties():
+            graph.graph["ties"] = ties
         return graph
+
+    def _ties(self) -> tuple[tuple[tuple[str, ...], int, int], ...]:
+        """Return the weights that several layers use: (layers, bytes, trained bytes), added up by layers."""
+        found: dict[tuple[str, ...], list[str]] = {}
+        for key, users in self._users.items():
+            if len(users) > 1:
+                found.setdefault(tuple(users), []).append(key)
+        return tuple((users, *self._sizes(keys)) for users, keys in found.items())
+
+    def _sizes(self, keys: Iterable[str]) -> tuple[int, int]:
+        """Return the bytes of some parameters, and of those of them that are trained."""
+        known, trained = self._recording.parameter_bytes, self._trained
+        sizes = [(known[key], known[key] if key in trained else 0) for key in keys]
+        return sum(size for size, _ in sizes), sum(part for _, part in sizes)
 
     def _calls(self) -> tuple[ModuleCall, ...]:
         """Return the calls of modules with the layers that they hold, outer calls first."""
@@ -144,61 +162,41 @@ class _Costing:
         counted = torchstat.total(kind.torch_name, run.operations) if is_module and last_call else 0
         macs = sum(rules_of(operation).macs(operation) for operation in run.operations)
         arriving = [tensor for tensors in self._arriving[index].values() for tensor in tensors]
-        split, forms = self._split(run)
+        split, forms = run.split()
+        size, trained = self._parameters(run, name)
+        stash = self._kept.add(run.operations)
         return Layer(
             name=name,
             operator=kind.name or run.principal().name,
             split=split,
-            parameter_bytes=self._parameters(run, name),
+            parameter_bytes=size,
             input_bytes=self._distinct(arriving, name),
             output_bytes=self._distinct(self._leaving[index].values(), name),
-            stash_bytes=self._stash(run, name),
+            stash_bytes=self._per_sample(stash, name, "bytes kept for the backward pass", loss=self._ends(run)),
             macs=self._per_sample(macs, name, "multiply-accumulates", loss=self._ends(run)),
             torchstat_flops=self._per_sample(counted, name, "operations", loss=self._ends(run)),
             allowed_forms=forms,
+            trainable_bytes=None if trained == size else trained,
+            backward=any(output.differentiable for operation in run.operations for output in operation.outputs),
+            work=work_of(run.operations, self._recording.batch),
+            across=self._across(run, name, split),
         )
 
-    def _split(self, run: Run) -> tuple[Split, tuple[int, ...]]:
-        if run.weighted:
-            return Split.MATRIX, run.forms
-        if run.rows_only:
-            return Split.JOIN, (0,)
-        if run.restricted:
-            return Split.JOIN, (0, 1)
-        layers = [producer for producer in run.producers if producer >= 0]
-        return Split.JOIN if run.multiplies or len(layers) > 1 else Split.FOLLOW, FORMS
+    def _across(self, run: Run, name: str, split: Split) -> Across | None:
+        """Return what a layer does across its rows or columns, for one sample."""
+        if run.across is None or run.rows_only or split is Split.FOLLOW:
+            return None
+        sent = self._per_sample(run.across.sent_bytes, name, "bytes sent", loss=self._ends(run))
+        return replace(run.across, sent_bytes=sent)
 
-    def _parameters(self, run: Run, name: str) -> int:
-        """Return the bytes of the parameters that this layer is the first to use; note those it shares."""
+    def _parameters(self, run: Run, name: str) -> tuple[int, int]:
+        """Return the bytes of the parameters that this layer is the first to use, and of the trained ones."""
         used = {
             key for operation in run.operations for operand in operation.operands for key in operand.parameters
         }
-        total = 0
         for key in sorted(used):
-            size = self._recording.parameter_bytes[key]
-            first = self._first_user.setdefault(key, name)
-            if first == name:
-                total += size
-            else:
-                self._shared[first, name] = self._shared.get((first, name), 0) + size
-        return total
-
-    def _stash(self, run: Run, name: str) -> int:
-        """Return what the layer keeps for its backward pass, leaving out what an earlier layer keeps already."""
-        total = 0
-        for operation in run.operations:
-            if not any(output.differentiable for output in operation.outputs):
-                continue
-            copied = operation.in_place and operation.name not in _RESULT_KEPT_IN_PLACE
-            for kept in rules_of(operation).kept(operation):
-                if isinstance(kept, int):
-                    total += kept
-                elif copied and kept.key == operation.operands[0].key:
-                    total += kept.total_bytes
-                elif kept.batched and kept.storage not in self._stored:
-                    self._stored.add(kept.storage)
-                    total += kept.storage_bytes
-        return self._per_sample(total, name, "bytes kept for the backward pass", loss=self._ends(run))
+            self._users.setdefault(key, []).append(name)
+        return self._sizes(key for key in used if self._users[key][0] == name)
 
     def _ends(self, run: Run) -> bool:
         """Tell whether a loss begins in a layer, or goes on in it."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ingest.errors import TraceError
-from ingest.operators.operations import Call, Operation, Tensor, tensors_in
+from ingest.operators.operations import Call, Operation, OwnGradient, Tensor, tensors_in
 from ingest.operators.recorder import Recorder, source_line
+from ingest.torch.plain_calls import CHECKPOINT, FUNCTION
 
 if TYPE_CHECKING:
     from torch import fx
@@ -134,7 +135,7 @@ class Walk:
             argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
         ]
         tensors = [self._tensor(f"{node.name}#{index}", result, None, call) for index, result in enumerate(kept)]
-        before = len(self.operations)
+        before, custom = len(self.operations), node.meta.get("custom") or {}
         outputs = self.recorder.add(
             str(target),
             arguments,
@@ -143,6 +144,8 @@ class Walk:
             written=written,
             differentiable=differentiable,
             source=source_line(node.meta.get("stack_trace")),
+            checkpoint=custom.get(CHECKPOINT, 0),
+            function=OwnGradient(custom[FUNCTION][0], tuple(custom[FUNCTION][1])) if FUNCTION in custom else None,
         )
         if len(self.operations) > before:
             self.nodes.append(node)
@@ -191,6 +194,7 @@ class Walk:
             producer=producer,
             batched=False,
             differentiable=False,
+            strides=tuple(value.stride()),
         )
 
 

@@ -62,7 +62,7 @@ def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EP
     """Return Alpa's plan, priced by the evaluator (proof FEASIBLE); the notes say what Alpa believes of a step.
 
     UNKNOWN if stopped. Raises ValueError for a negative epsilon, and as
-    :func:`solvers.dynamic.tables.stage_times.stage_times` does. Cost: O(devices x submeshes x layers**2) numpy
+    :func:`solvers.dynamic.tables.stage_times.StageTimes.of` does. Cost: O(devices x submeshes x layers**2) numpy
     operations for each candidate that is tried.
     """
     if epsilon_ns < 0:

@@ -9,7 +9,7 @@ from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.demands import with_layers
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
 from planners.common.blind import blind_to
@@ -30,7 +30,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     not bind. Cost: one run of :func:`solvers.dynamic.tables.best_forms.best_forms`.
     """
     start = time.perf_counter()
-    group, span = line_group(instance, 0, instance.devices), Span(0, len(instance.layers))
+    group, span = Group.on_line(instance, 0, instance.devices), Span(0, len(instance.layers))
     # With form 0 as the only choice wherever it is one, the search over forms has only the other layers left.
     rows = tuple(
         replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers

@@ -13,7 +13,7 @@ import time
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
 from planners.common.blind import blind_to
@@ -36,7 +36,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     stages: list[Stage] = []
     first = 0
     for place, size in enumerate(sizes):
-        stages.append(Stage(Span(first, first + size), line_group(instance, place, 1), (0,) * size))
+        stages.append(Stage(Span(first, first + size), Group.on_line(instance, place, 1), (0,) * size))
         first += size
     plan = Plan(tuple(stages))
     found = evaluate(instance, plan).objective

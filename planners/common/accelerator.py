@@ -1,19 +1,14 @@
 """A machine for predictions: what its accelerators and links do at best, and one efficiency for all of it.
 
-The efficiency is the share of the peak that matrix products reach, the only number here that is not a
-manufacturer's. It is estimated from one published time, once for each machine, by :func:`efficiency_for`.
+The efficiency is the share of the peak that matrix products reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 __all__: list[str] = []
-
-STEPS = 1000
-"""Efficiencies are whole thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +52,3 @@ class Accelerator:
 
 def _seconds(amount_bytes: int | Fraction, bytes_per_second: int | None) -> Fraction:
     return Fraction(0) if bytes_per_second is None else Fraction(amount_bytes) / bytes_per_second
-
-
-def efficiency_for(predicted_ns: Callable[[Fraction], int], published_ns: int) -> Fraction:
-    """Return the efficiency, in thousandths, at which a prediction comes closest to one published time.
-
-    ``predicted_ns`` must not grow with the efficiency. Raises ValueError where even the peak is too slow to reach
-    the published time. Cost: about ten predictions.
-    """
-    if predicted_ns(Fraction(1)) > published_ns:
-        raise ValueError(f"predicted {predicted_ns(Fraction(1))} ns at the peak, published {published_ns} ns")
-    low, high = 0, STEPS
-    while high - low > 1:
-        middle = (low + high) // 2
-        if predicted_ns(Fraction(middle, STEPS)) > published_ns:
-            low = middle
-        else:
-            high = middle
-    candidates = [Fraction(step, STEPS) for step in (low, high) if step]
-    return min(candidates, key=lambda one: abs(predicted_ns(one) - published_ns))

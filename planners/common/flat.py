@@ -16,11 +16,12 @@ from formulation.costs.tables import Tables, Times, build_tables, line_groups
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.problem.cluster import Cluster, Server, cluster_graph
 from formulation.problem.constraints import Constraints
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link, slowest
-from solvers.dynamic.tables.stage_times import StageTimes, best_forms, stage_times
+from solvers.dynamic.tables.stage_times import StageTimes, best_forms
 
 __all__: list[str] = []
 
@@ -58,21 +59,36 @@ class FlatView:
 def flat_view(instance: Instance, devices: int, link: Link | None, deadline: Deadline = NEVER) -> FlatView:
     """Price the model on 1 to ``devices`` devices that share one link (None only for one device).
 
-    Raises StoppedError after the deadline.
+    Raises StoppedError after the deadline, and ValueError as :func:`refuse_without_forms` does.
 
-    Cost: that of :func:`solvers.dynamic.tables.stage_times.stage_times` with as many kinds as devices.
+    Cost: that of :func:`solvers.dynamic.tables.stage_times.StageTimes.of` with as many kinds as devices.
     """
     flat = _flat_instance(instance, devices, link)
     groups = line_groups(flat)
     tables = build_tables(flat, tuple(groups[0, count] for count in range(1, devices + 1)), deadline)
+    refuse_without_forms(tables)
     none = np.zeros(len(instance.layers) + 1, dtype=np.int64)
     return FlatView(
         tables=tables,
-        times=stage_times(tables),
+        times=StageTimes.of(tables),
         kinds=(-1, *tables.kind_of),
         activation=tables.activation[0] if tables.links else none,
         gradient=tables.gradient[0] if tables.links else none,
     )
+
+
+def refuse_without_forms(tables: Tables) -> None:
+    """Raise ValueError where a layer has no form on one of the groups: published planners try all of them.
+
+    They know neither heads nor experts, which no number of devices divides but some.
+    """
+    for kind in tables.kinds:
+        for layer in tables.instance.layers:
+            if layer.split is not Split.FOLLOW and not forms_on(layer, kind):
+                raise ValueError(
+                    f"layer {layer.name} has none of its forms {layer.allowed_forms} on {kind.devices} devices,"
+                    " and this planner tries every number: allow form 0 or 1 too"
+                )
 
 
 def slowest_link(instance: Instance) -> Link | None:
@@ -86,7 +102,7 @@ def lay_on_line(instance: Instance, stages: list[CountedStage]) -> Plan:
     laid: list[Stage] = []
     place = 0
     for stage in stages:
-        laid.append(Stage(stage.span, line_group(instance, place, stage.devices), stage.forms))
+        laid.append(Stage(stage.span, Group.on_line(instance, place, stage.devices), stage.forms))
         place += stage.devices
     return Plan(tuple(laid))
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.costs.forms import MADE, TAKEN_BY_MATRIX, WHOLE
-from formulation.problem.groups import Group, link_between
+from formulation.costs.forms import SHARDINGS, WHOLE
+from formulation.problem.groups import Group
 from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import Split
 from formulation.problem.units import Link
@@ -70,8 +70,8 @@ def moved_bytes(
     ``share`` is that of the consumer, ``part`` the part of one of the halves.
     """
     split = instance.layers[edge.consumer].split
-    wanted = TAKEN_BY_MATRIX[form] if split is Split.MATRIX else MADE[form]
-    moved = _fetched(MADE[source], wanted, part) + _fetched(wanted, MADE[source], part)
+    have, wanted = SHARDINGS[Split.MATRIX][source].made, SHARDINGS[split][form].takes
+    moved = _fetched(have, wanted, part) + _fetched(wanted, have, part)
     return edge.size_bytes * instance.training.micro_batches * share.taken * moved
 
 
@@ -116,7 +116,7 @@ def _bisected(instance: Instance, counts: _Counts) -> Machine:
     if sum(count for _, count in counts) == 1:
         return instance.class_index(next(iter(counts))[0])
     one, other = _parted(instance, counts)
-    link = link_between(instance, Group(one), Group(other))
+    link = Group.link_between(instance, Group(one), Group(other))
     if link is None:
         raise ValueError(f"no link between devices {one} and {other} (server index, count)")
     speed = _flops_per_second(instance, one)

@@ -14,7 +14,7 @@ from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Outcome, Proof
 from formulation.problem.demands import with_layers
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import FORMS, Layer
 from formulation.problem.plan import Plan, Span, Stage
@@ -34,9 +34,12 @@ BetweenCosts = Sequence[Sequence[Sequence[int]]]
 
 
 def tables_of(instance: Instance, rows: tuple[Layer, ...]) -> Tables:
-    """Return pipecut's own costs of one stage on all devices, its layers taking the forms that ``rows`` allow."""
-    narrowed = with_layers(instance, rows)
-    return build_tables(narrowed, (line_group(instance, 0, instance.devices),))
+    """Return pipecut's own costs of one stage on all devices, its layers taking the forms that ``rows`` allow.
+
+    Of 0, 1 and 2, which papers know. Raises ValueError as :func:`prefer` does.
+    """
+    narrowed = with_layers(instance, tuple(prefer(row, FORMS) for row in rows))
+    return build_tables(narrowed, (Group.on_line(instance, 0, instance.devices),))
 
 
 def least_forms(tables: Tables, inside: InsideCosts, between: BetweenCosts) -> tuple[int, ...]:
@@ -87,7 +90,7 @@ def rounded(
 
 def priced(name: str, instance: Instance, forms: tuple[int, ...], notes: tuple[str, ...], start: float) -> Outcome:
     """Return the outcome of one stage on all devices, priced by the evaluator; ``start`` is a perf_counter."""
-    group, span = line_group(instance, 0, instance.devices), Span(0, len(instance.layers))
+    group, span = Group.on_line(instance, 0, instance.devices), Span(0, len(instance.layers))
     plan = Plan((Stage(span, group, forms),))
     found = evaluate(instance, plan).objective
     seconds = time.perf_counter() - start
@@ -96,6 +99,12 @@ def priced(name: str, instance: Instance, forms: tuple[int, ...], notes: tuple[s
 
 
 def prefer(layer: Layer, forms: tuple[int, ...]) -> Layer:
-    """Return a layer that may take only those of its allowed forms that are listed; unchanged if none is."""
-    kept = tuple(form for form in layer.allowed_forms if form in forms)
-    return replace(layer, allowed_forms=kept) if kept else layer
+    """Return a layer that may take only those of its allowed forms that are listed; of 0, 1 and 2 if none is.
+
+    Raises ValueError for one that may take none of these either, as with ``constraints.forms: [3]``.
+    """
+    known = tuple(form for form in layer.allowed_forms if form in FORMS)
+    if not known:
+        allowed = ", ".join(map(str, layer.allowed_forms))
+        raise ValueError(f"layer {layer.name} may take form {allowed} only, which planners of a paper do not know")
+    return replace(layer, allowed_forms=tuple(form for form in known if form in forms) or known)

@@ -6,7 +6,7 @@ Times stay floats of seconds, as in the published input, so that published resul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingest.graphs.graph_checks import check_graph, check_reals
 
@@ -55,3 +55,19 @@ class PlacementProblem:
         for producer, consumer in self.edges:
             if self.nodes[producer].backward and not self.nodes[consumer].backward:
                 raise ValueError(f"edge {producer} -> {consumer} leads from a backward to a forward node")
+
+    def forward(self) -> PlacementProblem:
+        """Return the inference graph of a training graph: its forward nodes and the edges between them."""
+        kept = [at for at, node in enumerate(self.nodes) if not node.backward]
+        number = {old: new for new, old in enumerate(kept)}
+        edges = tuple((number[a], number[b]) for a, b in self.edges if a in number and b in number)
+        sending = {a for a, _ in edges}
+        nodes = (
+            self.nodes[old] if new in sending else replace(self.nodes[old], transfer_s=0.0)
+            for new, old in enumerate(kept)
+        )
+        return replace(self, nodes=tuple(nodes), edges=edges)
+
+    def without_transfers(self) -> PlacementProblem:
+        """Return the problem in which outputs cost nothing to move."""
+        return replace(self, nodes=tuple(replace(node, transfer_s=0.0) for node in self.nodes))

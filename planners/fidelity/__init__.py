@@ -1,1 +1,1 @@
-"""Published step times and memories beside what is predicted from one efficiency a machine."""
+"""Published runs as instances with plans: their step times and memories beside those of pipecut."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from formulation.predictor.work import Product, Work
+
 __all__: list[str] = []
 
 SIDE = 224
@@ -44,16 +46,26 @@ class Convolution:
         """Kept for one sample: its input, which is the output of ReLU, and the input of the normalisation."""
         return self.inputs * self.side_in**2 + self.outputs * self.side_out**2
 
+    @property
+    def product(self) -> Product:
+        """The product, bytes in elements: a row for each element of the output's side, squared."""
+        taken, made = self.inputs * self.side_in**2, self.outputs * self.side_out**2
+        return Product(self.side_out**2, self.inputs * self.kernel, self.outputs, 1, True, taken, made)
+
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionalLayer:
-    """One layer of the line, for one sample; ``boundary_elements`` go on to the next: its output and its input."""
+    """One layer of the line, for one sample; ``boundary_elements`` go on to the next: its output and its input.
+
+    ``work`` has elements where it says bytes.
+    """
 
     name: str
     parameters: int
     flops: int
     kept_elements: int
     boundary_elements: int
+    work: Work
 
 
 _Operation = tuple[int, str]
@@ -126,7 +138,18 @@ class _Cell:
             sum(one.flops for one in every),
             sum(one.kept_elements for one in every) + self.pooled_elements(),
             self.outputs * self.side_out**2 + self.inputs * self.side**2,
+            _work(every, self.pooled_elements()),
         )
+
+
+def _work(every: tuple[Convolution, ...], pooled: int = 0) -> Work:
+    """Return the products of convolutions, and the kernels behind: normalisation with ReLU, and max pooling.
+
+    A normalisation reads its input for the statistics and again to scale it, and writes it once; a pooling reads
+    each state that it takes, and writes as much.
+    """
+    made = sum(one.product.written_bytes for one in every)
+    return Work(tuple(one.product for one in every), 2 * len(every), 2 * made + pooled, made + pooled)
 
 
 def amoebanet_d(layers: int, filters: int) -> tuple[ConvolutionalLayer, ...]:
@@ -139,7 +162,7 @@ def amoebanet_d(layers: int, filters: int) -> tuple[ConvolutionalLayer, ...]:
     channels = filters // 4
     stem = Convolution(3, channels, 9, SIDE, SIDE // 2)
     output = channels * stem.side_out**2
-    found = [ConvolutionalLayer("stem", stem.parameters, stem.flops, stem.kept_elements, output)]
+    found = [ConvolutionalLayer("stem", stem.parameters, stem.flops, stem.kept_elements, output, _work((stem,)))]
     inputs = before = channels
     side = side_before = stem.side_out
     group = (False,) * (layers // 3)
@@ -148,5 +171,7 @@ def amoebanet_d(layers: int, filters: int) -> tuple[ConvolutionalLayer, ...]:
         cell = _Cell(channels, inputs, before, side, side_before, reduction)
         found.append(cell.layer(f"cell {at}"))
         inputs, before, side, side_before = cell.outputs, inputs, cell.side_out, side
-    found.append(ConvolutionalLayer("classifier", (inputs + 1) * CLASSES, 2 * inputs * CLASSES, inputs, CLASSES))
+    found.append(
+        ConvolutionalLayer("classifier", (inputs + 1) * CLASSES, 2 * inputs * CLASSES, inputs, CLASSES, Work())
+    )
     return tuple(found)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
 from planners.common.beliefs import believes
@@ -50,7 +50,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     costs = [int(cost) for cost in flat_view(instance, 1, None, deadline).tables.compute[0]]
     cuts = least_variance(costs, min(instance.devices, len(costs)), deadline)
     stages = (
-        Stage(Span(first, stop), line_group(instance, place, 1), (0,) * (stop - first))
+        Stage(Span(first, stop), Group.on_line(instance, place, 1), (0,) * (stop - first))
         for place, (first, stop) in enumerate(itertools.pairwise(cuts))
     )
     plan = Plan(tuple(stages))

@@ -88,27 +88,45 @@ def least_variance_cells(costs: Sequence[int], cells: int) -> tuple[tuple[int, i
     return tuple(pairwise(cuts))
 
 
-def gpipe_durations(network: LayerLine, cells: int, batch: GPipeBatch, machine: Accelerator) -> Durations:
-    """Return the times of the cells for one micro-batch: backward twice forward, and forward again before it."""
+Passes = Sequence[tuple[int, int]]
+"""Forward and backward pass of every layer of a line, in ns, for one micro-batch."""
+
+
+def gpipe_durations(
+    network: LayerLine, cells: int, batch: GPipeBatch, machine: Accelerator, passes: Passes | None = None
+) -> Durations:
+    """Return the times of the cells for one micro-batch, with the forward pass again before the backward pass.
+
+    They are those of ``passes``, or of the products alone, backward twice forward.
+    """
     spans = least_variance_cells(network.layer_flops, cells)
-    forward = tuple(
-        _ns(machine.products_s(batch.micro_batch * sum(network.layer_flops[first:stop]))) for first, stop in spans
-    )
+    if passes is None:
+        products = [
+            machine.products_s(batch.micro_batch * sum(network.layer_flops[slice(*span)])) for span in spans
+        ]
+        forward = tuple(_ns(one) for one in products)
+        backward = tuple(2 * one for one in forward)
+    else:
+        forward, backward = (
+            tuple(sum(one[way] for one in passes[slice(*span)]) for span in spans) for way in (0, 1)
+        )
     transfer = tuple(
         _ns(machine.near_s(batch.micro_batch * network.boundary_bytes[stop - 1])) for _, stop in spans[:-1]
     )
     return Durations(
         forward_ns=forward,
-        backward_ns=tuple(2 * time for time in forward),
+        backward_ns=backward,
         recompute_ns=forward,
         activation_ns=transfer,
         gradient_ns=transfer,
     )
 
 
-def samples_per_second(network: LayerLine, cells: int, batch: GPipeBatch, machine: Accelerator) -> Fraction:
+def samples_per_second(
+    network: LayerLine, cells: int, batch: GPipeBatch, machine: Accelerator, passes: Passes | None = None
+) -> Fraction:
     """Return the throughput of one step: samples over the makespan of GPipe's schedule."""
-    durations = gpipe_durations(network, cells, batch, machine)
+    durations = gpipe_durations(network, cells, batch, machine, passes)
     makespan_ns = run(gpipe(cells, batch.micro_batches), durations).makespan_ns
     return Fraction(batch.samples * NS_PER_SECOND, makespan_ns)
 

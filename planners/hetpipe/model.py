@@ -46,7 +46,7 @@ def calibrated(instance: Instance, model: str, memory: bool = True) -> tuple[Ins
     scaled = [replace(server, device_class=_scaled(server.device_class, part)) for server in servers]
     links = [(one, other, data["link"]) for one, other, data in instance.cluster_graph.edges(data=True)]
     switches = [name for name, data in instance.cluster_graph.nodes(data=True) if "server" not in data]
-    cluster = cluster_graph("calibrated", scaled, links, switches)
+    cluster = cluster_graph("calibrated", scaled, links, switches, instance.cluster.wiring.mesh)
     constraints = replace(instance.constraints, memory=memory)
     made = build_instance(instance.layer_graph, cluster, instance.training, instance.cost, constraints)
     return made, part

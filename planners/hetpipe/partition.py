@@ -24,16 +24,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from formulation.costs.memory import Keeps, MemoryParts, layer_parts
+from formulation.costs.bulk.crossing import crossing_bytes
+from formulation.costs.memory import MemoryParts
 from formulation.costs.tables import FORBIDDEN, Times
-from formulation.costs.times import cut_bytes
 from formulation.limits.deadline import NEVER, Deadline
-from formulation.problem.groups import Group
+from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.modes import ONE_COPY, Mode
-from formulation.problem.plan import Span, Stage
-from formulation.problem.shares import equal_shares
+from formulation.problem.plan import Span
 from formulation.problem.units import Link, Volume, ceil_div
+from formulation.schedules.keeps import Keeps
 
 __all__: list[str] = []
 
@@ -203,8 +203,9 @@ class Prices:
 
     def __init__(self, instance: Instance, workers: int = 1) -> None:
         self._instance, self._workers = instance, workers
-        self._cuts = [ceil_div(cut_bytes(instance, cut), workers) for cut in range(len(instance.layers) + 1)]
+        self._cuts = [ceil_div(size, workers) for size in crossing_bytes(instance)]
         self._parts = list(_held(instance, workers))
+        self._copying = list(_held(instance, workers, copied=True))
         self._compute = [
             _sums(ceil_div(one, workers) + ceil_div(other, workers) for one, other in zip(*pair, strict=True))
             for pair in zip(instance.forward_ns, instance.backward_ns, strict=True)
@@ -239,7 +240,8 @@ class Prices:
             if len(self._memory) >= self._kept:
                 self._memory.clear()
             layers = range(len(self._instance.layers))
-            rows = _sums(part.times(Keeps(in_flight, in_flight), ONE_COPY).lasting for part in self._parts)
+            keeps = Keeps(in_flight, in_flight)
+            rows = _sums(part.times(keeps, ONE_COPY).lasting for part in self._parts)
             working = [part.working_set for part in self._parts]
             largest = np.zeros((len(layers), len(layers) + 1), dtype=np.int64)
             largest[:, 1:] = np.maximum.accumulate(
@@ -247,6 +249,11 @@ class Prices:
             )
             received = in_flight * np.array(self._cuts, dtype=np.int64)
             bytes_held = rows[None, :] - rows[:-1, None] + received[:-1, None] + largest
+            for at, copy in enumerate(self._instance.copies):
+                if copy is not None:  # of weights that no earlier layer of the stage has
+                    more = self._copying[at].times(keeps, ONE_COPY).lasting
+                    own = self._parts[at].times(keeps, ONE_COPY).lasting
+                    bytes_held[copy.earlier + 1 : at + 1, at + 1 :] += more - own
             self._memory[in_flight] = np.where(np.tri(len(layers), len(layers) + 1, dtype=bool), 0, bytes_held)
         return self._memory[in_flight]
 
@@ -257,12 +264,11 @@ class Prices:
         return self._transfers[link]
 
 
-def _held(instance: Instance, workers: int) -> Iterator[MemoryParts]:
-    """Yield what one of so many devices holds of each layer, of which every device has a copy."""
-    shares = equal_shares(workers, workers, 1)
-    group = Group(((0, workers),), Mode(workers))
+def _held(instance: Instance, workers: int, *, copied: bool = False) -> Iterator[MemoryParts]:
+    """Yield what one of so many devices holds of each layer, whole; with the weights that it copies if it does."""
+    kind = GroupKind(workers, (0,), None, mode=Mode(workers))
     for at in range(len(instance.layers)):
-        yield layer_parts(instance, Stage(Span(at, at + 1), group, (0,)), at, shares)
+        yield MemoryParts.of_layer(instance, kind, at, 0, instance.copies[at] if copied else None)
 
 
 def _sums(values: Iterable[int]) -> Times:

@@ -33,7 +33,7 @@ from formulation.evaluate import evaluate
 from formulation.limits.deadline import Deadline
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.demands import with_layers
-from formulation.problem.groups import line, line_group
+from formulation.problem.groups import Group, line
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Stage
 from planners.common.blind import blind_to
@@ -171,7 +171,7 @@ def _on_line(instance: Instance, found: Partition, in_flight: int, workers: int)
 def _plan(instance: Instance, found: Partition, workers: int) -> Plan:
     """Return the plan of a partition: stages on one device each, or with ``workers`` devices of a server each."""
     first = [line(instance).index(server) for server in range(len(instance.servers))]
-    groups = tuple(line_group(instance, first[server], workers) for server in found.order)
+    groups = tuple(Group.on_line(instance, first[server], workers) for server in found.order)
     rows = tuple(prefer(layer, (0,)) for layer in instance.layers)
     tables = build_tables(with_layers(instance, rows), groups)
     kinds = (tables.kind_of[at] for at in range(len(groups)))

@@ -31,9 +31,9 @@ from formulation.evaluate import Evaluation, evaluate
 from formulation.limits.deadline import NEVER, Deadline, StoppedError, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.demands import with_layers
-from formulation.problem.groups import Group, line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode, in_words, modes
+from formulation.problem.modes import Mode, modes
 from formulation.problem.plan import Plan, Span, Stage
 from planners.baselines.naive_model_parallel import equal_parts
 from solvers.dynamic.tables.best_forms import best_forms
@@ -53,7 +53,7 @@ class Configuration:
     mode: Mode
 
     def __str__(self) -> str:
-        rest = in_words(replace(self.mode, replicas=1), self.tensor)
+        rest = replace(self.mode, replicas=1).in_words(self.tensor)
         return f"t = {self.tensor}, p = {self.pipeline}, d = {self.data}{f', {rest}' if rest else ''}"
 
 
@@ -112,7 +112,7 @@ def plan_of(instance: Instance, configuration: Configuration, deadline: Deadline
     stages: list[Stage] = []
     rows = _in_rows(instance) if configuration.tensor == 1 else instance
     for index, span in in_time(enumerate(stage_spans(instance, configuration.pipeline)), deadline):
-        group = line_group(instance, index * each, each, configuration.mode)
+        group = Group.on_line(instance, index * each, each, configuration.mode)
         forms = megatron_forms(instance, span) if configuration.tensor > 1 else _by_rows(rows, group, span)
         stages.append(Stage(span, group, forms))
     return Plan(tuple(stages))

@@ -11,10 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.problem.units import NS_PER_SECOND
 from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
-from planners.megatron.transformer_step import TrainingRun
-from planners.megatron.transformer_time import LayerSetting
 
 __all__: list[str] = []
 
@@ -23,11 +20,60 @@ TERA = 10**12
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """A published run. ``ranks`` pipeline ranks of ``chunks`` stages each, ``replicas`` of the whole pipeline.
+
+    ``micro_batch`` are the samples of one in a replica, ``degree`` the devices that a layer is split over.
+    ``sums_beside``: the software sums gradients of inputs while it multiplies for those of weights, as Megatron-LM
+    does since February 2022 (commit 83b1e42f).
+    Raises ValueError for layers that do not divide among stages, and a batch that does not divide into
+    micro-batches for every replica.
+    """
+
+    name: str
+    shape: TransformerShape
+    micro_batch: int
+    degree: int
+    recompute: LayerRecompute
+    sequence_parallel: bool
+    ranks: int
+    chunks: int
+    replicas: int
+    global_batch: int
+    sums_beside: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shape.layers % self.stages:
+            raise ValueError(f"{self.name}: {self.shape.layers} layers do not divide among {self.stages} stages")
+        if self.global_batch % (self.replicas * self.micro_batch):
+            raise ValueError(
+                f"{self.name}: a batch of {self.global_batch} does not divide into micro-batches of "
+                f"{self.micro_batch} on {self.replicas} replicas"
+            )
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline, all chunks of all ranks."""
+        return self.ranks * self.chunks
+
+    @property
+    def devices(self) -> int:
+        """Devices of the run."""
+        return self.ranks * self.degree * self.replicas
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of each pipeline in one step."""
+        return self.global_batch // (self.replicas * self.micro_batch)
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedLayer:
     """A row of Korthikanti et al.'s Table 4, in ms: one layer of the 22B model, its recomputation in backward."""
 
     name: str
-    setting: LayerSetting
+    recompute: LayerRecompute
+    sequence_parallel: bool
     forward_ms: Fraction
     backward_ms: Fraction
 
@@ -46,13 +92,8 @@ class PublishedStep:
         return self.training.name
 
 
-def _korthikanti(*, recompute: LayerRecompute, sequence: bool, micro_batch: int) -> LayerSetting:
-    return LayerSetting(micro_batch, 8, sequence, recompute, overlap_input_gradient=True)
-
-
 def _layer(name: str, forward: str, backward: str, recompute: LayerRecompute, *, sequence: bool) -> PublishedLayer:
-    setting = _korthikanti(recompute=recompute, sequence=sequence, micro_batch=4)
-    return PublishedLayer(name, setting, Fraction(forward), Fraction(backward))
+    return PublishedLayer(name, recompute, sequence, Fraction(forward), Fraction(backward))
 
 
 LAYER_SHAPE = TransformerShape(48, 6144, 64, TOKENS, VOCABULARY)
@@ -64,7 +105,7 @@ LAYER_TIMES = (
     _layer("selective recomputation", "7.7", "13.2", LayerRecompute.SELECTIVE, sequence=False),
     _layer("selective, sequence parallelism", "7.2", "13.1", LayerRecompute.SELECTIVE, sequence=True),
 )
-"""Korthikanti et al., Table 4. The first row is the one that the efficiency is estimated from."""
+"""Korthikanti et al., Table 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +142,15 @@ def _step(model: KorthikantiModel, seconds: str, *, full: bool, replicas: int = 
     training = TrainingRun(
         name,
         model.shape,
-        _korthikanti(recompute=recompute, sequence=not full, micro_batch=model.micro_batch),
+        model.micro_batch,
+        8,
+        recompute,
+        not full,
         model.ranks,
         model.chunks,
         replicas,
         model.global_batch * replicas,
+        sums_beside=True,
     )
     return PublishedStep(training, Fraction(seconds))
 
@@ -130,10 +175,10 @@ def _sc21(
     heads, hidden, layers = sizes
     degree, ranks, chunks, devices = plan
     shape = TransformerShape(layers, hidden, heads, TOKENS, VOCABULARY)
-    setting = LayerSetting(each, degree, recompute=LayerRecompute.FULL)
     name = f"{shape.parameters / 10**9:.1f}B"
-    training = TrainingRun(name, shape, setting, ranks, chunks, devices // (degree * ranks), batch)
-    flops = iteration_flops(shape, batch, LayerRecompute.FULL)
+    replicas, full = devices // (degree * ranks), LayerRecompute.FULL
+    training = TrainingRun(name, shape, each, degree, full, False, ranks, chunks, replicas, batch)
+    flops = iteration_flops(shape, batch, full)
     return PublishedStep(training, Fraction(flops, devices * tflops * TERA), tflops)
 
 
@@ -151,8 +196,3 @@ MEGATRON_TABLE_1 = (
 )
 """SC'21, Table 1: (heads, width, layers), (tensor-parallel degree, ranks, chunks, devices), global batch,
 micro-batch, TFLOP/s of a device. The paper prints rates; iteration times follow from its FLOP formula, eq. (3)."""
-
-
-def nanoseconds(seconds: Fraction) -> int:
-    """Return a published time in whole ns, rounded to the nearest."""
-    return round(seconds * NS_PER_SECOND)

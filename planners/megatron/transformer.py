@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields
+from fractions import Fraction
 
 __all__: list[str] = []
 
@@ -77,3 +78,11 @@ def iteration_flops(shape: TransformerShape, samples: int, recompute: LayerRecom
     layer, core = layer_flops(shape, samples), attention_core_flops(shape, samples)
     again = {LayerRecompute.NONE: 0, LayerRecompute.SELECTIVE: core, LayerRecompute.FULL: layer}[recompute]
     return shape.layers * (3 * layer + again) + 3 * head_flops(shape, samples)
+
+
+def megatron_bubble(ranks: int, micro_batches: int, chunks: int = 1) -> Fraction:
+    """Return idle over *ideal* time of uniform stages, (p - 1) / (v m).
+
+    Exact for GPipe and 1F1B (v = 1) and interleaved 1F1B. Source: Megatron-LM, arXiv 2104.04473, §2.2.
+    """
+    return Fraction(ranks - 1, chunks * micro_batches)

@@ -14,7 +14,7 @@ from formulation.problem.units import ceil_fraction
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.timeline.durations import uniform
-from formulation.timeline.footprint import Footprint, memory_over_time
+from formulation.timeline.footprint import Footprint
 from formulation.timeline.timeline import run
 from planners.megatron.transformer import LayerRecompute, TransformerShape
 
@@ -140,4 +140,4 @@ def counted_first_stage_bytes(
     schedule = interleaved(ranks, chunks, micro_batches) if chunks > 1 else one_f_one_b(ranks, micro_batches)
     stash = ceil_fraction(shape.layers // stages * layer_activation_bytes(shape, samples, layout))
     footprint = Footprint((0,) * stages, (stash,) * stages)
-    return memory_over_time(run(schedule, uniform(stages, 1, 2)), footprint, 0).peak_bytes
+    return footprint.over_time(run(schedule, uniform(stages, 1, 2)), 0).peak_bytes

@@ -27,12 +27,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.tables import build_tables
-from formulation.costs.times import cut_bytes
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.demands import with_layers
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
@@ -40,7 +40,7 @@ from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowes
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 from planners.common.beliefs import believes, levels_in_words
 from planners.common.blind import blind_to
-from planners.common.flat import flat_view, slowest_link
+from planners.common.flat import flat_view, refuse_without_forms, slowest_link
 from planners.pipedream import code as pipedream_code
 from planners.pipedream import paper as pipedream_paper
 from planners.pipedream.code import MachineLevel, PipeDreamStage
@@ -129,7 +129,7 @@ def row_of(instance: Instance) -> LayerRow:
         tuple(layer.name for layer in instance.layers),
         tuple(cost * steps / NS_PER_SECOND for cost in _costs(instance)),
         instance.parameter_bytes,
-        (*(cut_bytes(instance, cut) * steps for cut in range(1, len(instance.layers))), 0),
+        (*(size * steps for size in crossing_bytes(instance)[1:-1]), 0),
     )
 
 
@@ -204,13 +204,14 @@ def replicated_on_line(instance: Instance, stages: Sequence[tuple[Span, int]]) -
     starts = itertools.accumulate((devices for _, devices in stages), initial=0)
     copies = 1 in instance.constraints.tensor_parallel_degrees
     groups = tuple(
-        line_group(instance, first, devices, Mode(devices if copies else 1))
+        Group.on_line(instance, first, devices, Mode(devices if copies else 1))
         for first, (_, devices) in zip(starts, stages, strict=False)
     )
     rows = tuple(
         replace(layer, allowed_forms=(0,)) if 0 in layer.allowed_forms else layer for layer in instance.layers
     )
     tables = build_tables(with_layers(instance, rows), groups)
+    refuse_without_forms(tables)
     return Plan(
         tuple(
             Stage(span, group, best_forms(tables, kind, span))

@@ -63,7 +63,7 @@ accepts = blind_to("memory", "devices")
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return the listing's plan with proof FEASIBLE and without a bound; the notes say what it believed.
 
-    UNKNOWN if stopped. Raises ValueError as :func:`solvers.dynamic.tables.stage_times.stage_times`.
+    UNKNOWN if stopped. Raises ValueError as :func:`solvers.dynamic.tables.stage_times.StageTimes.of`.
     Cost: O(devices**2 x layers**2) numpy operations.
     """
     start = time.perf_counter()

@@ -53,10 +53,10 @@ accepts = blind_to("memory", "devices")
 def solve(instance: Instance, limits: Limits | None = None, levels: int | None = None) -> Outcome:
     """Return PipePar's plan with proof FEASIBLE and without a bound; the notes say what F believed.
 
-    ``levels`` is 1 or 2; None takes 2 where :func:`suits_two_levels`. UNKNOWN if stopped.
-    Raises ValueError for any other ``levels``, for 2 where servers are not alike, and as
-    :func:`solvers.dynamic.tables.stage_times.stage_times` does. Cost: O(devices**2 x layers**2) numpy operations,
-    and O(devices of a server**2 x layers**3) for the lower of two levels.
+    ``levels`` is 1 or 2; None takes 2 where :func:`suits_two_levels`. UNKNOWN if stopped. Raises ValueError for
+    any other ``levels``, for 2 where servers are not alike, and as
+    :func:`solvers.dynamic.tables.stage_times.StageTimes.of` does. Cost: O(devices**2 x layers**2) numpy
+    operations, and O(devices of a server**2 x layers**3) for the lower of two levels.
     """
     start = time.perf_counter()
     if levels is None:

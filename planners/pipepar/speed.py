@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
 from ingest.errors import ModelError
@@ -91,7 +91,7 @@ def planned(instance: Instance, solver: str, limits: Limits) -> int | None:
 def alone(instance: Instance) -> int:
     """Return the price of the whole model on the first device."""
     span = Span(0, len(instance.layers))
-    plan = Plan((Stage(span, line_group(instance, 0, 1), (0,) * len(span)),))
+    plan = Plan((Stage(span, Group.on_line(instance, 0, 1), (0,) * len(span)),))
     found = evaluate(instance, plan).objective
     if found is None:
         raise LookupError("the whole model on one device is a plan of every instance")

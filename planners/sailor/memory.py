@@ -2,12 +2,13 @@
 
 ::
 
-    passes = 16 bytes x parameters + in flight x micro-batch x stash + working set
-    step   = 20 bytes x parameters
-    peak   = max over stages and replicas of (passes, step), and the machine's own share
+    peak = max over stages and replicas of
+           20 bytes x parameters + (1 + unused) x in flight x micro-batch x stash + working set + machine
 
 ==============  ===================================================================================================
-16 bytes        fp32 weight, gradient, and two moments of Adam
+20 bytes        fp32 weight, gradient, and two moments of Adam; and the flat copy of the gradients during
+                synchronisation. No activation is left then, but their memory is in blocks of many sizes that
+                PyTorch's allocator does not put together, so one long buffer comes on top
 in flight       micro-batches between their forward and backward pass in 1F1B, ``peak_in_flight`` of the schedule
 stash           what the layers of the stage keep for the backward pass (``layer_sizes``)
 working set     twice the stash of the largest inner layer: its backward pass makes the gradient of what it kept,
@@ -16,10 +17,10 @@ working set     twice the stash of the largest inner layer: its backward pass ma
                 more tensors like them, the gradient of the logits and the temporary of the loss
 outputs         the last stage keeps the logits of its last two micro-batches: the engine has at least two pipeline
                 buffers and gives an output back only when its buffer is used again
-20 bytes        with the flat copy of the gradients during synchronisation, when no activation is left
 machine         what the driver counts besides PyTorch's tensors: CUDA context, kernels, buffers of NCCL, work
-                space of cuBLAS, and blocks that the allocator holds but does not use. One constant of a machine,
-                estimated from runs (``measured_constants``)
+                space of cuBLAS; the same for every model
+unused          blocks that the allocator holds but does not use, as a share of the stash. Both are constants of a
+                machine, estimated from runs (``measured_constants``)
 ==============  ===================================================================================================
 
 Measured values are those of ``nvidia-smi``, in whole MiB; predictions are rounded up to them. Sources: DeepSpeed's
@@ -39,10 +40,8 @@ from planners.sailor.time import check_layers, sizes_of
 
 __all__: list[str] = []
 
-STATE_COPIES = 4
-"""Weight, gradient, two moments: all of the size of the parameters."""
-STEP_COPIES = 5
-"""The same, and the flat copy of the gradients."""
+STATE_COPIES = 5
+"""Weight, gradient, two moments, and the flat copy of the gradients: all of the size of the parameters."""
 PIPELINE_BUFFERS = 2
 """DeepSpeed's fewest pipeline buffers, which is what the last stage has."""
 MIB = 2**20
@@ -50,7 +49,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class PredictedMemory:
-    """Bytes of one card of the fullest replica: what the plan needs, and the machine's own share."""
+    """Bytes of one card of the fullest replica: what the plan needs, and what the machine adds for that."""
 
     stage: int
     parameter_bytes: int
@@ -69,7 +68,9 @@ class PredictedMemory:
         return ceil_div(self.plan_bytes + self.machine_bytes, MIB) * MIB
 
 
-def predict_memory(machine: ProfiledMachine, plan: SailorPlan, machine_bytes: int = 0) -> PredictedMemory:
+def predict_memory(
+    machine: ProfiledMachine, plan: SailorPlan, machine_bytes: int = 0, unused: float = 0.0
+) -> PredictedMemory:
     """Return the memory of the fullest card. Raises NotProfiledError for what was not measured.
 
     Cost: linear in layers and replicas, and in the actions of one schedule for each pipeline.
@@ -80,27 +81,13 @@ def predict_memory(machine: ProfiledMachine, plan: SailorPlan, machine_bytes: in
         in_flight = peak_in_flight(one_f_one_b(len(stages), plan.micro_batches))
         for number, stage in enumerate(stages):
             for sizes in {sizes_of(machine, one) for one in stage.replicas}:
-                kept = in_flight[number]
-                found.append(_on_one_card(plan, sizes, stage, number, kept, machine_bytes))
+                own = sizes[stage.span.first : stage.span.stop]
+                stash = in_flight[number] * plan.micro_batch * sum(one.stash_bytes for one in own)
+                parameters = STATE_COPIES * sum(one.parameter_bytes for one in own)
+                added = machine_bytes + int(unused * stash)
+                working = _working_bytes(plan, sizes, stage)
+                found.append(PredictedMemory(number, parameters, stash, working, added))
     return max(found, key=lambda one: one.plan_bytes)
-
-
-def _on_one_card(
-    plan: SailorPlan,
-    sizes: tuple[LayerSizes, ...],
-    stage: SailorStage,
-    number: int,
-    in_flight: int,
-    machine_bytes: int,
-) -> PredictedMemory:
-    """Return the memory of one stage; where the optimiser's step needs more than the passes, that of the step."""
-    own = sizes[stage.span.first : stage.span.stop]
-    parameters = sum(one.parameter_bytes for one in own)
-    stash = in_flight * plan.micro_batch * sum(one.stash_bytes for one in own)
-    working = _working_bytes(plan, sizes, stage)
-    if stash + working < (STEP_COPIES - STATE_COPIES) * parameters:
-        return PredictedMemory(number, STEP_COPIES * parameters, 0, 0, machine_bytes)
-    return PredictedMemory(number, STATE_COPIES * parameters, stash, working, machine_bytes)
 
 
 def _working_bytes(plan: SailorPlan, sizes: tuple[LayerSizes, ...], stage: SailorStage) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from formulation.schedules.actions import BACKWARD, FORWARD
+from formulation.schedules.actions import Kind
 from formulation.schedules.dependencies import NONE
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
@@ -74,7 +74,10 @@ def _program(schedule: PipelineSchedule, durations: Durations) -> Program:
     """Return the actions of a schedule with its messages between them."""
     entries = _Entries()
     joins: dict[Message, list[int]] = {}
-    times = {FORWARD: durations.forward_ns, BACKWARD: durations.backward_ns}
+    times: dict[int, tuple[int, ...]] = {
+        Kind.FORWARD: durations.forward_ns,
+        Kind.BACKWARD: durations.backward_ns,
+    }
     for rank in range(schedule.ranks):
         for step in _steps(schedule, rank):
             if len(step) == 2:
@@ -106,7 +109,7 @@ def _steps(schedule: PipelineSchedule, rank: int) -> Iterator[tuple[int, int] | 
     before: tuple[int, int] | None = None
     for step in (*passes, None):
         taken, given = _taken(step, rank, last), _given(before, rank, last)
-        turned = before is not None and step is not None and (before[0], step[0]) == (BACKWARD, FORWARD)
+        turned = before is not None and step is not None and (before[0], step[0]) == (Kind.BACKWARD, Kind.FORWARD)
         yield from (*taken, *given) if turned else (*given, *taken)
         if step is not None:
             yield step
@@ -115,21 +118,24 @@ def _steps(schedule: PipelineSchedule, rank: int) -> Iterator[tuple[int, int] | 
 
 def _taken(step: tuple[int, int] | None, rank: int, last: int) -> list[Message]:
     """Return the message that a pass needs from another device."""
-    if step is None or rank == (0 if step[0] == FORWARD else last):
+    if step is None or rank == (0 if step[0] == Kind.FORWARD else last):
         return []
-    return [(step[0], rank - 1 if step[0] == FORWARD else rank, step[1])]
+    return [(step[0], rank - 1 if step[0] == Kind.FORWARD else rank, step[1])]
 
 
 def _given(step: tuple[int, int] | None, rank: int, last: int) -> list[Message]:
     """Return the message that a pass makes for another device."""
-    if step is None or rank == (last if step[0] == FORWARD else 0):
+    if step is None or rank == (last if step[0] == Kind.FORWARD else 0):
         return []
-    return [(step[0], rank if step[0] == FORWARD else rank - 1, step[1])]
+    return [(step[0], rank if step[0] == Kind.FORWARD else rank - 1, step[1])]
 
 
 def _put_messages(entries: _Entries, joins: dict[Message, list[int]], durations: Durations) -> None:
     """Add the queues of the messages, one for each boundary and direction, and let both ends wait for them."""
-    times = {FORWARD: durations.activation_ns, BACKWARD: durations.gradient_ns}
+    times: dict[int, tuple[int, ...]] = {
+        Kind.FORWARD: durations.activation_ns,
+        Kind.BACKWARD: durations.gradient_ns,
+    }
     starts = set(entries.offsets)
     open_queue: tuple[int, int] | None = None
     for message, ends in sorted(joins.items()):

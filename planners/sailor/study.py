@@ -37,7 +37,8 @@ READING = (
     "three iterations, memory the largest value of `nvidia-smi` on any card.",
     "Iteration time = pipeline + wait + copies + all-reduce + update. The *pipeline* is executed action by "
     "action: 1F1B in which a message holds both of its ends until it is through, as blocking sends do. A "
-    "boundary tensor passes at the fitted bandwidth of one card of a node. Backward passes take the time of the "
+    "boundary tensor passes at the fitted bandwidth of one card of a node, behind what the hosts need for a "
+    "*message* of any size. Backward passes take the time of the "
     "device; forward passes take the larger of the device's time and that of the host, which launches the "
     "kernels. Both come out of the profile: from the smallest micro-batch on, entries nearer to unchanged than "
     "to doubled when the micro-batch doubles show the host, not the device.",
@@ -46,17 +47,21 @@ READING = (
     "bytes for each parameter where the optimiser moves 28; a ring *all-reduce* over the fitted links; and the "
     "optimiser's *update*. The profile lists one update for all layers: that of the network of four layers that "
     "was profiled (the rows of the others are copies), so it is scaled by parameters.",
-    "Peak memory = 16 bytes for each parameter (weight, gradient, two moments) + stash of the micro-batches in "
-    "flight + working set + the machine's own share. The working set is twice the stash of one inner layer; on "
+    "Peak memory = 20 bytes for each parameter (weight, gradient, two moments, and the flat copy of the "
+    "gradients, "
+    "which PyTorch's allocator cannot put into the blocks that activations left) + stash of the micro-batches in "
+    "flight + working set + unused blocks, a share of the stash + the machine's own share. The working set is "
+    "twice the stash of one inner layer; on "
     "the last stage, if that is more, four tensors of logits: those of two micro-batches that the engine's "
     "buffers keep, their gradient, and the temporary of the loss.",
-    "Two constants of a machine need runs: the *spread* of its replicas, from the measured synchronisation "
-    "alone, and the *machine's share* of memory (CUDA context, NCCL, libraries, unused blocks of the "
-    "allocator). Each is the median over the measured runs on the same cards, and every prediction leaves its "
-    "own run out. No other number is taken from a run, none is fitted to iteration times, and none belongs to a "
-    "single run. What the terms are was decided with these runs in view, so leaving one out tests the "
-    "constants, not that choice; the last table shows what each choice is worth. "
-    "`planners/sailor/` explains every term.",
+    "Four constants of a machine need runs: the *spread* of its replicas, from the measured synchronisation "
+    "alone; what its hosts need for a *message*, from the iteration times of runs with several stages; the share "
+    "of *unused blocks*; and the *machine's share* of memory (CUDA context, NCCL, libraries). "
+    "The last two say apart what grows with a model and what does not; no other grows with one. Each is a median "
+    "over the measured runs on the same cards, and every prediction leaves its own run out. No other number is "
+    "taken from a run, and none belongs to a single run. What the terms are was decided with these runs in "
+    "view, so leaving one out tests the constants, not that choice; the last table shows what each choice is "
+    "worth. `planners/sailor/` explains every term.",
 )
 PUBLISHED = (
     "Published for comparison, mean absolute errors of simulators on the 15 runs on GH200, time / memory: "
@@ -137,8 +142,8 @@ class _Data:
     ) -> tuple[PredictedTime, PredictedMemory]:
         """Predict time and memory of a plan."""
         return (
-            predict_time(self.machine, plan, constants.spread),
-            predict_memory(self.machine, plan, constants.machine_bytes),
+            predict_time(self.machine, plan, constants.spread, constants.message_ns),
+            predict_memory(self.machine, plan, constants.machine_bytes, constants.unused),
         )
 
     def constants(
@@ -177,10 +182,15 @@ def _terms(data: _Data, rows: Mapping[str, Predicted]) -> tuple[StudyTable, ...]
     }
     found: dict[str, list[float | None]] = {}
     for name, variant in variants.items():
-        spreads = [constants_for(row.plan, data.runs).spread for row in rows.values()]
-        times = [predict_time(variant, row.plan, one) for row, one in zip(rows.values(), spreads, strict=True)]
+        known = [constants_for(row.plan, data.runs) for row in rows.values()]
+        pairs = zip(rows.values(), known, strict=True)
+        times = [predict_time(variant, row.plan, one.spread, one.message_ns) for row, one in pairs]
         found[name] = [row.error_of(one.iteration_ns) for row, one in zip(rows.values(), times, strict=True)]
-    found["no wait for the slowest replica"] = [row.bare_time_error for row in rows.values()]
+    without = {"no wait for the slowest replica": "spread", "no time of hosts for a message": "message_ns"}
+    for name, constant in without.items():
+        less = [replace(constants_for(row.plan, data.runs), **{constant: 0}) for row in rows.values()]
+        times = [data.with_constants(row.plan, one)[0] for row, one in zip(rows.values(), less, strict=True)]
+        found[name] = [row.error_of(one.iteration_ns) for row, one in zip(rows.values(), times, strict=True)]
     return (term_table(found),)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from planners.sailor.constants import MachineConstants, SailorRun
 from planners.sailor.memory import PredictedMemory
@@ -104,9 +105,8 @@ def time_table(rows: Mapping[str, Predicted]) -> StudyTable:
         for name, row in rows.items()
     )
     remarks = (
-        "Not predicted: what the host does for a micro-batch outside of the layers (loading it, preparing "
-        "messages), which no profile shows. It matters where the host is the slower one, so runs of small "
-        "micro-batches in several stages come out short.",
+        "Not predicted: what the host does for a micro-batch outside of layers and messages (loading it), which "
+        "no profile shows.",
     )
     return StudyTable("Iteration time", columns, lines, remarks)
 
@@ -170,7 +170,15 @@ def memory_table(rows: Mapping[str, Predicted]) -> StudyTable:
         )
         for name, row in rows.items()
     )
-    return StudyTable("Peak memory of the fullest card", columns, lines)
+    margin = margin_of([row.memory_error for row in rows.values() if row.memory_error is not None])
+    covered = "covers all of these runs: no measured peak is above its prediction by a larger share."
+    remarks = () if margin is None else (f"`constraints.memory: {{margin: {margin:g}}}` {covered}",)
+    return StudyTable("Peak memory of the fullest card", columns, lines, remarks)
+
+
+def margin_of(errors: Sequence[float]) -> float | None:
+    """Return the least margin, in whole percent, with which every prediction covers what was measured."""
+    return ceil(max(0.0, *(1 / (1 + one) - 1 for one in errors)) * 100) / 100 if errors else None
 
 
 def constants_table(machines: Machines) -> StudyTable:
@@ -182,14 +190,27 @@ def constants_table(machines: Machines) -> StudyTable:
         lines.append(
             (" ".join(cards), "spread of replicas", f"{100 * whole.spread:.2f} %", str(whole.spread_runs), between)
         )
+        hosts = [one.message_ns / 1e6 for one in held_out]
+        around = f"{min(hosts):.2f} to {max(hosts):.2f} ms"
+        own = f"{whole.message_ns / 1e6:.2f} ms"
+        lines.append((" ".join(cards), "hosts of a message", own, str(whole.message_runs), around))
         between = f"{_gib(min(shares))} to {_gib(max(shares))} GiB"
+        unused = [100 * one.unused for one in held_out]
+        parts = f"{min(unused):.2f} to {max(unused):.2f} %"
+        number = str(whole.memory_runs)
+        lines.append(
+            (" ".join(cards), "unused blocks beside the stash", f"{100 * whole.unused:.2f} %", number, parts)
+        )
         share = f"{_gib(whole.machine_bytes)} GiB"
         lines.append((" ".join(cards), "machine's share of memory", share, str(whole.memory_runs), between))
     remarks = (
         "A spread rests on the runs with more than one replica: (`red_grads` - copies - all-reduce) / (pipeline x "
-        "sqrt(2 ln n)), median. The machine's share rests on all runs with a measured peak: measured - predicted "
-        "without it, median. With 0 runs: no spread, and the share that Sailor's planner reserves, 2 GB for cards "
-        "that work alone and 3 GB in a tensor-parallel group.",
+        "sqrt(2 ln n)), median. What hosts need for a message rests on the runs with several stages: the median "
+        "of the time by which they are longer than predicted without it, over how often a message is waited for. "
+        "Unused blocks and the machine's share rest on all runs with a measured peak: the "
+        "median slope of what is measured beyond the plan's bytes over the stash, between any two runs, and the "
+        "median of the rest. With 0 runs: no spread, no time of hosts, no unused blocks, and the share that "
+        "Sailor's planner reserves, 2 GB for cards that work alone and 3 GB in a tensor-parallel group.",
     )
     columns = ("cards", "constant", "from all runs", "runs", "with one run left out")
     return StudyTable("Constants of the machine", columns, tuple(lines), remarks)

@@ -7,11 +7,13 @@
 ==============  ===================================================================================================
 pipeline        the slowest chain of replicas, one of each stage, executed by ``measured_pipeline``. A forward
                 pass takes the larger of its device's and its host's time, a backward pass its device's
-                (``measured_profile``). A boundary tensor passes at the rate of one card (``measured_network``)
+                (``measured_profile``). A boundary tensor passes at the rate of one card (``measured_network``),
+                behind ``message_ns``, which the two hosts need for each message whatever its size; a constant of
+                a machine that needs runs (``measured_constants``)
 wait            until the slowest of n replicas is there: replicas of one plan differ by chance. The mean of the
                 largest of n normal deviates is at most sqrt(2 ln n) standard deviations, which is taken, times
-                ``spread``, the standard deviation as a share of the pipeline's time. ``spread`` is the one
-                constant of a machine that needs runs (``measured_constants``)
+                ``spread``, the standard deviation as a share of the pipeline's time; the other constant of a
+                machine that needs runs
 copies          the gradients are put into one flat buffer, scaled by 1/n, and copied back: 24 bytes for each fp32
                 parameter, at the pace of the optimiser, which moves 28 (reads weight, gradient and two moments,
                 writes all but the gradient)
@@ -50,7 +52,7 @@ COPY_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class PredictedTime:
-    """The terms of one iteration in ns; ``wait_ns`` needs the spread of the machine, all others only a profile."""
+    """The terms of one iteration in ns; ``wait_ns`` needs the spread of the machine, messages what hosts need."""
 
     pipeline_ns: int
     wait_ns: int
@@ -74,9 +76,12 @@ def order_statistic(replicas: int) -> float:
     return sqrt(2 * log(max(1, replicas)))
 
 
-def predict_time(machine: ProfiledMachine, plan: SailorPlan, spread: float = 0.0) -> PredictedTime:
-    """Return the predicted time of an iteration. ``spread`` is the relative standard deviation of replicas.
+def predict_time(
+    machine: ProfiledMachine, plan: SailorPlan, spread: float = 0.0, message_ns: int = 0
+) -> PredictedTime:
+    """Return the predicted time of an iteration.
 
+    ``spread`` is the relative standard deviation of replicas, ``message_ns`` what the hosts of a message need.
     Raises NotProfiledError for a card, degree or layer that was not measured. Cost: that of executing one chain
     for each combination of unlike replicas.
     """
@@ -85,7 +90,7 @@ def predict_time(machine: ProfiledMachine, plan: SailorPlan, spread: float = 0.0
     for stages in plan.pipelines:
         spans = tuple(stage.span for stage in stages)
         for chain in dict.fromkeys(_chains(stages)):
-            times = _durations(machine, plan, spans, chain)
+            times = _durations(machine, plan, spans, chain, message_ns)
             pipeline = max(pipeline, blocking_pipeline_ns(times, plan.micro_batches))
     ends = [_end(machine, plan, stage) for stages in plan.pipelines for stage in stages]
     copies, reduce, update = max(ends, key=sum)
@@ -140,7 +145,9 @@ def _chains(stages: tuple[SailorStage, ...]) -> list[Chain]:
     return found
 
 
-def _durations(machine: ProfiledMachine, plan: SailorPlan, spans: tuple[Span, ...], chain: Chain) -> Durations:
+def _durations(
+    machine: ProfiledMachine, plan: SailorPlan, spans: tuple[Span, ...], chain: Chain, message_ns: int
+) -> Durations:
     """Return the times of the passes and messages of a chain, of the slowest where it may use several replicas."""
     passes = [
         tuple(map(max, zip(*(_passes(machine, plan, span, one, share) for one in own), strict=True)))
@@ -148,7 +155,8 @@ def _durations(machine: ProfiledMachine, plan: SailorPlan, spans: tuple[Span, ..
     ]
     cuts = (span.stop for span in spans[:-1])
     messages = tuple(
-        max(
+        message_ns
+        + max(
             send_ns(machine.links, one, other, plan.micro_batch * sizes_of(machine, one)[cut - 1].output_bytes)
             for one in senders
             for other in takers

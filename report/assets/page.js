@@ -156,9 +156,30 @@
     return choose(lanes.get(next).reduce((best, event) => middle(event) < middle(best) ? event : best));
   }
 
-  let drag = null;
+  const chain = events.filter((event) => event.critical).sort((one, other) => one.start - other.start || one.stop - other.stop);
+  function along(by) {
+    const at = chain.indexOf(chosen);
+    if (chain.length) choose(chain[at < 0 ? (by > 0 ? 0 : chain.length - 1) : Math.min(chain.length - 1, Math.max(0, at + by))]);
+  }
+
+  let drag = null, pinch = null;
+  const fingers = new Map();
+  const dragged = (yes) => { document.documentElement.dataset.dragged = yes ? "yes" : "no"; };
+  function spread() {
+    const [one, other] = [...fingers.values()];
+    return { middle: (one + other) / 2, apart: Math.max(1, Math.abs(one - other)) };
+  }
   svg.addEventListener("pointermove", (pointer) => {
+    if (fingers.has(pointer.pointerId)) fingers.set(pointer.pointerId, pointer.clientX);
+    if (pinch && fingers.size === 2) {
+      const { middle, apart } = spread();
+      zoom(pinch / apart, under(middle));
+      pinch = apart;
+      dragged(true);
+      return;
+    }
     if (drag) {
+      if (Math.abs(pointer.clientX - drag.at) > 4) { dragged(true); svg.setPointerCapture(pointer.pointerId); }
       const box = svg.getBoundingClientRect();
       const moved = (pointer.clientX - drag.at) * width / box.width / (width - set.left - set.right) * (drag.to - drag.from);
       show(drag.from - moved, drag.to - moved);
@@ -175,19 +196,29 @@
   });
   svg.addEventListener("pointerleave", () => { tip.hidden = true; highlight(chosen); });
   svg.addEventListener("pointerdown", (pointer) => {
-    if (pointer.button !== 0 || to - from >= length) return;
+    if (pointer.button !== 0) return;
+    dragged(false);
+    fingers.set(pointer.pointerId, pointer.clientX);
+    pinch = fingers.size === 2 ? spread().apart : null;
+    drag = null;
+    if (pinch || to - from >= length) return;
     drag = { at: pointer.clientX, from, to };
     tip.hidden = true;
-    svg.setPointerCapture(pointer.pointerId);
   });
-  for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => { drag = null; });
+  for (const end of ["pointerup", "pointercancel"]) {
+    addEventListener(end, (pointer) => { fingers.delete(pointer.pointerId); drag = null; pinch = null; });
+  }
+  svg.addEventListener("click", (click) => {
+    const event = byNode.get(click.target.closest("[data-i]"));
+    if (event && document.documentElement.dataset.dragged !== "yes") choose(event);
+  });
   svg.addEventListener("dblclick", () => show(0, length));
   svg.addEventListener("wheel", (wheel) => {
     if (!wheel.ctrlKey && !wheel.metaKey && document.activeElement !== figure) return;
     wheel.preventDefault();
     zoom(Math.exp(Math.max(-1, Math.min(1, wheel.deltaY / 300))), under(wheel.clientX));
   }, { passive: false });
-  const keys = { "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), "0": () => show(0, length) };
+  const keys = { "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), "0": () => show(0, length), c: () => along(1), C: () => along(-1) };
   figure.addEventListener("keydown", (key) => {
     const arrow = key.key.startsWith("Arrow");
     if (key.ctrlKey || key.metaKey || key.altKey || !(arrow || keys[key.key])) return;
@@ -195,6 +226,7 @@
     if (arrow) step(key.key); else keys[key.key]();
   });
   const buttons = { in: keys["+"], out: keys["-"], all: keys["0"] };
+  for (const button of document.querySelectorAll("[data-chain]")) button.addEventListener("click", () => along(Number(button.dataset.chain)));
   for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", buttons[button.dataset.zoom]);
   document.querySelector(".tools").hidden = false;
   addEventListener("resize", fit);

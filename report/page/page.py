@@ -11,8 +11,9 @@ import hashlib
 from typing import Any
 
 from report.claims import formats_of
-from report.measures import RELATED
+from report.measures import Relation
 from report.numbers import Numbers
+from report.page.beside import two_plans
 from report.page.templating import asset, rendered
 from report.pictures.memory import memory_picture
 from report.pictures.plan import plan_picture
@@ -41,7 +42,7 @@ def pictures(content: dict[str, Any]) -> tuple[Picture, ...]:
 
 def page_of(content: dict[str, Any]) -> str:
     """Return the whole page."""
-    script = asset("page.js") + asset("layers.js")
+    script = asset("page.js") + asset("choice.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return rendered(
         "page.html.j2",
@@ -50,16 +51,27 @@ def page_of(content: dict[str, Any]) -> str:
         script=script,
         content=content,
         numbers=Numbers(content),
-        pictures={picture.name: picture for picture in pictures(content)},
+        pictures={picture.name: picture for picture in (*pictures(content), *_of_other(content["against"]))},
         most_rows=MOST_ROWS,
         nothing=NOTHING,
-        near=RELATED,
+        near=Relation.RELATED,
         colours=STAGE_COLOURS,
+        every_stage=[str(at) for at in range(len(content["stages"]))],
+        every_rank=[" ".join(map(str, rank["stages"])) for rank in content["ranks"]],
+        chain_stages=[str(part["stage"]) for part in content["chain"]],
+        two_plans=two_plans(content) if content["against"] else (),
         charged=all(one["paid"] for one in content["boundaries"]),
         adds_up=_adds_up(content),
         **_of_run(content),
         **_of_claim(content["claim"]),
     )
+
+
+def _of_other(against: dict[str, Any] | None) -> tuple[Picture, ...]:
+    """Return the pictures of the plan that is shown beside this one, if there is one."""
+    if against is None:
+        return ()
+    return plan_picture(against, "other-plan"), timeline_picture(against, "other-timeline")
 
 
 def _adds_up(content: dict[str, Any]) -> str:
@@ -77,7 +89,6 @@ def _of_run(content: dict[str, Any]) -> dict[str, Any]:
     fullest = max(range(len(ranks)), key=lambda at: ranks[at]["peak_bytes"] / ranks[at]["capacity_bytes"])
     of_stages = len(ranks) == len(stages)
     return {
-        "devices_used": sum(devices for rank in ranks for _, devices in stages[rank["stages"][0]]["devices"]),
         "devices_there": sum(server["devices"] for server in content["servers"]),
         "row_of": {one["key"]: at for at, one in reversed(list(enumerate(content["measures"])))},
         "fullest": fullest,

@@ -16,6 +16,7 @@ from report.pictures.shapes import (
     Rect,
     Shape,
     ShapeGroup,
+    of_stages,
     short,
     stage_colour,
     width_of,
@@ -43,7 +44,8 @@ def memory_picture(content: dict[str, Any]) -> Picture:
         left, top = column * (width + BETWEEN), row * ROW
         shift = f"translate({short(left)} {short(top)})"
         drawn = tuple(_panel(content, index, width, largest * 1.04))
-        shapes.append(ShapeGroup(drawn, {"transform": shift}))
+        chosen = of_stages(drawn, *ranks[index]["stages"])
+        shapes.append(ShapeGroup((chosen,), {"transform": shift}))
     height = math.ceil(len(ranks) / columns) * ROW - 4
     return Picture("memory", "Memory over time against the limit", height, shapes)
 

@@ -15,6 +15,7 @@ from report.pictures.shapes import (
     Rect,
     Shape,
     first_that_fits,
+    of_stages,
     short,
     stage_colour,
     width_of,
@@ -52,20 +53,24 @@ class Strip:
         return (self.left + self.right) / 2
 
 
-def plan_picture(content: dict[str, Any]) -> Picture:
-    """Draw the plan of a simulation's content."""
+def plan_picture(content: dict[str, Any], name: str = "plan") -> Picture:
+    """Draw the plan of a simulation's content; ``name`` tells two on one page apart."""
     stages = content["stages"]
     strips = _strips([stage["price"]["compute_ns"] for stage in stages])
-    what = "layers, as wide as their compute time; above a cut, what crosses it"
+    called = content["claim"]["sums"]["called"]
+    what = f"layers, as wide as their compute time; above a cut, what crosses it; outlined: the {called}"
     shapes: list[Shape] = [Label(0, 14, what, "note")]
     shapes += _cut_labels(content, strips)
     runs, cells = _cluster(content)
     for index, strip in enumerate(strips):
-        shapes += _ribbons(stages[index], strip, runs[index], index)
+        shapes.append(of_stages(_ribbons(stages[index], strip, runs[index], index), index))
+    first = 0
     for index, strip in enumerate(strips):
-        shapes += [*_stage(stages[index], strip, index, len(stages) - 1), *_layers(content, strip, index)]
+        chain = [*_layers(content, strip, index, first), *_stage(stages[index], strip, index, len(stages) - 1)]
+        shapes.append(of_stages(chain, index))
+        first += stages[index]["layers"]
     title = f"{count(len(content['layers']), 'layer')} of {content['model']} in {count(len(stages), 'stage')}"
-    return Picture("plan", title, HEIGHT, [*shapes, *cells])
+    return Picture(name, title, HEIGHT, [*shapes, *cells])
 
 
 def _strips(weights: list[int]) -> list[Strip]:
@@ -86,14 +91,19 @@ def _stage(stage: dict[str, Any], strip: Strip, index: int, most: int) -> Iterat
     compute = duration(stage["price"]["compute_ns"])
     many = count(stage["layers"], "layer")
     tip = f"stage {index}: {stage['first_layer']} … {stage['last_layer']}, {many}, {compute}"
-    yield Rect((strip.left, CHAIN_TOP, strip.width, STRIP), stage_colour(index), tip)
+    yield Rect((strip.left, CHAIN_TOP, strip.width, STRIP), stage_colour(index) + _mark(stage), tip)
     names = (f"stage {index} · {many} · {compute}", f"stage {index}", str(index))
     yield from _on_colour(strip, CHAIN_TOP + 16, names, most)
 
 
-def _layers(content: dict[str, Any], strip: Strip, index: int) -> Iterator[Shape]:
-    """Draw the layers of a stage; those too narrow to be seen alone are drawn as one."""
-    rows = [row for row in content["layers"] if row[1] == index]
+def _mark(part: dict[str, Any]) -> str:
+    """Return the class that outlines what takes longest; nothing for any other stage or boundary."""
+    return " slowest" if part["slowest"] else ""
+
+
+def _layers(content: dict[str, Any], strip: Strip, index: int, first: int) -> Iterator[Shape]:
+    """Draw the layers of a stage, from ``first`` on; those too narrow to be seen alone are drawn as one."""
+    rows = content["layers"][first : first + content["stages"][index]["layers"]]
     total = sum(row[2] for row in rows) or 1
     left, top = strip.left, CHAIN_TOP + STRIP
     merged: list[list[Any]] = []
@@ -107,7 +117,7 @@ def _layers(content: dict[str, Any], strip: Strip, index: int) -> Iterator[Shape
             name = row[0] if len(merged) == 1 else f"{merged[0][0]} … {row[0]} ({len(merged)})"
             shade = "layer" if width < 2 * LEAST_LAYER else "layer apart"
             tip = f"{name}: {duration(time_ns)}"
-            yield Rect((left, top, width, LAYERS), f"{shade} {stage_colour(index)}", tip)
+            yield Rect((left, top, width, LAYERS), f"{shade} {stage_colour(index)}", tip, first + at)
             biggest = max(merged, key=lambda one: one[2])[0]
             if width_of(biggest, 10) <= width - 6:
                 yield Label(left + width / 2, top + 19, biggest, "small middle", tip)
@@ -123,7 +133,7 @@ def _cut_labels(content: dict[str, Any], strips: list[Strip]) -> Iterator[Shape]
         named = amount(boundary["bytes"])
         wide = width_of(named)
         left = min(max(0.0, x - wide / 2), WIDTH - wide)
-        yield Line(x, CHAIN_TOP - 6, x, RIBBON_TOP, "cut")
+        yield Line(x, CHAIN_TOP - 6, x, RIBBON_TOP, "cut" + _mark(boundary))
         if left >= taken:
             tip = f"activation {duration(boundary['activation_ns'])}, gradient {duration(boundary['gradient_ns'])}"
             yield Label(left + wide / 2, CHAIN_TOP - 10, named, "middle", tip)
@@ -151,7 +161,8 @@ def _cluster(content: dict[str, Any]) -> tuple[list[list[Strip]], list[Shape]]:
         shapes.append(Rect(box, "server", f"{server['name']}: {len(row)} x {server['device_class']}"))
         shapes += _server_name(server, Strip(left, left + gap + cell * len(row)))
         for at, owner in enumerate(row):
-            shapes += _device(content, owner, Strip(inner + cell * at, inner + cell * (at + 1)))
+            drawn = _device(content, owner, Strip(inner + cell * at, inner + cell * (at + 1)))
+            shapes += drawn if owner is None else [of_stages(drawn, *content["ranks"][owner]["stages"])]
         for index in dict.fromkeys(owner for owner in row if owner is not None):
             first = row.index(index)
             taken = Strip(inner + cell * first, inner + cell * (first + row.count(index)))

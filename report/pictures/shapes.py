@@ -5,7 +5,7 @@ They hold positions, and words as users wrote them; ``templates/shapes.svg.j2`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -21,12 +21,13 @@ LETTER_WIDTH = 0.63
 
 @dataclass(frozen=True, slots=True)
 class Rect:
-    """A rectangle (left, top, width, height) with a tooltip."""
+    """A rectangle (left, top, width, height) with a tooltip; ``layer`` is the last layer that it stands for."""
 
     tag: ClassVar = "rect"
     box: tuple[float, float, float, float]
     kind: str
     title: str = ""
+    layer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ class Picture:
     height: float
     shapes: Sequence[Shape]
     data: Mapping[str, float] = field(default_factory=dict)
+
+
+def of_stages(shapes: Iterable[Shape], *stages: int) -> ShapeGroup:
+    """Return shapes that are about these stages, so that a page can show which ones were chosen."""
+    return ShapeGroup(tuple(shapes), {"data-stage": " ".join(map(str, stages))})
 
 
 def short(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from report.pictures.shapes import WIDTH, Label, Picture, Rect, Shape, legend, stage_colour, width_of
+from report.pictures.shapes import WIDTH, Label, Picture, Rect, Shape, legend, of_stages, stage_colour, width_of
 from report.wording import exact, percent, rank_name
 
 __all__: list[str] = []
@@ -24,15 +24,13 @@ PARTS = (
 def time_picture(content: dict[str, Any]) -> Picture:
     """Draw where the time of a simulation's content goes."""
     ranks, makespan = content["ranks"], max(1, content["makespan_ns"])
-    shapes = legend(LEFT, 18, [(kind, name) for _, kind, name in PARTS])
+    shapes: list[Shape] = legend(LEFT, 18, [(kind, name) for _, kind, name in PARTS])
     for index, rank in enumerate(ranks):
         top = TOP + index * (BAR + BETWEEN)
         name, held = rank_name(content, index)
-        shapes += [
-            Rect((0, top + BAR / 2 - 5, 10, 10), stage_colour(rank["stages"][0])),
-            Label(16, top + 16, name, "", held),
-        ]
-        shapes += _bar(rank["spent"], top, makespan)
+        chip = Rect((0, top + BAR / 2 - 5, 10, 10), stage_colour(rank["stages"][0]))
+        label = Label(16, top + 16, name, "", held)
+        shapes.append(of_stages((chip, label, *_bar(rank["spent"], top, makespan)), *rank["stages"]))
     height = TOP + len(ranks) * (BAR + BETWEEN)
     return Picture("time", "Where the time of all devices goes", height, shapes)
 

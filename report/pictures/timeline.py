@@ -22,6 +22,7 @@ from report.pictures.shapes import (
     ShapeGroup,
     legend,
     nice_step,
+    of_stages,
     stage_colour,
 )
 from report.window import ACTIVATION, GRADIENT
@@ -118,8 +119,8 @@ class Lanes:
         return TOP + self.ranks * (self.height + LINK_LANE) - ends
 
 
-def timeline_picture(content: dict[str, Any]) -> Picture:
-    """Draw the timeline of a simulation's content."""
+def timeline_picture(content: dict[str, Any], name: str = "timeline") -> Picture:
+    """Draw the timeline of a simulation's content; ``name`` tells two on one page apart."""
     shown, stages = content["timeline"], len(content["stages"])
     head, tail, makespan = shown["head_stop_ns"], shown["tail_start_ns"], content["makespan_ns"]
     scale, lanes = Scale(head, tail, makespan), Lanes.of(content)
@@ -134,22 +135,23 @@ def timeline_picture(content: dict[str, Any]) -> Picture:
         *legend(LEFT, 18, [*entries, ("key k", "critical chain")]),
         *_names(content, lanes),
         ShapeGroup(tuple(_ticks(scale, lanes)), {"class": "ticks"}),
-        ShapeGroup((clip,), {"id": "plot"}, "clipPath"),
-        ShapeGroup((*events, *_gap(scale, lanes)), {"class": "events", "clip-path": "url(#plot)"}),
+        ShapeGroup((clip,), {"id": f"plot-{name}"}, "clipPath"),
+        ShapeGroup((*events, *_gap(scale, lanes)), {"class": "events", "clip-path": f"url(#plot-{name})"}),
     )
     numbers = {"left": LEFT, "right": RIGHT, "head": head, "tail": tail, "gap": scale.gap, "makespan": makespan}
     numbers |= {"foot": lanes.foot, "top": TOP}
     title = f"Timeline of {content['micro_batches_run']} micro-batches in {stages} stages"
-    return Picture("timeline", title, lanes.foot + 26, shapes, numbers)
+    return Picture(name, title, lanes.foot + 26, shapes, numbers)
 
 
 def _names(content: dict[str, Any], lanes: Lanes) -> Iterator[Shape]:
     for rank in range(lanes.ranks):
         stage = content["ranks"][rank]["stages"][0]
         top = lanes.top("", stage)
-        yield Rect((0, top + lanes.height / 2 - 5, 10, 10), stage_colour(stage))
         name, held = rank_name(content, rank)
-        yield Label(16, top + lanes.height / 2 + 4, name, "", held)
+        chip = Rect((0, top + lanes.height / 2 - 5, 10, 10), stage_colour(stage))
+        label = Label(16, top + lanes.height / 2 + 4, name, "", held)
+        yield of_stages((chip, label), *content["ranks"][rank]["stages"])
         yield Rect((LEFT, top, WIDTH - LEFT - RIGHT, lanes.height), "lane")
 
 

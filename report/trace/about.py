@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formulation.costs import times
-from formulation.schedules.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from formulation.schedules.actions import Kind
 from formulation.timeline.critical import critical_chain
 from report.simulation import Simulation
 from report.trace.events import quoted
@@ -43,7 +43,12 @@ class About:
         return cls(
             stages=tuple(names),
             bytes_of=tuple(
-                {FORWARD: whole, BACKWARD: whole, INPUT_GRADIENT: whole - rest, WEIGHT_GRADIENT: rest}
+                {
+                    Kind.FORWARD: whole,
+                    Kind.BACKWARD: whole,
+                    Kind.INPUT_GRADIENT: whole - rest,
+                    Kind.WEIGHT_GRADIENT: rest,
+                }
                 for whole, rest in zip(footprint.stash_bytes, footprint.weight_stash_bytes, strict=True)
             ),
             weights=tuple(sum(instance.parameter_bytes[span.first : span.stop]) for span in spans),

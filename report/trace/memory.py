@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from formulation.timeline.footprint import DeviceMemory, Footprint, memory_over_time
+from formulation.timeline.footprint import DeviceMemory, Footprint
 from report.curve import curve_of
 from report.simulation import Simulation
 from report.trace.events import DEVICES, TraceRow, counter
@@ -21,11 +21,11 @@ def memory_counters(simulation: Simulation) -> Iterator[str]:
     timeline, footprint = simulation.timeline, simulation.made.footprint
     for rank, stages in enumerate(simulation.ranks):
         for stage in stages:
-            held = memory_over_time(timeline, of_stage(footprint, stage), rank)
+            held = of_stage(footprint, stage).over_time(timeline, rank)
             yield from _curve(f"memory of stage {stage}", rank, held, footprint.static_bytes[stage])
         if len(stages) > 1:
             static = sum(footprint.static_bytes[stage] for stage in stages)
-            yield from _curve(f"memory of rank {rank}", rank, memory_over_time(timeline, footprint, rank), static)
+            yield from _curve(f"memory of rank {rank}", rank, footprint.over_time(timeline, rank), static)
 
 
 def of_stage(footprint: Footprint, stage: int) -> Footprint:

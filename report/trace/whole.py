@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formulation.schedules.actions import FORWARD
+from formulation.schedules.actions import Kind
 from formulation.schedules.dependencies import NONE
-from formulation.timeline.program import LETTERS
 from formulation.timeline.updates import JOIN, SYNC
 from report.simulation import Simulation
 from report.trace.about import About
@@ -82,7 +81,7 @@ class _Writer:
     def _messages(self) -> Iterator[Lasting]:
         """Yield the messages; their rows are in order of boundaries, activations first."""
         for at in self._senders():
-            stage, forward = self.stage[at], self.kind[at] == FORWARD
+            stage, forward = self.stage[at], self.kind[at] == Kind.FORWARD
             name = f"activations {stage} to {stage + 1}" if forward else f"gradients {stage} to {stage - 1}"
             family = (0, stage, 0) if forward else (0, stage - 1, 1)
             yield Lasting(at, family, name, self.depart_ns[at], self.arrive_ns[at])
@@ -99,7 +98,11 @@ class _Writer:
         return [at for at, link in enumerate(self.link) if link != NONE]
 
     def _entry(self, at: int, kind: int, network: NetworkRows) -> str:
-        stage, micro_batch, letter = self.stage[at], self.micro_batch[at], LETTERS[kind]
+        stage, micro_batch, letter = (
+            self.stage[at],
+            self.micro_batch[at],
+            self.simulation.timeline.program.letter(at),
+        )
         row = network.row_of[at] if kind == SYNC else TraceRow(DEVICES, self.rank_of[stage])
         args = self.about.entry(at, stage, kind, micro_batch)
         name = f"{stage}{letter}{micro_batch}"
@@ -110,7 +113,7 @@ class _Writer:
         needs = self.simulation.timeline.program.needs.tolist()
         taker = {source: at for at, source in enumerate(needs) if source != NONE}
         for at in self._senders():
-            stage, forward, micro_batch = self.stage[at], self.kind[at] == FORWARD, self.micro_batch[at]
+            stage, forward, micro_batch = self.stage[at], self.kind[at] == Kind.FORWARD, self.micro_batch[at]
             row, depart = network.row_of[at], self.depart_ns[at]
             name = f"{'activation' if forward else 'gradient'} {micro_batch}"
             args = self.about.message(at, stage, forward, micro_batch)

@@ -8,6 +8,7 @@ not found within it is only known to take longer, and the limit is doubled when 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,12 +19,17 @@ from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.problem.cuts import CutSpace
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
+from solvers.atoms.blocks import SETTLED, Lending
 from solvers.atoms.fronts import FrontRule, Fronts, States
 from solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, joined, parts_of, unbeaten
 from solvers.atoms.programs import OUTSIDE, Key, programs
 
 __all__: list[str] = []
 
+Chosen = tuple[tuple[int, ...], tuple[Span, ...]]
+"""The form of each layer of a stage, and the blocks that it computes again by themselves."""
+_Step = tuple[int, int]
+"""What a chain grows by: the numbers of an atom's program, and of what it reads (``solvers.atoms.blocks``)."""
 LARGEST_NS = FORBIDDEN - 2
 """The largest limit: one more is still no FORBIDDEN time."""
 HEADROOM = 8
@@ -32,12 +38,32 @@ HEADROOM = 8
 
 @dataclass(slots=True)
 class _Node:
-    """The stages of some atoms: labels, computation in ns, and whether any label was left out for its time."""
+    """The stages of so many atoms: labels, computation in ns, and whether any label was left out for its time.
+
+    Labels are known by the forms of the live layers, and the statuses of tensors (``solvers.atoms.blocks``) behind
+    them. Computation is that of the first pass; labels have what is computed again in their time.
+    """
 
     states: States
     compute_ns: int
     cut_off: bool
-    after: dict[int, _Node] = field(default_factory=dict)
+    atoms: int = 0
+    after: dict[_Step, _Node] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """An atom that goes on from a layout to another: its rule, and its front with what it costs ``more`` there.
+
+    The last of ``right`` are so many ``statuses``.
+    """
+
+    rule: FrontRule
+    left: Key
+    right: Key
+    statuses: int
+    more: Labels
+    front: Labels
 
 
 @dataclass(slots=True)
@@ -75,8 +101,9 @@ class Chains:
     def __init__(self, tables: Tables, held: MemoryTables, space: CutSpace) -> None:
         self.tables, self.held, self.space = tables, held, space
         self.fronts = Fronts(tables, held, programs(tables, held, space))
+        self._lending = Lending(tables, space)
         self._overlap = tables.instance.cost.stage_time is StageTime.OVERLAP
-        self._trees: dict[tuple[FrontRule, int, int], _Tree] = {}
+        self._trees: dict[tuple[FrontRule, int, int, int], _Tree] = {}
         self._compute: dict[tuple[int, int], int] = {}
 
     def row(self, slot: int, kind: int, start: int, threshold_ns: int) -> ExactRow:
@@ -94,52 +121,86 @@ class Chains:
             time[stop] = self._time(node.compute_ns, least)
         return ExactRow(time, tree.limit_ns)
 
-    def forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
-        """Return the fastest forms of a run of atoms within threshold and memory, a form a layer; None if none."""
-        start, stop = span.first, span.stop
-        tree = self._tree(slot, kind, start, threshold_ns)
-        way = [tree.root]
-        for _, node in zip(range(start, stop), self._nodes(tree, start), strict=False):
-            way.append(node)
-        if len(way) <= stop - start or not way[-1].states:
+    def forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> Chosen | None:
+        """Return the fastest choice for a run of atoms within threshold and memory; None if there is none."""
+        tree, way = self._way(slot, kind, span, threshold_ns)
+        if not way[-1].states:
             return None
-        key, labels = min(way[-1].states.items(), key=lambda item: int(item[1][0, TIME]))
-        if self._time(way[-1].compute_ns, int(labels[0, TIME])) > threshold_ns:
+        key, label = _fastest(way[-1].states)
+        if self._time(way[-1].compute_ns, int(label[TIME])) > threshold_ns:
             return None
-        return self._walk(tree.rule, way, start, key, labels[0])
+        return self._walk(tree.rule, way, span.first, key, label)
 
-    def _walk(self, rule: FrontRule, way: list[_Node], start: int, key: Key, label: Labels) -> tuple[int, ...]:
+    def fastest(self, slot: int, kind: int, span: Span, limit_ns: int) -> Chosen | None:
+        """Return the fastest choice for a run of atoms within memory; None if none ever fits.
+
+        ``limit_ns`` is where the search begins: it is doubled until one is found, or nothing was left out.
+        """
+        while True:
+            tree, way = self._way(slot, kind, span, limit_ns)
+            if way[-1].states:
+                return self._walk(tree.rule, way, span.first, *_fastest(way[-1].states))
+            if not way[-1].cut_off or tree.limit_ns >= LARGEST_NS:
+                return None
+            limit_ns = 2 * tree.limit_ns + 1
+
+    def _way(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[_Tree, list[_Node]]:
+        """Return the tree of a stage and its nodes, from the root to it or the first without labels."""
+        tree = self._tree(slot, kind, span.first, threshold_ns)
+        nodes = itertools.islice(self._nodes(tree, span.first), len(span))
+        return tree, [tree.root, *nodes]
+
+    def _walk(self, rule: FrontRule, way: list[_Node], start: int, key: Key, label: Labels) -> Chosen:
         """Go back from a label of the last node to the first, by the labels that make it up."""
-        found: list[list[int]] = []
+        found, again = list[list[int]](), list[Span]()
         for at in range(len(way) - 1, 0, -1):
-            program = self.fronts.programs.of_atom[start + at - 1]
-            left, label, own = self._back(rule, program, way[at - 1].states, key, label)
-            found.append(self.fronts.forms(program, rule, (left, key), own))
-            key = left
-        return tuple(form for forms in reversed(found) for form in forms)
+            atom = start + at - 1
+            one, label, own = self._back(rule, self._step(atom, start), way[at - 1], key, label)
+            program, width = self.fronts.programs.of(atom, start), len(key) - one.statuses
+            ends = one.left[: self.fronts.programs.all[program].width], key[:width]
+            found.append(self.fronts.forms(program, one.rule, ends, own - one.more))
+            if one.rule.alone is not None:
+                again.append(self.space.layers(Span(atom, atom + 1)))
+            key = one.left
+        return tuple(form for forms in reversed(found) for form in forms), tuple(reversed(again))
 
     def _back(
-        self, rule: FrontRule, program: int, before: States, key: Key, label: Labels
-    ) -> tuple[Key, Labels, Labels]:
-        fronts = self.fronts.of(program, rule, before)
-        for left, labels in before.items():
-            front = fronts[left].get(key)
-            parts = None if front is None else parts_of(label, labels, front)
+        self, rule: FrontRule, step: _Step, node: _Node, key: Key, label: Labels
+    ) -> tuple[_Way, Labels, Labels]:
+        for one in self._ways(rule, step, node):
+            parts = parts_of(label, node.states[one.left], one.front) if one.right == key else None
             if parts is not None:
-                return left, *parts
+                return one, *parts
         raise LookupError(f"no labels make up {label.tolist()} at layout {key}")
+
+    def _ways(self, rule: FrontRule, step: _Step, node: _Node) -> Iterator[_Way]:
+        """Yield every way in which an atom may go on from a node, kept or computed again by itself."""
+        program, number = step
+        width = self.fronts.programs.all[program].width
+        lefts = list(dict.fromkeys(key[:width] for key in node.states))
+        for own in self.fronts.choices(rule) if not self._overlap else [rule]:
+            fronts, alone = self.fronts.of(program, own, lefts), own.alone is not None
+            slower = self._compute_ns(program, own.kind) - self._compute_ns(program, rule.kind)
+            for left in node.states:
+                place = (node.atoms, rule.kind)
+                stays, after = self._lending.after(number, (left[:width], left[width:]), place, again=alone)
+                more = np.array([slower, rule.keeps.in_flight * stays, 0])
+                for key, front in fronts[left[:width]].items():
+                    yield _Way(own, left, (*key, *after), len(after), more, front + more)
 
     def _tree(self, slot: int, kind: int, start: int, threshold_ns: int) -> _Tree:
         """Return the tree that a stage's labels stand in, with a limit that is not below the threshold."""
         rule, room = self.fronts.rule(slot, kind), self.held.room(slot, kind, self.space.places[start])
         width, threshold_ns = self._width(start), min(threshold_ns, LARGEST_NS)
-        tree = self._trees.get((rule, room, width))
+        settled = self._lending.pending[start]
+        tree = self._trees.get((rule, room, width, settled))
         if tree is None or tree.limit_ns < threshold_ns:
             limit = (
                 threshold_ns + threshold_ns // HEADROOM if tree is None else max(threshold_ns, 2 * tree.limit_ns)
             )
-            root = _Node({(OUTSIDE,) * width: START}, 0, cut_off=False)
-            tree = self._trees[rule, room, width] = _Tree(rule, room, min(limit, LARGEST_NS), root)
+            root = _Node({(*(OUTSIDE,) * width, *(SETTLED,) * settled): START}, 0, cut_off=False)
+            tree = _Tree(rule, room, min(limit, LARGEST_NS), root)
+            self._trees[rule, room, width, settled] = tree
         return tree
 
     def _width(self, start: int) -> int:
@@ -150,39 +211,48 @@ class Chains:
     def _nodes(self, tree: _Tree, start: int) -> Iterator[_Node]:
         """Yield the nodes of the stages from a place on, shortest first, up to the first without labels."""
         node = tree.root
-        for program in self.fronts.programs.of_atom[start:]:
-            if program not in node.after:
+        for atom in range(start, self.space.stops):
+            step = self._step(atom, start)
+            if step not in node.after:
                 self.tables.deadline.check()
-                node.after[program] = self._grown(tree, node, program)
-            node = node.after[program]
+                node.after[step] = self._grown(tree, node, step)
+            node = node.after[step]
             yield node
             if not node.states:
                 return
 
-    def _grown(self, tree: _Tree, node: _Node, program: int) -> _Node:
-        compute = node.compute_ns + self._compute_ns(program, tree.rule.kind)
+    def _step(self, atom: int, start: int) -> _Step:
+        return self.fronts.programs.of(atom, start), self._lending.of_atom[atom]
+
+    def _grown(self, tree: _Tree, node: _Node, step: _Step) -> _Node:
+        compute = node.compute_ns + self._compute_ns(step[0], tree.rule.kind)
         most = tree.limit_ns if self._overlap else tree.limit_ns - compute
         if compute > tree.limit_ns:
-            return _Node({}, compute, cut_off=True)
+            return _Node({}, compute, cut_off=True, atoms=node.atoms + 1)
         cut_off = node.cut_off
         grown: dict[Key, list[Labels]] = {}
-        fronts = self.fronts.of(program, tree.rule, node.states)
-        for left, labels in node.states.items():
-            for key, front in fronts[left].items():
-                both = joined(labels, front)
-                both = both[both[:, HELD] + both[:, WORKING] <= tree.room]
-                late = both[:, TIME] > most
-                cut_off = cut_off or bool(late.any())
-                grown.setdefault(key, []).append(both[~late])
+        for one in self._ways(tree.rule, step, node):
+            both = joined(node.states[one.left], one.front)
+            both = both[both[:, HELD] + both[:, WORKING] <= tree.room]
+            late = both[:, TIME] > most
+            cut_off = cut_off or bool(late.any())
+            grown.setdefault(one.right, []).append(both[~late])
         merged = {key: unbeaten(np.concatenate(parts)) for key, parts in grown.items()}
-        return _Node({key: labels for key, labels in merged.items() if len(labels)}, compute, cut_off)
+        states = {key: labels for key, labels in merged.items() if len(labels)}
+        return _Node(states, compute, cut_off, node.atoms + 1)
 
     def _compute_ns(self, program: int, kind: int) -> int:
         if (program, kind) not in self._compute:
             known = self.fronts.programs
-            layers = [known.layers[step.cost] for step in known.all[program].steps]
+            layers = [known.layers[step.cost][0] for step in known.all[program].steps]
             self._compute[program, kind] = int(self.tables.compute[kind, layers].sum())
         return self._compute[program, kind]
 
     def _time(self, compute_ns: int, moved_ns: int) -> int:
         return max(compute_ns, moved_ns) if self._overlap else compute_ns + moved_ns
+
+
+def _fastest(states: States) -> tuple[Key, Labels]:
+    """Return the layout and the label of least time; labels are sorted by time."""
+    key, labels = min(states.items(), key=lambda item: int(item[1][0, TIME]))
+    return key, labels[0]

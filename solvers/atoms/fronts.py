@@ -7,18 +7,17 @@ Computation does not depend on forms, so a front knows communication alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.forms import forms_on
-from formulation.costs.memory import Keeps
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
-from formulation.problem.layers import FORMS
-from solvers.atoms.labels import HELD, TIME, WORKING, Labels, best_rows
+from formulation.problem.groups import forms_on
+from formulation.schedules.keeps import Keeps
+from solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, Labels, best_rows, together
 from solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
 
 __all__: list[str] = []
@@ -26,16 +25,20 @@ __all__: list[str] = []
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""
 LAYOUTS = OUTSIDE + 1
-RENUMBER = 20
+RENUMBER = 16
 """After how many live layers the numbers of layouts are counted anew, so that they stay within 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontRule:
-    """All that fronts depend on beside the program: the kind, and how often its stages keep what they hold."""
+    """All that fronts depend on beside the program: the kind, and how often its stages keep what they hold.
+
+    ``alone``: the atom is computed again by itself, in a stage of kind ``alone`` that keeps others.
+    """
 
     kind: int
     keeps: Keeps
+    alone: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,18 +69,24 @@ class Fronts:
         self._changes = cache(self._changes_of)
 
     def rule(self, slot: int, kind: int) -> FrontRule:
-        """Return the rule of a slot; slots in which stages that recompute hold the same share one."""
+        """Return the rule of a slot; slots in which stages that recompute everything hold the same share one."""
         keeps = self.held.keeps(slot)
-        if self.tables.kinds[kind].recompute:
+        if self.tables.kinds[kind].mode.recompute is True:
             keeps = Keeps(keeps.versions, 1)
         return FrontRule(kind, keeps)
+
+    def choices(self, rule: FrontRule) -> list[FrontRule]:
+        """Return the rules of an atom in a stage with this one: it is kept, or computed again by itself."""
+        again = self.held.recomputing.get(rule.kind)
+        return [rule] if again is None else [rule, FrontRule(again, Keeps(rule.keeps.versions, 1), rule.kind)]
 
     def of(self, program: int, rule: FrontRule, lefts: Iterable[Key]) -> Mapping[Key, States]:
         """Return the fronts of a program from some layouts at its left end, by layout at its right end."""
         wanted = list(lefts)
         missing = [left for left in wanted if (program, rule, left) not in self._known]
         if missing:
-            last = self._history(program, rule, missing)[-1]
+            last = _folded(self._history(program, rule, missing)[-1])
+            last = last.of(best_rows(last.labels, _number(last)))
             for number, left in enumerate(missing):
                 self._known[program, rule, left] = _by_key(last, np.flatnonzero(last.left == number))
         return {left: self._known[program, rule, left] for left in wanted}
@@ -89,7 +98,8 @@ class Fronts:
         """
         history = self._history(program, rule, [ends[0]])
         last = history[-1]
-        found = np.flatnonzero((last.key == np.array(ends[1])).all(axis=1) & (last.labels == label).all(axis=1))
+        costs = _folded(last).labels
+        found = np.flatnonzero((last.key == np.array(ends[1])).all(axis=1) & (costs == label).all(axis=1))
         if not len(found):
             raise LookupError(f"program {program}: no forms lead from {ends[0]} to {ends[1]} at {label.tolist()}")
         row, forms = int(found[0]), list[int]()
@@ -103,11 +113,13 @@ class Fronts:
         count, known = len(lefts), self.programs.all[program]
         none = np.zeros(count, dtype=np.int64)
         key = np.array(lefts, dtype=np.int64).reshape(count, known.width)
-        begun = _Grown(np.zeros((count, 3), dtype=np.int64), key, np.arange(count), none, none)
+        columns = AGAIN + (rule.alone is not None)
+        begun = _Grown(np.zeros((count, columns), dtype=np.int64), key, np.arange(count), none, none)
         history = [begun]
         for step in known.steps:
             grown = self._grown(rule, step, history[-1])
-            history.append(grown.of(best_rows(grown.labels, _number(grown))))
+            number = together(_number(grown), *grown.labels.T[AGAIN:])
+            history.append(grown.of(best_rows(grown.labels, number)))
         return history
 
     def _grown(self, rule: FrontRule, step: LayerStep, so_far: _Grown) -> _Grown:
@@ -115,7 +127,8 @@ class Fronts:
         count, key = len(so_far.labels), so_far.key
         before = np.arange(count)
         if step.forms:
-            forms = forms_on(step.forms, self.tables.kinds[rule.kind].tensor_parallel_degree)
+            row = self.tables.instance.layers[self.programs.layers[step.cost][0]]
+            forms = forms_on(row, self.tables.kinds[rule.kind])
             before = np.tile(before, len(forms))
             lies = form = np.repeat(np.array(forms, dtype=np.int64), count)
             key = np.column_stack([key[before], form])
@@ -128,20 +141,40 @@ class Fronts:
         for at, edge in step.edges:
             labels[:, TIME] += self._changes(rule.kind, edge)[key[:, at], form]
         labels[:, HELD] += costs[:, HELD]
+        labels[:, AGAIN:] += costs[:, AGAIN:]
         np.maximum(labels[:, WORKING], costs[:, WORKING], out=labels[:, WORKING])
         return _Grown(labels, key[:, list(step.kept)], so_far.left[before], before, form)
 
     def _costs_of(self, rule: FrontRule, number: int) -> Labels:
         """Return what layers of this number cost, as a label for each form."""
-        held, kind, layer = self.held, rule.kind, self.programs.layers[number]
+        held, kind, (layer, copied) = self.held, rule.kind, self.programs.layers[number]
         lasting = held.once[kind, layer] + rule.keeps.versions * held.by_version[kind, layer]
         lasting = lasting + rule.keeps.in_flight * held.by_micro_batch[kind, layer]
-        return np.column_stack([self.tables.inside[kind, layer], lasting, held.working_set[kind, layer]])
+        moved, working = self.tables.inside[kind, layer], held.working_set[kind, layer]
+        copy = self.tables.instance.copies[layer]
+        if copied and copy is not None:
+            moved = moved + self.tables.copies[copy.earlier, layer][kind]
+            if held.copies:
+                more = held.copies[copy.earlier, layer]
+                lasting, working = lasting + more.lasting(rule.keeps, kind), working + more.working_set[kind]
+        if rule.alone is None:
+            return np.column_stack([moved, lasting, working])
+        again = held.once[kind, layer] - held.once[rule.alone, layer]
+        return np.column_stack([moved, lasting - again, working, again])
 
     def _changes_of(self, kind: int, number: int) -> Times:
         """Return what changes of layout cost at edges of this number; from outside they cost nothing."""
         inner = self.tables.between[kind, self.programs.edges[number]]
-        return np.concatenate([inner, np.zeros((1, len(FORMS)), dtype=np.int64)])
+        changes = np.zeros((LAYOUTS, inner.shape[1]), dtype=np.int64)
+        changes[: len(inner)] = inner
+        return changes
+
+
+def _folded(grown: _Grown) -> _Grown:
+    """Return labels of an atom that is done: what is computed again is there while its layers work."""
+    labels = grown.labels[:, :AGAIN].copy()
+    labels[:, WORKING] += grown.labels[:, AGAIN:].sum(axis=1)
+    return replace(grown, labels=labels)
 
 
 def _number(grown: _Grown) -> NDArray[np.int64]:

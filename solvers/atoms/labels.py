@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 __all__: list[str] = []
 
 Labels = NDArray[np.int64]
-"""Shape (labels, 3): columns TIME, HELD, WORKING."""
-TIME, HELD, WORKING = 0, 1, 2
+"""Shape (labels, 3): columns TIME, HELD, WORKING. Inside an atom that is computed again by itself also AGAIN."""
+TIME, HELD, WORKING, AGAIN = 0, 1, 2, 3
 START: Labels = np.zeros((1, 3), dtype=np.int64)
 """The one label of a stage without layers."""
 
@@ -41,6 +41,14 @@ def best_rows(labels: Labels, group: NDArray[np.int64]) -> NDArray[np.intp]:
         better = np.concatenate([[True], least[1:] < least[:-1]])
         kept[rows[better]] |= working[rows[better]] == size
     return order[kept]
+
+
+def together(group: NDArray[np.int64], *columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers of groups that also tell apart rows with different values in these columns."""
+    for column in columns:
+        values, rank = np.unique(column, return_inverse=True)
+        group = np.unique(group, return_inverse=True)[1] * len(values) + rank
+    return group
 
 
 def unbeaten(labels: Labels) -> Labels:

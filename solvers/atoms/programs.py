@@ -9,8 +9,10 @@ edges. So the blocks of a deep network have one program, and all that is found o
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -19,10 +21,12 @@ from formulation.costs.tables import Tables
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import FormEdge
 from formulation.problem.layers import Split
+from formulation.problem.model.across import EVERY_FORM
 
 __all__: list[str] = []
 
-OUTSIDE = 3
+Thing = TypeVar("Thing")
+OUTSIDE = len(EVERY_FORM)
 """The layout of a live layer of an earlier stage: none of the forms, as a boundary delivers what is asked for."""
 Key = tuple[int, ...]
 """The forms of the live layers, in their order; OUTSIDE for those of earlier stages."""
@@ -55,21 +59,39 @@ class AtomProgram:
 class Programs:
     """The programs of all atoms: ``of_atom[a]`` is the number of atom a's in ``all``.
 
-    ``layers[c]`` and ``edges[c]``: a layer, and a form edge, of these costs. ``widest``: how many layers are live
-    at once at most.
+    ``copying[a]`` are those of an atom that copies weights which stages from some atom on do not have: (that atom,
+    number), ascending, each for the stages from there up to the next. ``layers[c]``: a layer of these costs, and
+    whether it copies; ``edges[c]``: a form edge of these costs. ``widest``: how many layers are live at once at
+    most.
     """
 
     all: tuple[AtomProgram, ...]
     of_atom: tuple[int, ...]
-    layers: tuple[int, ...]
+    copying: Mapping[int, tuple[tuple[int, int], ...]]
+    layers: tuple[tuple[int, bool], ...]
     edges: tuple[int, ...]
     widest: int
+
+    def of(self, atom: int, start: int) -> int:
+        """Return the number of an atom's program in a stage that starts at atom ``start``."""
+        found = self.of_atom[atom]
+        for first, program in self.copying.get(atom, ()):
+            if first <= start:
+                found = program
+        return found
+
+    def ranges(self, atom: int) -> list[tuple[int, int, int]]:
+        """Return the programs of an atom by the stages it is in: (first start, the one after the last, number)."""
+        found = [(0, self.of_atom[atom]), *self.copying.get(atom, ())]
+        stops = [first for first, _ in found[1:]] + [atom + 1]
+        return [(first, stop, program) for (first, program), stop in zip(found, stops, strict=True)]
 
 
 def programs(tables: Tables, held: MemoryTables | None, space: CutSpace) -> Programs:
     """Write the program of every atom of a cut space. Cost: linear in the cells of the tables."""
-    layers, edges = _Numbers(), _Numbers()
-    of_layer = [layers.number(_layer_costs(tables, held, at), at) for at in range(len(tables.instance.layers))]
+    layers, edges = _Numbers[tuple[int, bool]](), _Numbers[int]()
+    total = len(tables.instance.layers)
+    of_layer = [layers.number(_layer_costs(tables, held, at), (at, False)) for at in range(total)]
     of_edge = [
         edges.number(np.ascontiguousarray(tables.between[:, at]).tobytes(), at)
         for at in range(len(tables.instance.form_edges))
@@ -79,34 +101,61 @@ def programs(tables: Tables, held: MemoryTables | None, space: CutSpace) -> Prog
     for step, width in _steps(tables, of_layer, of_edge):
         steps.append(step)
         widths.append(width)
-    of_atom = tuple(
-        known.setdefault(AtomProgram(widths[first], tuple(steps[first:stop])), len(known))
-        for first, stop in space.atoms()
-    )
-    return Programs(tuple(known), of_atom, tuple(layers.first), tuple(edges.first), max(widths))
+
+    def number(first: int, rows: Sequence[LayerStep]) -> int:
+        return known.setdefault(AtomProgram(widths[first], tuple(rows)), len(known))
+
+    of_atom = tuple(number(first, steps[first:stop]) for first, stop in space.atoms())
+    copying: dict[int, tuple[tuple[int, int], ...]] = {}
+    for atom, (first, stop) in enumerate(space.atoms()):
+        rows, found = steps[first:stop], list[tuple[int, int]]()
+        for start, copied in _copied(tables, space, first, stop):
+            for at in copied:
+                cost = layers.number(_layer_costs(tables, held, at, copied=True), (at, True))
+                rows[at - first] = replace(rows[at - first], cost=cost)
+            found.append((start, number(first, rows)))
+        if found:
+            copying[atom] = tuple(found)
+    return Programs(tuple(known), of_atom, copying, tuple(layers.first), tuple(edges.first), max(widths))
 
 
-class _Numbers:
+def _copied(tables: Tables, space: CutSpace, first: int, stop: int) -> list[tuple[int, list[int]]]:
+    """Return which of some layers copy weights in stages from which atom on: (that atom, layers), ascending."""
+    found: dict[int, list[int]] = {}
+    for layer in range(first, stop):
+        copy = tables.instance.copies[layer]
+        if copy is not None and copy.earlier < first:
+            found.setdefault(bisect_right(space.places, copy.earlier), []).append(layer)
+    return sorted(found.items())
+
+
+class _Numbers(Generic[Thing]):
     """Numbers things by what they cost; ``first`` has one thing for each number."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
-        self.first: list[int] = []
+        self.first: list[Thing] = []
 
-    def number(self, costs: Hashable, at: int) -> int:
+    def number(self, costs: Hashable, at: Thing) -> int:
         if costs not in self._known:
             self._known[costs] = len(self.first)
             self.first.append(at)
         return self._known[costs]
 
 
-def _layer_costs(tables: Tables, held: MemoryTables | None, at: int) -> Hashable:
+def _layer_costs(tables: Tables, held: MemoryTables | None, at: int, *, copied: bool = False) -> Hashable:
     parts = [tables.compute[:, at], tables.inside[:, at]]
     if held is not None:
         rows = (held.once, held.by_version, held.by_micro_batch, held.working_set)
         parts += [part[:, at] for part in rows]
+    copy = tables.instance.copies[at]
+    if copied and copy is not None:
+        parts.append(tables.copies[copy.earlier, at])
+        if held is not None and held.copies:
+            more = held.copies[copy.earlier, at]
+            parts += [more.once, more.by_version, more.working_set]
     row = tables.instance.layers[at]
-    return (row.split, row.allowed_forms, *(np.ascontiguousarray(part).tobytes() for part in parts))
+    return (row.split, row.allowed_forms, row.across, *(np.ascontiguousarray(part).tobytes() for part in parts))
 
 
 def last_looks(tables: Tables) -> list[int]:

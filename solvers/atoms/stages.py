@@ -7,16 +7,18 @@ remembered (``solvers.atoms.chains``): so no model that is asked again proposes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from formulation.costs.memory import Keeps
-from formulation.costs.memory_tables import MemoryTables, memory_tables
-from formulation.costs.tables import Tables, Times
+from formulation.costs.memory_tables import MemoryTables
+from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.plan import Plan, Stage
+from formulation.schedules.keeps import Keeps
 from solvers.atoms.chains import Chains, ExactRow
 from solvers.atoms.times import least_times
 
@@ -33,7 +35,7 @@ class AtomStages:
 
     def __init__(self, tables: Tables, space: CutSpace) -> None:
         self.tables, self.space = tables, space
-        held = memory_tables(tables) if tables.instance.constraints.memory else None
+        held = MemoryTables.of(tables) if tables.instance.constraints.memory else None
         self._chains = Chains(tables, held or _unlimited(tables), space)
         self._held = held
         self._time = least_times(tables, space, self._chains.fronts.programs)
@@ -48,23 +50,35 @@ class AtomStages:
         return [keeps.index(one) for one in keeps]
 
     def ends(self, slot: int, kind: int, threshold_ns: int) -> Times:
-        """Return by place 0 .. P where a stage from there on stops at the latest; the place itself if none fits.
+        """Return by place 0 .. P where a stage from there on stops at the latest; itself if none fits."""
+        return ends_of(self.least(slot, kind) <= threshold_ns)
 
-        What is known of a slot holds for those before it in the pipeline too, whose stages keep no less.
+    def least(self, slot: int, kind: int) -> Times:
+        """Return by first and last place what a stage takes at least; FORBIDDEN where it never fits.
+
+        What is known of a slot holds for those too whose stages keep no less, as those before it mostly do.
         """
-        stops = self.space.stops
-        ends = np.append(np.arange(stops) + (self._time[kind] <= threshold_ns).sum(axis=1), stops)
+        time = self._time[kind].copy()
         if self._held is not None:
-            ends = np.minimum(ends, self._in_memory(self._held, slot, kind))
+            ends = self._in_memory(self._held, slot, kind)[:-1]
+            time[np.arange(time.shape[1]) > ends[:, None]] = FORBIDDEN
         for (first_slot, of_kind, start), row in self._rows.items():
-            if of_kind == kind and first_slot <= slot:
-                ends[start] = min(int(ends[start]), row.end(start, threshold_ns))
-        return ends
+            if of_kind == kind and self._keeps_no_less(slot, first_slot):
+                np.maximum(time[start], row.time, out=time[start])
+        return time
 
-    def with_forms(self, plan: Plan, threshold_ns: int) -> Plan | None:
+    def _keeps_no_less(self, slot: int, other: int) -> bool:
+        """Tell whether stages in a slot keep everything at least as often as those in the other."""
+        if self._held is None:
+            return True
+        own, least = self._held.keeps(slot), self._held.keeps(other)
+        return own.versions >= least.versions and own.in_flight >= least.in_flight
+
+    def with_forms(self, plan: Plan, limits_ns: Sequence[int]) -> Plan | None:
         """Return a plan of places as one of layers, each stage with its fastest forms; None if one has none.
 
-        The rows of stages without forms within the threshold and their memory are remembered.
+        ``limits_ns`` is what each stage may take. The rows of stages without forms within it and their memory are
+        remembered.
         Raises StoppedError after the deadline of the tables.
         """
         kind_of = dict(zip(self.tables.groups, self.tables.kind_of, strict=True))
@@ -73,12 +87,13 @@ class AtomStages:
             # Where memory is not limited all slots are one, and share what is found out.
             slot = 0 if self._held is None else len(plan) - 1 - index
             kind, start = kind_of[stage.group], stage.span.first
-            forms = self._chains.forms(slot, kind, stage.span, threshold_ns)
-            if forms is None:
+            found = self._chains.forms(slot, kind, stage.span, limits_ns[index])
+            if found is None:
                 first_slot = self.rules(slot + 1)[slot]
-                self._rows[first_slot, kind, start] = self._chains.row(slot, kind, start, threshold_ns)
+                self._rows[first_slot, kind, start] = self._chains.row(slot, kind, start, limits_ns[index])
             else:
-                filled.append(replace(stage, span=self.space.layers(stage.span), forms=forms))
+                layers = self.space.layers(stage.span)
+                filled.append(replace(stage, span=layers, forms=found[0], again=found[1]))
         return Plan(tuple(filled)) if len(filled) == len(plan) else None
 
     def _in_memory(self, held: MemoryTables, slot: int, kind: int) -> Times:
@@ -101,6 +116,12 @@ class AtomStages:
             ]
             self._roomy[kind, keeps] = np.append(ends, self.space.stops)
         return self._roomy[kind, keeps]
+
+
+def ends_of(fits: NDArray[np.bool_]) -> Times:
+    """Return by place 0 .. P the last one up to which a stage from there on fits; itself if it fits nowhere."""
+    stops, last = fits.shape[0], fits.shape[1] - 1 - fits[:, ::-1].argmax(axis=1)
+    return np.append(np.where(fits.any(axis=1), last, np.arange(stops)), stops)
 
 
 def _unlimited(tables: Tables) -> MemoryTables:

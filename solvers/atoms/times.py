@@ -8,11 +8,13 @@ the dynamic programmes, so that what rests on either is evidence for what rests 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.limits.deadline import in_time
-from formulation.limits.size import TooLargeError, refuse_above
+from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.options import StageTime
 from solvers.atoms.programs import OUTSIDE, AtomProgram, Key, LayerStep, Programs, layout_of
@@ -30,7 +32,7 @@ Least = dict[Key, Times]
 def check_size(places: int, kinds: int) -> int:
     """Return the bytes of the table of least times. Raises TooLargeError if they are too many."""
     needed = BYTES_A_STAGE * kinds * places * places
-    refuse_above(
+    TooLargeError.refuse_above(
         f"times of all stages ({kinds} kinds of device groups, {places} places to cut)",
         needed,
         "close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
@@ -54,14 +56,15 @@ def least_times(tables: Tables, space: CutSpace, known: Programs) -> Times:
     moves = _Moves(tables, known)
     states: Least = {}
     for atom in in_time(range(space.stops), tables.deadline):
-        program = known.of_atom[atom]
-        outside = (OUTSIDE,) * known.all[program].width
+        outside = (OUTSIDE,) * known.all[known.of_atom[atom]].width
         states.setdefault(outside, np.full(least.shape[:2], FORBIDDEN, dtype=np.int64))[:, atom] = 0
         grown: Least = {}
-        for left, row in states.items():
+        for (left, row), (begin, end, program) in itertools.product(states.items(), known.ranges(atom)):
             for right, cost in moves.of(program, left).items():
-                reached = np.minimum(row + cost[:, None], FORBIDDEN)
-                grown[right] = np.minimum(grown[right], reached) if right in grown else reached
+                if right not in grown:
+                    grown[right] = np.full(least.shape[:2], FORBIDDEN, dtype=np.int64)
+                into = grown[right][:, begin:end]
+                np.minimum(into, row[:, begin:end] + cost[:, None], out=into)
         least[:, :, atom + 1] = np.minimum.reduce(list(grown.values()))
         states = grown
     compute = np.add.reduceat(tables.compute, list(space.places[:-1]), axis=1)
@@ -101,7 +104,11 @@ class _Moves:
 
     def _cost(self, step: LayerStep, key: Key, form: int) -> Times:
         lies = form if step.forms else layout_of(step, key)
-        cost = self._tables.inside[:, self._programs.layers[step.cost], lies]
+        layer, copied = self._programs.layers[step.cost]
+        copy = self._tables.instance.copies[layer]
+        cost = self._tables.inside[:, layer, lies]
+        if copied and copy is not None:
+            cost = cost + self._tables.copies[copy.earlier, layer][:, lies]
         for at, edge in step.edges:
             if key[at] != OUTSIDE:
                 cost = cost + self._tables.between[:, self._programs.edges[edge], key[at], form]

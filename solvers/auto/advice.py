@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from formulation.costs.tables import possible_kinds
+from formulation.limits.deadline import NEVER
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome
-from formulation.problem.cuts import cut_space
-from formulation.problem.demands import with_constraints
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints
 from solvers import catalogue
@@ -16,6 +17,8 @@ from solvers.auto.simpler import neighbours
 
 __all__: list[str] = []
 
+PATIENCE_S = 0.5
+"""After how long no further method is looked at: of large instances that takes seconds each, past the limit."""
 MANY_CUTS, MANY_KINDS = 64, 12
 """From how many places to cut, and kinds of device groups, fewer of them make a proof much easier."""
 
@@ -28,19 +31,21 @@ def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, .
 def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]:
     if limits.time_limit_s is not None and limits.deadline.over():
         yield f"more time than {limits.time_limit_s:g} s (--time-limit)"
-    plain = next(neighbours(with_constraints(instance, Constraints(memory=instance.constraints.memory))))
+    # Without a goal that is executed it would be another question.
+    plain = None if instance.goals[0].executed else without_demands(instance)
+    patience = NEVER.within(PATIENCE_S)
     for entry in catalogue.SOLVERS:
-        if not entry.exact or entry.name == outcome.solver:
+        if not entry.exact or entry.name == outcome.solver or patience.over():
             continue
         support = entry.accepts(instance)
         if support.takes and support.proves:
             yield f"--solver {entry.name}, which sees the whole instance"
-        elif support.reason and not support.too_large and entry.accepts(plain).takes:
+        elif support.reason and not support.too_large and plain is not None and entry.accepts(plain).takes:
             yield f"the instance without what {entry.name} does not see ({support.reason})"
-    cuts = len(cut_space(instance).places) - 2
+    cuts = len(CutSpace.of(instance).places) - 2
     if cuts > MANY_CUTS:
         yield f"fewer than {cuts} places to cut: merge layers, or close some with constraints.no_cut"
-    kinds = _kinds(instance)
+    kinds = 0 if patience.over() else _kinds(instance)
     if kinds > MANY_KINDS:
         yield (
             f"fewer than {kinds} kinds of device groups: narrow constraints.max_servers,"
@@ -48,6 +53,14 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
         )
     if outcome.further and outcome.of_first_goal().bound == outcome.objective:
         yield f"the goal {instance.goals[0]} alone, which is proved"
+
+
+def without_demands(instance: Instance) -> Instance | None:
+    """Return the instance with no demand but the limit on memory; None where so free its numbers are too large."""
+    try:
+        return next(neighbours(replace(instance, constraints=Constraints(memory=instance.constraints.memory))))
+    except ValueError:
+        return None
 
 
 def _kinds(instance: Instance) -> int:

@@ -13,11 +13,10 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from formulation.costs.times import cut_bytes
+from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
-from formulation.problem.cuts import CutSpace, cut_space
-from formulation.problem.demands import with_constraints
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.problem.plan import Plan
@@ -42,9 +41,9 @@ def some_cuts(instance: Instance, number: int) -> CutSpace:
     """Return a space of at most so many places between its ends: of every equal part of the work the cheapest."""
     work = [f + b for f, b in zip(instance.forward_ns[0], instance.backward_ns[0], strict=True)]
     done = list(itertools.accumulate(work, initial=0))
-    first, *places, last = cut_space(instance).places
+    (first, *places, last), sent = CutSpace.of(instance).places, crossing_bytes(instance)
     parts = itertools.groupby(places, key=lambda cut: done[cut] * number // (done[-1] + 1))
-    return CutSpace((first, *(min(part, key=lambda cut: cut_bytes(instance, cut)) for _, part in parts), last))
+    return CutSpace((first, *(min(part, key=lambda cut: sent[cut]) for _, part in parts), last))
 
 
 def plan_of_a_neighbour(instance: Instance, limits: Limits) -> Plan | None:
@@ -55,7 +54,7 @@ def plan_of_a_neighbour(instance: Instance, limits: Limits) -> Plan | None:
             if not entry.accepts(neighbour).takes:
                 continue
             with contextlib.suppress(ValueError):
-                plan = entry.load()(neighbour, replace(limits, progress=lambda _: None)).plan
+                plan = entry.load()(neighbour, replace(limits, progress=lambda _: None, below=None)).plan
                 return plan if plan is not None and evaluate(instance, plan).feasible else None
     return None
 
@@ -64,7 +63,7 @@ def neighbours(instance: Instance) -> Iterator[Instance]:
     """Yield the instance where links pay for boundaries and the slowest stage counts; then that on the line."""
     cost = replace(instance.cost, boundary_charge=BoundaryCharge.LINK, combine=Combine.MAX)
     constraints = replace(instance.constraints, at_most=())
-    judged = replace(with_constraints(instance, constraints), cost=cost, goals=(Goal.BOTTLENECK,))
+    judged = replace(replace(instance, constraints=constraints), cost=cost, goals=(Goal.BOTTLENECK,))
     yield judged
     if constraints.placement is not Placement.LINE:
-        yield with_constraints(judged, replace(constraints, placement=Placement.LINE))
+        yield replace(judged, constraints=replace(constraints, placement=Placement.LINE))

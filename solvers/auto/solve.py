@@ -16,8 +16,9 @@ from formulation.limits.size import TooLargeError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.instance import Instance
 from solvers import catalogue
-from solvers.auto import simpler
+from solvers.auto import by_formula, simpler
 from solvers.auto.advice import advice
+from solvers.auto.at_once import told_at_once
 from solvers.catalogue import AUTO, MAIN
 from solvers.crosscheck.checked_solve import RefutedError, better, cross_checked
 from solvers.ingredients import METHODS
@@ -47,27 +48,32 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
     """Find the best plan, check every claim, and compare each proof with that of a second, independent method.
 
     Where the instance is too large for ``method``, or it does not see a later goal, others are asked, and the
-    notes say why. The time limit is that of all of it.
+    notes say why. The time limit is that of all of it. With ``Limits.below`` no second method is asked: whoever
+    compares instances asks it about those that matter (``solvers.choices``).
     Raises RefutedError if a claim fails its check, FalseClaimError if two methods contradict each other,
     ValueError if ``method`` does not take the instance for another reason than its size, and TooLargeError if
     nobody does.
     """
-    limits = limits.begun()
+    limits = told_at_once(instance, limits.begun())
 
     def of_one_goal(judged: Instance, within: Limits) -> Outcome:
         judged = replace(judged, goals=judged.goals[:1])
         later = judged.goals != instance.goals[:1]
         outcome = _asked(judged, within, method, later=later)
-        return cross_checked(judged, outcome, within) if cross_check else outcome
+        return cross_checked(judged, outcome, within) if cross_check and limits.below is None else outcome
 
     outcome = solve_in_order(instance, of_one_goal, limits)
     try:
         outcome = checked(instance, outcome)
     except FalseClaimError as error:
         raise RefutedError(str(error), outcome) from error
-    if outcome.proof in PROVED or outcome.solver not in METHODS:
+    if outcome.proof in PROVED or outcome.solver not in METHODS or limits.ruled_out(outcome):
         return outcome
     return replace(outcome, notes=(*outcome.notes, *advice(instance, outcome, limits)))
+
+
+def _by_formula(instance: Instance, limits: Limits) -> Outcome:
+    return by_formula.planned_by_formula(instance, limits, lambda *asked: plan(*asked, cross_check=False))
 
 
 def _asked(instance: Instance, limits: Limits, method: SolverEntry, *, later: bool) -> Outcome:
@@ -94,12 +100,14 @@ class _Asking:
     best: Outcome | None = None
     notes: list[str] = field(default_factory=list)
     refusing: set[str] = field(default_factory=set)
+    too_large: set[str] = field(default_factory=set)
 
     def whoever_is_fastest(self, skipped: str) -> Outcome:
         """Ask one after another until one proves, or time is over. Raises TooLargeError if none takes it."""
-        for name, solve, limits in self._in_order(skipped):
+        for name, solve, limits in self._in_turn(skipped):
             if self.best is not None:
-                if self.best.proof in PROVED or self.limits.deadline.over():
+                settled = self.best.proof in PROVED or self.limits.ruled_out(self.best)
+                if settled or self.limits.deadline.over():
                     break
                 self.notes.append(f"{self.best.solver} has not proved it after {self.best.seconds:.1f} s")
             self._ask(name, solve, limits)
@@ -129,29 +137,57 @@ class _Asking:
 
     def _in_order(self, skipped: str) -> Iterator[tuple[str, Solve, Limits]]:
         """Yield who is asked, in order, and for how long."""
-        able: dict[str, tuple[SolverEntry, Support]] = {}
-        some = False
-        for entry in catalogue.SOLVERS:
-            if not entry.exact or entry.name in (*CHECKS_ONLY, skipped):
-                continue
-            support = entry.accepts(self.instance)
-            if support.takes and support.proves:
-                able[entry.name] = entry, support
-            elif support.too_large:
-                self.notes.append(f"{entry.name}: {support.reason}")
-                some = some or entry.name != MAIN
-        main = able.pop(MAIN, None)
+        able = self._able(skipped)
+        first = next(able, None)
+        main = first if first is not None and first[0].name == MAIN else None
+        programme = first if main is None else next(able, None)
         quick = main is not None and (main[1].bytes_needed or 0) <= QUICK_BYTES
-        if main is not None and quick and able:
+        if main is not None and quick and programme is not None:
             yield MAIN, main[0].load(), self.limits.share(2).within(PATIENCE_S)
-        for entry, _ in able.values():
-            yield entry.name, entry.load(), self.limits
-        if some or skipped:
+        while programme is not None:
+            yield programme[0].name, programme[0].load(), self.limits
+            programme = next(able, None)
+        if skipped or self.too_large - {MAIN}:
             yield f"state_dp at {simpler.SOME_CUTS} cuts", simpler.with_some_cuts, self.limits
             if self.best is not None and self.best.plan is not None:
                 return
         if main is not None and MAIN not in self.refusing:
             yield MAIN, main[0].load(), self._with_a_start(quick=quick)
+
+    def _able(self, skipped: str) -> Iterator[tuple[SolverEntry, Support]]:
+        """Yield who sees all of the instance, in order; nobody is looked at before it is his turn."""
+        for entry in catalogue.SOLVERS:
+            if not entry.exact or entry.name in (*CHECKS_ONLY, skipped):
+                continue
+            support = entry.accepts(self.instance)
+            if support.takes and support.proves:
+                yield entry, support
+            elif support.too_large:
+                self.notes.append(f"{entry.name}: {support.reason}")
+                self.too_large.add(entry.name)
+
+    def _in_turn(self, skipped: str) -> Iterator[tuple[str, Solve, Limits]]:
+        """Yield who is asked, and for an executed time that nobody answered for who always has a plan."""
+        yield from self._in_order(skipped)
+        training = self.instance.training
+        unseen = training.chunks > 1 or training.schedule.in_halves
+        if self.best is None and (self.instance.goals[0].executed or unseen):
+            yield self._of_executed_time()
+
+    def _of_executed_time(self) -> tuple[str, Solve, Limits]:
+        """Return who is asked for what no programme sees: every plan priced, or of executed times the formula.
+
+        Raises ValueError with the reasons where groups hold several stages, of which no formula knows.
+        """
+        for entry in catalogue.SOLVERS:
+            if entry.name in CHECKS_ONLY and entry.accepts(self.instance).proves:
+                return entry.name, entry.load(), self.limits
+        if self.instance.training.chunks > 1:
+            able = (entry for entry in catalogue.SOLVERS if entry.chunks and entry.name not in self.refusing)
+            raise ValueError("; ".join(f"{entry.name}: {entry.accepts(self.instance).reason}" for entry in able))
+        if not self.instance.goals[0].executed:
+            catalogue.find_solver(MAIN).accepts(self.instance).refuse()
+        return by_formula.NAME, _by_formula, self.limits
 
     def _with_a_start(self, *, quick: bool) -> Limits:
         """Return the limits with a first plan for a large model that no programme sees."""

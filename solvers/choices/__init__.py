@@ -1,1 +1,1 @@
-"""Choices above a single instance: how many micro-batches a step has, and in which order its layers run."""
+"""Choices above a single instance: micro-batches, schedule, chunks, and in which order the layers run."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from formulation.costs.least import StagePrices
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits
 from formulation.problem.cuts import AtomGraph
-from formulation.problem.groups import Group, GroupKind, group_kind, line, line_places, possible_groups
+from formulation.problem.groups import Group, GroupKind, line, line_places
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import Boundary, Combine, Goal, Placement, StageTime
@@ -59,16 +59,17 @@ def relaxed(instance: Instance, atoms: AtomGraph, below_ns: int, limits: Limits)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loads:
+class Loads:
     """What every atom adds to a stage of a kind: rows that may each not exceed the time of the stage."""
 
     instance: Instance
     atoms: AtomGraph
 
     def of(self, kind: GroupKind, prices: StagePrices) -> list[list[int]]:
+        """Return the rows of a kind, by atom; ``prices`` are those of weights that nobody shares."""
         pairs = list(itertools.pairwise(self.atoms.starts))
         computing = [
-            sum(times.compute_ns(self.instance, layer, kind) for layer in range(start, stop))
+            sum(times.least_compute_ns(self.instance, layer, kind) for layer in range(start, stop))
             for start, stop in pairs
         ]
         _, floors = prices.floors(kind)
@@ -97,9 +98,9 @@ class _Model:
 
         self.instance, self.atoms, self.model = instance, atoms, cp_model.CpModel()
         self.below_ns = below_ns
-        self.groups = possible_groups(instance)
+        self.groups = Group.possible(instance)
         self.stages = min(len(atoms), instance.devices)
-        kinds = {group: group_kind(instance, group) for group in dict.fromkeys(self.groups)}
+        kinds = {group: GroupKind.of(instance, group) for group in dict.fromkeys(self.groups)}
         edges = sum(len(row) for row in atoms.before)
         terms = self.stages * (len(set(kinds.values())) * len(atoms) + len(self.groups) + edges)
         if terms > LARGEST:
@@ -127,7 +128,9 @@ class _Model:
     def _post_groups(self, kinds: dict[Group, GroupKind]) -> None:
         on_line = self.instance.constraints.placement is Placement.LINE
         places = line_places(self.instance) if on_line else [None] * len(self.groups)
-        prices, loads = StagePrices(self.instance), _Loads(self.instance, self.atoms)
+        # Which layer has weights that several use depends on the order; what the others take does not.
+        untied = replace(self.instance, model=self.instance.model.untied())
+        prices, loads = StagePrices(untied), Loads(self.instance, self.atoms)
         load_of = cache(lambda kind: loads.of(kind, prices))
         chosen = [
             [self.model.new_bool_var(f"x{stage},{at}") for at in range(len(self.groups))]
@@ -192,7 +195,9 @@ class _Model:
 
     def _links(self, stage: int) -> list[tuple[Link, list[cp_model.IntVar]]]:
         """Return the links that a boundary behind a stage may have at best, and at which places of the line."""
-        links = self.instance.links
+        # No stage has more adapters than all servers together, or than one where a server names none.
+        most = sum(server.adapters for server in self.instance.servers) or 1
+        links = [[link and link.times(most) for link in row] for row in self.instance.links]
         if self._at is None:
             known = [link for row in links for link in row if link is not None]
             return [(max(known, key=lambda link: link.bits_per_second), [])] if known else []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import formulation.costs.lower_bound
-from formulation.costs.ceiling import ceiling, ceiling_ns
+from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import Tables
 from formulation.problem.options import Combine, Goal, Schedule
 from solvers.cpsat.valid import Floors
@@ -30,7 +30,7 @@ def thresholds_of(tables: Tables, threshold: int | None) -> dict[Goal, int]:
 
 def stage_threshold_ns(tables: Tables, limits: Mapping[Goal, int]) -> int:
     """Return what every stage and boundary takes at most: an iteration has a place for M of the slowest."""
-    found = [ceiling_ns(tables)]
+    found = [ceiling(tables, Goal.BOTTLENECK)]
     if Goal.BOTTLENECK in limits:
         found.append(limits[Goal.BOTTLENECK])
     if Goal.ITERATION_TIME in limits:

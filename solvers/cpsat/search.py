@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ortools.sat.python import cp_model
 
 from formulation.limits.deadline import StoppedError
-from formulation.outcome import Outcome
+from formulation.outcome import Limits, Outcome
 from formulation.problem.plan import Plan
 from solvers.cpsat.base.engine import found, make_solver, run
 from solvers.cpsat.base.reading import read_plan
@@ -26,12 +26,18 @@ TIDY_WORK = 1.0
 
 Build = Callable[[int], Variables]
 """Build the model that asks for a plan of at most a threshold."""
+Make = Callable[[Limits], cp_model.CpSolver]
+"""Set up the solver of a question."""
 Read = Callable[[Variables, cp_model.CpSolver], Plan | None]
 """Read a plan of a solved model; None where it is refused, and the next model will not propose it again."""
 
 
 def search(
-    known: Incumbent, build: Build, read: Read = read_plan, choose: Callable[[], int] | None = None
+    known: Incumbent,
+    build: Build,
+    read: Read = read_plan,
+    choose: Callable[[], int] | None = None,
+    make: Make = make_solver,
 ) -> Outcome:
     """Search, and say what came of it. A model that is not finished in time leaves all as it was before.
 
@@ -39,9 +45,9 @@ def search(
     """
     chosen = choose or (lambda: halfway(known))
     with contextlib.suppress(StoppedError):
-        close(known, chosen, lambda threshold: _ask(known, build, read, threshold))
+        close(known, chosen, lambda threshold: _ask(known, build, read, make, threshold))
         if known.plan is not None and known.closed:
-            _tidy(known, build, read)
+            _tidy(known, build, read, make)
     return known.outcome(questions(known.asked))
 
 
@@ -50,9 +56,9 @@ def halfway(known: Incumbent) -> int:
     return known.upper - 1 if known.asked % 3 == 0 else (known.lower + known.upper - 1) // 2
 
 
-def _ask(known: Incumbent, build: Build, read: Read, threshold: int) -> bool | None:
+def _ask(known: Incumbent, build: Build, read: Read, make: Make, threshold: int) -> bool | None:
     v = build(threshold)
-    solver = make_solver(known.limits)
+    solver = make(known.limits)
     status = run(solver, v.model, known.limits.deadline.over)
     plan = read(v, solver) if found(status) else None
     if plan is not None:
@@ -61,14 +67,14 @@ def _ask(known: Incumbent, build: Build, read: Read, threshold: int) -> bool | N
     return False if status == cp_model.INFEASIBLE else None
 
 
-def _tidy(known: Incumbent, build: Build, read: Read) -> None:
+def _tidy(known: Incumbent, build: Build, read: Read, make: Make) -> None:
     """Among the optimal plans take one that is easy to read and to run (not proved best: work is limited).
 
     Few devices first, then few stages, then few layers in a form other than 0.
     """
     v = build(known.upper)
     v.model.minimize(untidiness(v))
-    solver = make_solver(known.limits)
+    solver = make(known.limits)
     solver.parameters.max_deterministic_time = TIDY_WORK
     plan = read(v, solver) if found(run(solver, v.model, known.limits.deadline.over)) else None
     if plan is not None:

@@ -6,7 +6,7 @@ Apart from the solver, so that asking imports no OR-Tools.
 from __future__ import annotations
 
 from formulation.costs.tables import possible_kinds
-from formulation.limits.size import refuse_above
+from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from solvers.search.support import Support, sized
 
@@ -19,10 +19,12 @@ BYTES_A_CLAUSE = 200
 @sized
 def accepts(instance: Instance) -> Support:
     """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
+    if instance.goals[0].executed:
+        return Support(reason=f"the declarative model does not know the executed {instance.goals[0]}")
     layers, slots = len(instance.layers), min(len(instance.layers), instance.devices)
     kinds = len(possible_kinds(instance))
     needed = BYTES_A_CLAUSE * slots * layers * kinds
-    refuse_above(
+    TooLargeError.refuse_above(
         f"the model of {layers} layers, {slots} stages and {kinds} kinds of device groups",
         needed,
         "merge layers, narrow constraints.devices_per_stage, or let state_dp plan",

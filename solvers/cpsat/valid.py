@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.ceiling import ceiling_ns
-from formulation.costs.memory_tables import MemoryTables, memory_tables
+from formulation.costs.ceiling import ceiling
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.problem.groups import line
 from formulation.problem.layers import Split
-from formulation.problem.options import StageTime
+from formulation.problem.options import Goal, StageTime
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.constraints.placing import area, device_prices, post_alike
@@ -78,7 +78,7 @@ def floors(tables: Tables) -> Floors:
     per_kind = np.array([kind.devices * min(prices[one] for one in kind.classes) for kind in tables.kinds])
     position = [prices[tables.instance.class_index(server)] for server in line(tables.instance)]
     offer = np.concatenate([[0], np.cumsum(np.array(position, dtype=np.int64))])
-    unit_ns = -(-ceiling_ns(tables) * int(offer[-1]) // LARGEST_AREA) or 1
+    unit_ns = -(-ceiling(tables, Goal.BOTTLENECK) * int(offer[-1]) // LARGEST_AREA) or 1
     return Floors(
         sums=tuple(_prefix(part) for part in parts),
         area=_prefix((parts[0] // unit_ns * per_kind[:, None]).min(axis=0)),
@@ -89,7 +89,7 @@ def floors(tables: Tables) -> Floors:
 
 
 def _memory_floors(tables: Tables) -> MemoryFloors:
-    held = memory_tables(tables)
+    held = MemoryTables.of(tables)
     least = (_prefix(held.least(part)) for part in (held.once, held.by_version, held.by_micro_batch))
     return MemoryFloors(held, *least)
 

@@ -2,7 +2,8 @@
 
 The evaluator recomputes each claim (``formulation.outcome.checked``). A proof is then compared with that of a
 second exact method, which rests on nothing that the first rests on (``solvers.ingredients``): a proof of CP-SAT
-with a dynamic programme, a proof of a programme with CP-SAT, asked for a better plan, or with a certificate.
+with a dynamic programme, a proof of a programme with CP-SAT, asked for a better plan, or with a certificate. That
+an instance has nothing better than a plan of another one (``Limits.below``) is a proof too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ LARGEST_BYTES = 10_000_000
 """Models above this size are not asked: CP-SAT proved none of them again within the time, given the best plan."""
 SAME_OPTIMUM = "{} finds the same optimum"
 SAME_INFEASIBLE = "{} finds no plan either"
+SAME_RULED_OUT = "{} finds none either"
+TIGHT = "memory decides single stages, which no other method finds out again in seconds (--double-check asks them)"
 NO_SECOND = "no other exact method sees this instance"
 
 
@@ -62,13 +65,16 @@ def solve_checked(instance: Instance, solver: SolverEntry, limits: Limits) -> Ou
 def cross_checked(instance: Instance, outcome: Outcome, limits: Limits) -> Outcome:
     """Return an outcome about one goal with a note on what a second, independent method makes of its proof.
 
-    Outcomes that prove nothing stay as they are. Raises FalseClaimError if two methods contradict each other.
+    Outcomes that prove nothing stay as they are; that no plan is of use (``limits.below``) is a proof. Raises
+    FalseClaimError if two methods contradict each other.
     """
-    if outcome.proof not in (Proof.OPTIMAL, Proof.INFEASIBLE) or outcome.solver not in METHODS:
+    same, against = _said_the_same(outcome, limits), list[str]()
+    if not same or outcome.solver not in METHODS:
         return outcome
     if limits.deadline.over():
         return _noted(outcome, "not cross-checked: the time limit was used up")
-    against: list[str] = []
+    if same is not SAME_RULED_OUT:
+        limits = replace(limits, below=None)
     for entry, within in _seconds(instance, outcome, limits, against):
         try:
             second = solve_checked(instance, entry, within)
@@ -78,14 +84,20 @@ def cross_checked(instance: Instance, outcome: Outcome, limits: Limits) -> Outco
         problem = contradiction(outcome, second)
         if problem:
             raise FalseClaimError(problem)
-        if second.proof is outcome.proof:
-            same = SAME_OPTIMUM if outcome.proof is Proof.OPTIMAL else SAME_INFEASIBLE
+        if _said_the_same(second, limits) == same or (same is SAME_RULED_OUT and second.proof is Proof.INFEASIBLE):
             return _noted(outcome, same.format(entry.summary))
         against.append(f"{entry.name} proves nothing in {second.seconds:.1f} s")
-    if _certified(instance, outcome, limits):
+    if TIGHT not in against and _certified(instance, outcome, limits):
         return _noted(outcome, SAME_OPTIMUM.format("a certificate, checked without a solver,"))
     why = "; ".join(against) or NO_SECOND
     return _noted(outcome, _in_part(instance, outcome, limits) or f"not cross-checked: {why}")
+
+
+def _said_the_same(outcome: Outcome, limits: Limits) -> str:
+    """Return how to say that a second method proves what an outcome does; nothing where it proves nothing."""
+    if limits.ruled_out(outcome):
+        return SAME_RULED_OUT
+    return {Proof.OPTIMAL: SAME_OPTIMUM, Proof.INFEASIBLE: SAME_INFEASIBLE}.get(outcome.proof, "")
 
 
 def _seconds(
@@ -105,9 +117,18 @@ def _seconds(
             against.append(f"the model of {entry.name} is too large to prove it again")
             continue
         able.append((entry, entry.name == MAIN and needed > QUICK_BYTES))
+    if _memory_decides(instance, outcome) and (against or any(large for _, large in able)):
+        # Asked all the same, none of them confirmed such a proof of Llama-7B on 24, 28 or 40 GB cards in its time.
+        against.append(TIGHT)
+        able = [(entry, large) for entry, large in able if not large]
     for entry, _ in sorted(able, key=lambda pair: pair[1]):
         programme = entry.name not in (MAIN, "cpsat_atoms", "brute_force")
         yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan)
+
+
+def _memory_decides(instance: Instance, outcome: Outcome) -> bool:
+    """Tell whether a proof over device states rests on stages that fit in time, and in no form into memory."""
+    return outcome.solver == "state_dp" and instance.constraints.memory and not outcome.unused
 
 
 def _certified(instance: Instance, outcome: Outcome, limits: Limits) -> bool:

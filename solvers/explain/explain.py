@@ -73,6 +73,12 @@ def explain(instance: Instance, limits: Limits | None = None) -> Explanation:
     Cost: about as many searches as there are limits, and some thirty for each number that is loosened.
     """
     began = time.monotonic()
+    if instance.training.chunks > 1:
+        note = (
+            f"what clashes is not searched where groups hold {instance.training.chunks} stages; a plan needs two"
+            " groups or more, whose number divides the micro-batches, and a run of layers for each of their stages"
+        )
+        return Explanation((), False, time.monotonic() - began, (note,))
     possible = Possible(begin(limits))
     clashes: list[Clash] = []
     notes: list[str] = []
@@ -161,7 +167,11 @@ def _ways_out(
 def _way_out(instance: Instance, limits: Sequence[Limit], plan: Plan, possible: Possible) -> WayOut:
     """Return the least change of limits without which there is a plan: of one, or of several memories alike."""
     paths = tuple(limit.path for limit in limits)
-    slack = limits[0].slack if len(limits) == 1 else memory_slack([str(limit.entry) for limit in limits])
+    slack = (
+        limits[0].slack
+        if len(limits) == 1
+        else memory_slack([str(limit.entry) for limit in limits], instance.constraints.memory_margin)
+    )
     if slack is None:
         remedy = limits[0].remedy
         return WayOut(paths, f"leave out {limits[0].path}" if remedy is None else remedy(plan))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from formulation.constraints.devices.memory import enough_bytes, more_memory
+from formulation.constraints.layers.no_cut import PLACES
 from formulation.constraints.loosening import Limit, changed
 from formulation.problem.instance import Instance
 
@@ -24,6 +26,8 @@ def without(instance: Instance, limits: Iterable[Limit]) -> Instance:
     new: dict[str, Any] = {}
     for one in instance.constraints.values:
         new |= one.without(gone, instance)
+    if any(kind == PLACES for kind, _ in gone):
+        instance = replace(instance, model=replace(instance.model, cuts=None))
     # How much memory devices have is a limit of the cluster, not of the constraints.
     classes = {str(name) for kind, name in gone if kind == "memory"}
     return more_memory(changed(instance, **new), classes, enough_bytes(instance))

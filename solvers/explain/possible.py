@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.memory import keeps_in_slot, undivided
+from formulation.costs.memory import MemoryParts
 from formulation.costs.tables import Tables, all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError, in_time
 from formulation.outcome import Limits
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
-from formulation.problem.options import Goal, Recompute
+from formulation.problem.options import Goal, OnHost, Recompute
 from formulation.problem.plan import Plan
+from formulation.schedules.keeps import Keeps
 from solvers.cpsat.base.engine import found, make_solver, run
 from solvers.cpsat.base.families import Family
 from solvers.cpsat.base.reading import read_plan
@@ -58,7 +59,9 @@ class Possible:
         self.questions += 1
         if instance.constraints.memory and least_total_bytes(instance) > total_capacity_bytes(instance):
             return None
-        simple = itertools.chain(reversed(self._known), fitting_plans(instance, thorough=likely))
+        simple = itertools.chain(
+            reversed(self._known), fitting_plans(instance, thorough=likely, deadline=self.limits.deadline)
+        )
         for plan in in_time(simple, self.limits.deadline):
             if evaluate(instance, plan).feasible:
                 return self._remember(plan)
@@ -92,7 +95,13 @@ class Possible:
         constraints = instance.constraints
         classes = tuple(instance.class_index(server) for server in range(len(instance.servers)))
         sizes = instance.demands.devices_per_stage
-        modes = (sizes, constraints.tensor_parallel_degrees, constraints.recompute)
+        modes = (
+            constraints.recompute,
+            constraints.recompute_layers,
+            constraints.sharded,
+            constraints.optimizer_on_host,
+        )
+        modes = (sizes, constraints.tensor_parallel_degrees, *modes)
         key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers)
         if key not in self._tables:
             self._tables[key] = all_tables(instance, self.limits.deadline)
@@ -103,11 +112,16 @@ def least_total_bytes(instance: Instance) -> int:
     """Return what the devices of any plan hold together at least, however layers are divided or copied.
 
     The weights and their gradients, the optimiser's state, and what is kept for as many micro-batches as are in
-    flight in the last stage.
+    flight in the last stage; for none where single blocks may be computed again, one after another.
     """
-    again = Mode(recompute=instance.constraints.recompute is not Recompute.NEVER)
-    last = keeps_in_slot(instance.training, 0)
-    return undivided(instance).times(replace(last, versions=1), again).lasting
+    constraints = instance.constraints
+    on_host = constraints.optimizer_on_host is not OnHost.NEVER
+    kept = {Recompute.NEVER: Keeps.in_slot(instance.training, 0).in_flight, Recompute.BLOCKS: 0}
+    return (
+        MemoryParts.undivided(instance)
+        .times(Keeps(versions=1, in_flight=kept.get(constraints.recompute, 1)), Mode(optimizer_on_host=on_host))
+        .lasting
+    )
 
 
 def total_capacity_bytes(instance: Instance) -> int:

@@ -7,7 +7,7 @@ All hold for every mode of transfers, with contention or without: messages on bu
 ===============  ==============================================================================================
 bound            argument
 ===============  ==============================================================================================
-closed form      ``closed_forms.iteration_lower_bound_ns``, for whole backward passes on ranks of their own
+closed form      ``timeline.bounds.iteration_lower_bound_ns``, for whole backward passes on ranks of their own
 latency          one micro-batch goes through all stages and back
 busy stage       head, M forward and M backward passes of one stage one at a time, and its drain. With ``W`` apart
                  also head, M times all three kinds, and what follows the last ``W``
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from formulation.problem.units import ceil_div
 from formulation.schedules.actions import Kind
-from formulation.timeline.closed_forms import iteration_lower_bound_ns
+from formulation.timeline.bounds import iteration_lower_bound_ns
 from formulation.timeline.durations import Contention
 from solvers.order.problem import OrderProblem
 

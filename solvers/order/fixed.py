@@ -10,9 +10,8 @@ from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, of_actions
+from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.footprint import memory_over_time
 from formulation.timeline.timeline import run
 from solvers.order.problem import OrderProblem
 
@@ -40,7 +39,7 @@ def execute(problem: OrderProblem, schedule: PipelineSchedule) -> Executed:
     timeline = run(schedule, problem.durations, problem.execution)
     footprint = problem.footprint
     ranks = range(problem.ranks) if footprint is not None else ()
-    peaks = (memory_over_time(timeline, footprint, rank).peak_bytes for rank in ranks if footprint is not None)
+    peaks = (footprint.over_time(timeline, rank).peak_bytes for rank in ranks if footprint is not None)
     return Executed(schedule, timeline.makespan_ns, tuple(peaks))
 
 
@@ -74,7 +73,9 @@ def _interleaved(problem: OrderProblem) -> PipelineSchedule | None:
         return None
     schedule = interleaved(ranks, stages // ranks, problem.micro_batches)
     rows = [list(schedule.actions(rank)) for rank in range(ranks)]
-    return of_actions(schedule.name, [[half for one in row for half in _halves(problem, one)] for row in rows])
+    return PipelineSchedule.of_actions(
+        schedule.name, [[half for one in row for half in _halves(problem, one)] for row in rows]
+    )
 
 
 def least_memory(problem: OrderProblem) -> Executed:
@@ -92,7 +93,9 @@ def _placed(problem: OrderProblem, schedule: PipelineSchedule) -> PipelineSchedu
     for stage, rank in enumerate(problem.stage_ranks):
         rows[rank] += [(start, action) for action, start, _ in timeline.actions(stage)]
     ordered = [[action for _, action in sorted(row, key=lambda one: one[0])] for row in rows]
-    return of_actions(schedule.name, [[half for one in row for half in _halves(problem, one)] for row in ordered])
+    return PipelineSchedule.of_actions(
+        schedule.name, [[half for one in row for half in _halves(problem, one)] for row in ordered]
+    )
 
 
 def _halves(problem: OrderProblem, action: Action) -> list[Action]:

@@ -16,7 +16,7 @@ from ortools.sat.python import cp_model
 from formulation.outcome import FalseClaimError, Limits, Progress, Proof
 from formulation.problem.units import ceil_div
 from formulation.schedules.actions import Action
-from formulation.schedules.table import PipelineSchedule, of_actions
+from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.footprint import Footprint
 from solvers.cpsat.base.engine import found, make_solver, run
@@ -211,4 +211,4 @@ def _schedule(v: OrderVariables, solver: cp_model.CpSolver) -> PipelineSchedule:
         for m, begin in enumerate(begins):
             rows[v.problem.stage_ranks[stage]].append((solver.value(begin), Action(stage, kind, m)))
     ordered = [[action for _, action in sorted(row, key=lambda one: one[0])] for row in rows]
-    return of_actions(NAME, ordered)
+    return PipelineSchedule.of_actions(NAME, ordered)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from formulation.costs.prices import StageCost, stage_costs
-from formulation.problem.groups import link_between
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.problem.plan import Plan
@@ -44,9 +43,10 @@ def plan_terms(instance: Instance, plan: Plan) -> tuple[PlanTerm, ...]:
     """Return the terms of the first goal of a plan that has a price; ``value * times`` add up to its value.
 
     Of equal largest terms of which one counts, the first one has the ``times``, and all are binding.
+    Of executed times nothing is counted: what overlaps does not add up, and the largest term is the binding one.
     """
     goal, costs = instance.goals[0], stage_costs(instance, plan)
-    if goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME):
+    if goal.timed:
         return _timed(instance, plan, costs, goal)
     values = list(_values(instance, plan, costs, goal))
     largest = max(values)
@@ -92,7 +92,7 @@ def _timed(instance: Instance, plan: Plan, costs: tuple[StageCost, ...], goal: G
             value,
             times=each + (paced if at == pace else 0),
             binding=value == largest,
-            link=_link(instance, plan, stage) if of is TermOf.BOUNDARY else None,
+            link=plan.link_before(instance, stage) if of is TermOf.BOUNDARY else None,
         )
         for at, (of, stage, value) in enumerate(rows)
     )
@@ -101,12 +101,10 @@ def _timed(instance: Instance, plan: Plan, costs: tuple[StageCost, ...], goal: G
 def _counted(instance: Instance, goal: Goal) -> tuple[int, int]:
     """Return how often every term counts, and how often the largest one counts beside."""
     schedule, steps = instance.training.schedule, instance.training.micro_batches
+    if goal.executed:
+        return 0, 0
     if goal is Goal.BOTTLENECK:
         return (0, 1) if instance.cost.combine is Combine.MAX else (1, 0)
     if not schedule.flushes:
         return 0, steps
     return (steps, 0) if schedule is Schedule.NAIVE else (1, steps - 1)
-
-
-def _link(instance: Instance, plan: Plan, stage: int) -> Link | None:
-    return link_between(instance, plan.stages[stage - 1].group, plan.stages[stage].group)

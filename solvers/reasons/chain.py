@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from formulation.problem.instance import Instance
-from formulation.problem.options import steps_run
 from formulation.problem.plan import Plan
-from formulation.timeline.critical import critical_chain
-from formulation.timeline.from_plan import from_plan
+from formulation.timeline.chain import ChainPart, parts_of_chain
+from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
 
 __all__: list[str] = []
-
-NAMES = {
-    "F": "forward",
-    "B": "backward",
-    "I": "gradient of the input",
-    "W": "gradient of the weights",
-    "S": "synchronisation",
-    "U": "update",
-}
-"""What the letters of the timeline stand for."""
-MESSAGES = {"F": "activation", "B": "gradient", "I": "gradient"}
-
-
-@dataclass(frozen=True, slots=True)
-class ChainPart:
-    """All events of one sort at one stage: passes, or messages that the stage sends (``transfer``)."""
-
-    stage: int
-    name: str
-    transfer: bool
-    events: int
-    time_ns: int
 
 
 def chain_parts(instance: Instance, plan: Plan) -> tuple[ChainPart, ...]:
@@ -41,14 +16,5 @@ def chain_parts(instance: Instance, plan: Plan) -> tuple[ChainPart, ...]:
 
     Raises ScheduleError where there are too many passes to be run. Cost: that of the timeline.
     """
-    made = from_plan(instance, plan, steps=steps_run(instance.training, len(plan)))
-    timeline = run(made.schedule, made.durations, made.execution)
-    sums: dict[tuple[int, str, bool], tuple[int, int]] = {}
-    for event in critical_chain(timeline):
-        letter = event.label.lstrip("0123456789")[0]
-        name = MESSAGES.get(letter, NAMES[letter]) if event.transfer else NAMES[letter]
-        key = int(event.label[: event.label.index(letter)]), name, event.transfer
-        events, time_ns = sums.get(key, (0, 0))
-        sums[key] = events + 1, time_ns + event.stop_ns - event.start_ns
-    parts = [ChainPart(*key, *found) for key, found in sums.items()]
-    return tuple(sorted(parts, key=lambda part: (-part.time_ns, part.stage, part.name)))
+    made = PlanRun.of(instance, plan, steps=instance.training.steps_run(len(plan)))
+    return parts_of_chain(run(made.schedule, made.durations, made.execution))

@@ -1,18 +1,25 @@
-"""The neighbours of a plan, priced: what was asked about, how many were looked at, and the best of them."""
+"""The neighbours of a plan, priced: what was asked about, how many there are, and the best of them.
+
+The best is found best first: every neighbour has a price that it cannot undercut, at first whatever the forms of
+the stages that the move touches, then with their fastest forms, and where these need too much memory with the
+fastest that fit. Only what may still be the best is looked at more closely, and the evaluator prices it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
 
+from formulation.costs.memory import MemoryParts, capacity_bytes
+from formulation.limits.deadline import StoppedError, in_time
+from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
-from solvers.reasons.priced import PricedPlan, Pricing
+from solvers.reasons.priced import PricedPlan, Pricing, Rank
 from solvers.reasons.regrouping import laid
 
 __all__ = ["Neighbour", "Neighbours"]
-
-MOST, MOST_LAYERS = 400, 40_000
-"""How many plans are priced for one statement, and layers in all of them, where no time limit asks for all."""
 
 Candidate = tuple[str, Plan, tuple[int, ...]]
 """What is done, the plan with the forms that the layers had, and the stages whose forms are chosen anew."""
@@ -37,55 +44,173 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """All neighbours of one sort: the best one, how many were priced, and how many of these keep the rules.
+    """All neighbours of one sort: the best one, and how many there are.
 
-    Where none keeps the rules ``best`` is the one that would be best, and its violations say why it is no plan.
-    ``complete``: every neighbour of the sort was priced. None in ``best``: there is no such neighbour.
+    Where none keeps the rules ``best`` is the one that takes least by what was looked at, and its violations say
+    why it is no plan. ``complete``: none of the sort is better. Else the time was over first, and ``best`` is that
+    of ``looked_at``. None in ``best``: there is no such neighbour, or there was no time for one.
     """
 
     best: Neighbour | None
     looked_at: int
-    kept_rules: int
     complete: bool
 
 
-def most_plans(layers: int) -> int:
-    """Return how many plans of so many layers are priced for one statement."""
-    return max(1, min(MOST, MOST_LAYERS // layers))
+def neighbours(pricing: Pricing, base: PricedPlan, candidates: Iterable[Candidate]) -> Neighbours:
+    """Return the best of the candidates, until the deadline of the pricing.
 
-
-def neighbours(
-    pricing: Pricing, base: PricedPlan, candidates: Iterable[Candidate], most: int | None
-) -> Neighbours:
-    """Price candidates up to ``most`` (None: until the deadline) and return the best.
-
-    Cost: for each one evaluation, or two, and the forms of its stages.
+    Cost: a bound by tables for each, forms for those that may be the best, and an evaluation or two.
     """
-    best: Neighbour | None = None
-    looked_at = kept = 0
-    for what, plan, changed in candidates:
-        if pricing.deadline.over() or (most is not None and looked_at >= most):
-            return Neighbours(best, looked_at, kept, complete=False)
-        found = neighbour(pricing, base, what, plan, changed)
-        if found is None:
-            continue
-        looked_at += 1
-        kept += found.priced.feasible
-        if best is None or found.priced.rank < best.priced.rank:
-            best = found
-    return Neighbours(best, looked_at, kept, complete=True)
+    pricing.ask()
+    search = _BestFirst(pricing, base)
+    try:
+        asked = list(in_time(candidates, pricing.deadline))
+        if pricing.on_line:
+            asked = [(what, laid(pricing.instance, plan), changed) for what, plan, changed in asked]
+        pricing.prepare((base.plan, *(plan for _, plan, _ in asked)))
+        for what, plan, changed in in_time(asked, pricing.deadline):
+            search.add(what, plan, changed)
+        search.run()
+    except StoppedError:
+        return Neighbours(search.neighbour(), search.seen, complete=False)
+    return Neighbours(search.neighbour(), search.seen, complete=True)
 
 
 def neighbour(
-    pricing: Pricing, base: PricedPlan, what: str, plan: Plan, changed: Iterable[int]
+    pricing: Pricing, base: PricedPlan, what: str, plan: Plan, changed: tuple[int, ...]
 ) -> Neighbour | None:
-    """Price one neighbour; None where it is the plan itself, or none at all."""
-    if pricing.on_line:
-        plan = laid(pricing.instance, plan)
-    before = [stage.group for stage in base.plan.stages]
-    moved = (at for at, stage in enumerate(plan.stages) if stage.group not in before)
-    priced = pricing.best(plan, {*changed, *moved})
-    if priced is None or priced.plan == base.plan:
-        return None
-    costs = tuple(one - other for one, other in zip(priced.values, base.values, strict=True))
-    return Neighbour(what, priced, costs)
+    """Price one neighbour; None where it is the plan itself, none at all, or the time is over."""
+    return neighbours(pricing, base, [(what, plan, changed)]).best
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A neighbour under way: the ``unknown`` stages have no forms yet; ``fitted``: it was made to fit memory."""
+
+    what: str
+    plan: Plan
+    unknown: frozenset[int]
+    fitted: bool = False
+
+
+class _BestFirst:
+    """Neighbours by what they take at least; the first that is priced before all others can be is the best."""
+
+    def __init__(self, pricing: Pricing, base: PricedPlan) -> None:
+        self._pricing, self._base = pricing, base
+        self._heap: list[tuple[Rank, int, _Asked]] = []
+        self._number = count()
+        self._best: tuple[str, PricedPlan] | None = None
+        self._broken: tuple[Rank, int, _Asked] | None = None
+        self.seen = 0
+        self._before = {stage.group for stage in base.plan.stages}
+        self._limited = pricing.instance.constraints.memory
+        self._memory_counts = Goal.MEMORY in pricing.instance.goals
+
+    def add(self, what: str, plan: Plan, changed: tuple[int, ...]) -> None:
+        """Take a neighbour; nothing where it is the plan itself, or has no price."""
+        moved = (at for at, stage in enumerate(plan.stages) if stage.group not in self._before)
+        unknown = frozenset((*changed, *moved))
+        if plan == self._base.plan and not unknown:
+            return
+        self.seen += 1
+        self._push(_Asked(what, plan, unknown))
+        if unknown and (self._memory_counts or self._kept_may_be_best(plan, unknown)):
+            self._push(_Asked(what, plan, frozenset()))
+
+    def run(self) -> None:
+        """Look more closely at whatever may be the best, until it is known. Raises StoppedError."""
+        while self._heap:
+            self._pricing.deadline.check()
+            at_least, number, asked = heapq.heappop(self._heap)
+            if self._best is not None and self._best[1].rank <= (False, at_least):
+                return
+            self._look(at_least, number, asked)
+
+    def neighbour(self) -> Neighbour | None:
+        """Return the best as a neighbour; where none keeps the rules the first that takes least."""
+        found = self._best
+        if found is None and self._broken is not None:
+            asked = self._broken[2]
+            priced = self._pricing.price(asked.plan)
+            found = None if priced is None or priced.plan == self._base.plan else (asked.what, priced)
+        if found is None:
+            return None
+        what, priced = found
+        costs = tuple(one - other for one, other in zip(priced.values, self._base.values, strict=True))
+        return Neighbour(what, priced, costs)
+
+    def _push(self, asked: _Asked) -> None:
+        at_least = self._pricing.at_least(asked.plan, asked.unknown)
+        heapq.heappush(self._heap, (at_least, next(self._number), asked))
+
+    def _look(self, at_least: Rank, number: int, asked: _Asked) -> None:
+        if asked.unknown:
+            self._push(replace(asked, plan=self._with_fastest(asked), unknown=frozenset()))
+            return
+        if asked.plan == self._base.plan:
+            return
+        if self._pricing.broken(asked.plan):
+            self._fails(at_least, number, asked)
+            return
+        over = list(self._overfull(asked.plan)) if self._limited else []
+        if over:
+            fitted = None if asked.fitted else self._fitted(asked.plan, over)
+            if fitted is None:
+                self._fails(at_least, number, asked)
+            else:
+                self._push(replace(asked, plan=fitted, fitted=True))
+            return
+        priced = self._pricing.price(asked.plan)
+        if priced is None or not priced.feasible:
+            self._fails(at_least, number, asked)
+        elif self._best is None or priced.rank < self._best[1].rank:
+            self._best = asked.what, priced
+
+    def _fails(self, at_least: Rank, number: int, asked: _Asked) -> None:
+        """Remember a neighbour that is no plan, if it takes least of these."""
+        one = at_least, number, asked
+        self._broken = one if self._broken is None else min(self._broken, one, key=lambda row: row[:2])
+
+    def _with_fastest(self, asked: _Asked) -> Plan:
+        stages = list(asked.plan.stages)
+        for at in asked.unknown:
+            stage = stages[at]
+            forms = self._pricing.of(stage).fastest(stage.span) if len(stage.span) else None
+            stages[at] = stage if forms is None else replace(stage, forms=forms)
+        return Plan(tuple(stages))
+
+    def _kept_may_be_best(self, plan: Plan, unknown: frozenset[int]) -> bool:
+        """Tell whether some stage cannot be given forms by tables, so that those that it has are all there is.
+
+        Tables know nothing of blocks that are computed again.
+        """
+        stages = (plan.stages[at] for at in unknown)
+        return self._limited and any(
+            bool(stage.again) or not self._pricing.of(stage).can_fit(stage.span) for stage in stages
+        )
+
+    def _overfull(self, plan: Plan) -> Iterator[int]:
+        """Yield the stages that need more memory than there is."""
+        halves = self._pricing.instance.training.schedule.in_halves  # tables do not know how many stages there are
+        for at, stage in enumerate(plan.stages):
+            if stage.again or halves:
+                held = MemoryParts.of_stage(self._pricing.instance, plan, at).total
+                if held > capacity_bytes(self._pricing.instance, stage.group):
+                    yield at
+                continue
+            needed, room = self._pricing.of(stage).holds(stage.span, stage.forms, len(plan) - 1 - at)
+            if needed > room:
+                yield at
+
+    def _fitted(self, plan: Plan, over: Iterable[int]) -> Plan | None:
+        """Give some stages the fastest forms that fit; None where some have none, or none that may be the best."""
+        stages = list(plan.stages)
+        limit = None if self._best is None else self._pricing.limit_ns(self._best[1].rank[1])
+        for at in over:
+            slot = len(plan) - 1 - at
+            found = self._pricing.of(stages[at]).fitting(stages[at].span, slot, limit)
+            if found is None:
+                return None
+            stages[at] = replace(stages[at], forms=found[0], again=found[1])
+        return Plan(tuple(stages))

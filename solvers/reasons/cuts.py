@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from formulation.problem.cuts import cut_space
+from formulation.problem.cuts import CutSpace
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.reasons.choices import Candidate, Neighbour, Neighbours, neighbour, neighbours
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import put, regrouped
 
 __all__ = ["CutReason"]
+
+QUESTIONS = 6
+"""How many are asked about a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,10 @@ class CutReason:
     without: Neighbours
 
 
-def cut_reasons(pricing: Pricing, base: PricedPlan, most: int | None) -> tuple[CutReason, ...]:
-    """Return a reason for every cut. Cost: at most ``most`` prices for each of two questions a cut."""
-    places = cut_space(pricing.instance).places
-    return tuple(_reason(pricing, base, places, cut, most) for cut in range(1, len(base.plan)))
+def cut_reasons(pricing: Pricing, base: PricedPlan) -> tuple[CutReason, ...]:
+    """Return a reason for every cut. Cost: ``QUESTIONS`` a cut."""
+    places = CutSpace.of(pricing.instance).places
+    return tuple(_reason(pricing, base, places, cut) for cut in range(1, len(base.plan)))
 
 
 def moved_cut(plan: Plan, stage: int, place: int) -> Plan:
@@ -63,10 +66,10 @@ def merged(plan: Plan, stage: int, kept: Stage) -> Plan:
 
 def _with_span(stage: Stage, span: Span, forms: tuple[int, ...]) -> Stage:
     whole = stage.group.tensor_parallel_degree == 1
-    return replace(stage, span=span, forms=(0,) * len(span) if whole else forms)
+    return stage.over(span, (0,) * len(span) if whole else forms)
 
 
-def _reason(pricing: Pricing, base: PricedPlan, places: tuple[int, ...], cut: int, most: int | None) -> CutReason:
+def _reason(pricing: Pricing, base: PricedPlan, places: tuple[int, ...], cut: int) -> CutReason:
     plan = base.plan
     place = plan.stages[cut].span.first
     first, stop = plan.stages[cut - 1].span.first, plan.stages[cut].span.stop
@@ -84,8 +87,8 @@ def _reason(pricing: Pricing, base: PricedPlan, places: tuple[int, ...], cut: in
         right=at(place + 1),
         nearest_left=at(places[below - 1]) if below else None,
         nearest_right=at(places[above]) if above < len(places) else None,
-        elsewhere=neighbours(pricing, base, _elsewhere(pricing, plan, cut, places), most),
-        without=neighbours(pricing, base, _without(pricing, plan, cut), most),
+        elsewhere=neighbours(pricing, base, _elsewhere(pricing, plan, cut, places)),
+        without=neighbours(pricing, base, _without(pricing, plan, cut)),
     )
 
 

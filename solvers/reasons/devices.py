@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from formulation.constraints.violation import devices_of
-from formulation.costs.forms import forms_on
-from formulation.problem.groups import Group, line_group
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.modes import in_words, modes
+from formulation.problem.layers import Split
+from formulation.problem.modes import modes
+from formulation.problem.options import Recompute
 from formulation.problem.plan import Plan
 from solvers.reasons.choices import Candidate, Neighbours, neighbours
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import idle_devices, put, regrouped
 
 __all__ = ["StageReason"]
+
+QUESTIONS = 3
+"""How many are asked about a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +38,14 @@ class StageReason:
     form: Neighbours
 
 
-def stage_reasons(pricing: Pricing, base: PricedPlan, most: int | None) -> tuple[StageReason, ...]:
-    """Return a reason for every stage. Cost: at most ``most`` prices for each of three questions a stage."""
+def stage_reasons(pricing: Pricing, base: PricedPlan) -> tuple[StageReason, ...]:
+    """Return a reason for every stage. Cost: ``QUESTIONS`` a stage."""
     return tuple(
         StageReason(
             index,
-            neighbours(pricing, base, device_candidates(pricing, base.plan, index), most),
-            neighbours(pricing, base, _modes(pricing.instance, base.plan, index), most),
-            neighbours(pricing, base, _forms(pricing.instance, base.plan, index), most),
+            neighbours(pricing, base, device_candidates(pricing, base.plan, index)),
+            neighbours(pricing, base, _modes(pricing.instance, base.plan, index)),
+            neighbours(pricing, base, _forms(pricing.instance, base.plan, index)),
         )
         for index in range(len(base.plan))
     )
@@ -77,7 +81,7 @@ def _sized(instance: Instance, plan: Plan, sizes: Mapping[int, int]) -> Iterator
     """Yield the plan with so many devices for some stages, in every mode that they may have."""
     plans: list[tuple[list[str], Plan]] = [([], plan)]
     for at, size in sizes.items():
-        group, before = line_group(instance, 0, size), plan.stages[at].group.devices
+        group, before = Group.on_line(instance, 0, size), plan.stages[at].group.devices
         plans = [
             ([*said, f"{size} device{'s' * (size > 1)}{what} for stage {at}, not {before}"], put(one, at, stage))
             for said, one in plans
@@ -105,7 +109,7 @@ def _free(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
                     for _, poorer in regrouped(instance, beside, given):
                         yield said + what, put(put(plan, index, one), other, poorer), (index, other)
         if other > index:
-            mine, theirs = replace(stage, group=beside.group), replace(beside, group=stage.group)
+            mine, theirs = stage.on(beside.group), beside.on(stage.group)
             said = f"stages {index} and {other} with their devices exchanged"
             yield said, put(put(plan, index, mine), other, theirs), (index, other)
 
@@ -129,9 +133,16 @@ def _modes(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
     stage = plan.stages[index]
     for mode in modes(instance, stage.group.devices):
         if mode != stage.group.mode:
-            words = in_words(mode, stage.group.devices) or "one replica"
-            group = Group(stage.group.counts, mode)
-            yield f"{words} for stage {index}", put(plan, index, replace(stage, group=group)), (index,)
+            words = mode.in_words(stage.group.devices) or "one replica"
+            there = stage.on(Group(stage.group.counts, mode))
+            yield f"{words} for stage {index}", put(plan, index, there), (index,)
+    if instance.constraints.recompute is Recompute.BLOCKS and not stage.group.mode.recompute:
+        blocks = CutSpace.of(instance).blocks(stage.span)
+        for block in blocks:
+            names = [instance.layers[layer].name for layer in (block.first, block.stop - 1)]
+            again = tuple(one for one in blocks if (one in stage.again) != (one == block))
+            done = "computed again" if block in again else "kept"
+            yield f"{names[0]} to {names[1]} {done}", put(plan, index, replace(stage, again=again)), ()
 
 
 def _forms(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
@@ -143,7 +154,8 @@ def _forms(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
     for at, layer in enumerate(stage.span.layers):
         one = instance.layers[layer]
         if one.split is not Split.FOLLOW:
-            for form in sorted(forms_on(one.allowed_forms, degree)):
-                if form != stage.forms[at] and form in FORMS:
+            for form in sorted(forms_on(one, stage.group)):
+                if form != stage.forms[at]:
                     forms = (*stage.forms[:at], form, *stage.forms[at + 1 :])
-                    yield f"form {form} for {one.name}", put(plan, index, replace(stage, forms=forms)), ()
+                    words = f" ({stage.in_words(form)})" * (stage.group.mode.grid > 1)
+                    yield f"form {form}{words} for {one.name}", put(plan, index, replace(stage, forms=forms)), ()

@@ -2,9 +2,9 @@
 
 The order of the steps: stages that the second plan does not have are joined to the one before them; stages that
 the first does not have are split off, on the devices that the second gives them; cuts are moved; then stages
-change their devices, their mode and their forms, one after another. What a step costs depends on the steps before
-it: the sum does not. Plans between the two may break rules, which is said of each; a layer has form 0 while its
-stage is not split.
+change their devices, their mode and their forms, one after another; last all of them warm up as in the second
+plan. What a step costs depends on the steps before it: the sum does not. Plans between the two may break rules,
+which is said of each; a layer has form 0 while its stage is not split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from formulation.costs.goals import goal_value
 from formulation.evaluate import evaluate
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.modes import ONE_COPY, in_words
+from formulation.problem.modes import ONE_COPY
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.reasons.cuts import merged, moved_cut
@@ -28,7 +28,7 @@ from solvers.reasons.regrouping import put
 __all__ = ["PlanDifference", "differences"]
 
 ChangeOf = str
-"""``stages``, ``cut``, ``devices``, ``mode`` or ``forms``."""
+"""``stages``, ``cut``, ``devices``, ``mode``, ``forms`` or ``warm_up``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,11 @@ def _steps(instance: Instance, one: Plan, other: Plan) -> Iterator[Change]:
         for change in _inside(instance, plan, index, stage):
             plan = change[3]
             yield change
+    before, after = (at.warm_ups(instance.training) for at in (plan, other))
+    if before != after:
+        words = f"{' '.join(map(str, before))} forward passes before the first backward pass, now"
+        first = next(at for at, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
+        yield "warm_up", first, f"{words} {' '.join(map(str, after))}", other
 
 
 def _stages(instance: Instance, plan: Plan, other: Plan) -> Iterator[Change]:
@@ -125,8 +130,8 @@ def _split_off(plan: Plan, index: int, place: int, group: Group) -> Plan:
     stage = plan.stages[index]
     halves = (Span(stage.span.first, place), Span(place, stage.span.stop))
     forms = stage.forms[: len(halves[0])], stage.forms[len(halves[0]) :]
-    behind = _formed(Stage(halves[1], group, forms[1]))
-    rows = (replace(stage, span=halves[0], forms=forms[0]), behind)
+    behind = stage.over(halves[1], forms[1]).on(group)
+    rows = (stage.over(halves[0], forms[0]), behind)
     return Plan((*plan.stages[:index], *rows, *plan.stages[index + 1 :]))
 
 
@@ -151,22 +156,22 @@ def _inside(instance: Instance, plan: Plan, index: int, wanted: Stage) -> Iterat
     counts, mode = wanted.group.counts, wanted.group.mode
     if stage.group.counts != counts:
         devices = sum(count for _, count in counts)
-        kept = stage.group.mode if devices % stage.group.mode.replicas == 0 else ONE_COPY
+        kept = stage.group.mode if devices == stage.group.devices else replace(stage.group.mode, grid=1)
+        kept = kept if devices % kept.replicas == 0 else ONE_COPY
         held = devices_of(instance, stage.group.counts), devices_of(instance, counts)
-        stage = _formed(replace(stage, group=Group(counts, kept)))
+        stage = stage.on(Group(counts, kept))
         plan = put(plan, index, stage)
         yield "devices", index, f"stage {index} from {held[0]} to {held[1]}", plan
     if stage.group.mode != mode:
-        stage = _formed(replace(stage, group=wanted.group))
+        stage = stage.on(wanted.group)
         plan = put(plan, index, stage)
-        words = in_words(mode, stage.group.devices) or "one replica"
+        words = mode.in_words(stage.group.devices) or "one replica"
         yield "mode", index, f"stage {index} as {words}", plan
+    if stage.again != wanted.again:
+        stage = replace(stage, again=wanted.again)
+        plan = put(plan, index, stage)
+        yield "recompute", index, f"stage {index}: {stage.shared_in_words or 'computes nothing again'}", plan
     if stage.forms != wanted.forms:
         changed = sum(one != two for one, two in zip(stage.forms, wanted.forms, strict=True))
         words = f"stage {index}: another form for {changed} layer{'s' * (changed > 1)}"
-        yield "forms", index, words, put(plan, index, wanted)
-
-
-def _formed(stage: Stage) -> Stage:
-    whole = stage.group.tensor_parallel_degree == 1
-    return replace(stage, forms=(0,) * len(stage.span) if whole else stage.forms)
+        yield "forms", index, words, put(plan, index, replace(stage, forms=wanted.forms))

@@ -10,11 +10,10 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.cuts import cut_space
-from formulation.problem.demands import with_constraints
-from formulation.problem.groups import Group, line_group
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.plan import Plan, Span
 from formulation.problem.units import Link
 from solvers.auto.solve import plan as best_plan
 from solvers.reasons.bounds import bounding_stages, plan_terms
@@ -26,6 +25,8 @@ from solvers.reasons.regrouping import idle_devices, laid, regrouped
 __all__ = ["IdleReason", "IdleServer"]
 
 NAME = "more_devices"
+QUESTIONS = 2
+"""How many are asked about a server with idle devices, beside the search for a best plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class IdleReason:
     note: str = ""
 
 
-def idle_reason(pricing: Pricing, base: PricedPlan, limits: Limits, most: int | None) -> IdleReason | None:
+def idle_reason(pricing: Pricing, base: PricedPlan, limits: Limits) -> IdleReason | None:
     """Return why devices are idle; None if none is. Cost: moves to every server, and a search within limits."""
     instance, plan = pricing.instance, base.plan
     idle = idle_devices(instance, plan)
@@ -69,8 +70,8 @@ def idle_reason(pricing: Pricing, base: PricedPlan, limits: Limits, most: int | 
             server,
             count,
             _nearest(instance, plan, server),
-            neighbours(pricing, base, _moves(pricing, plan, server), most),
-            neighbours(pricing, base, _joining(pricing, plan, server, bounding), most),
+            neighbours(pricing, base, _moves(pricing, plan, server)),
+            neighbours(pricing, base, _joining(pricing, plan, server, bounding)),
         )
         for server, count in idle.items()
     )
@@ -78,6 +79,8 @@ def idle_reason(pricing: Pricing, base: PricedPlan, limits: Limits, most: int | 
     starts = [one.moves.best.priced for one in servers if one.moves.best is not None]
     more = [one for one in starts if one.feasible and _devices(one.plan) > used]
     start = min(more, key=lambda one: one.rank, default=None)
+    if limits.deadline.over():
+        return IdleReason(used, servers, None, "the time was over")
     try:
         question = using_more(instance, used + 1)
         within = limits if start is None else replace(limits, start=start.plan)
@@ -103,7 +106,7 @@ def using_more(instance: Instance, devices: int) -> Instance:
 
     constraints = instance.constraints
     asked = replace(constraints, own=(*constraints.own, Own(NAME, check, post)))
-    return replace(with_constraints(instance, asked), goals=instance.goals[:1])
+    return replace(replace(instance, constraints=asked), goals=instance.goals[:1])
 
 
 def _no_worse(outcome: Outcome, start: PricedPlan | None) -> Outcome:
@@ -140,9 +143,9 @@ def _joining(pricing: Pricing, plan: Plan, server: int, stages: Iterable[int]) -
 def _splitting(pricing: Pricing, plan: Plan, server: int) -> Iterator[Candidate]:
     """Yield the plans in which a device of this server, or the next of the line, has part of a stage."""
     instance = pricing.instance
-    counts = dict(line_group(instance, 0, 1).counts) if pricing.on_line else {server: 1}
+    counts = dict(Group.on_line(instance, 0, 1).counts) if pricing.on_line else {server: 1}
     name = f"a device of {instance.servers[server].name}"
-    places = cut_space(instance).places
+    places = CutSpace.of(instance).places
     for index, stage in enumerate(plan.stages):
         for place in places:
             if stage.span.first < place < stage.span.stop:
@@ -160,8 +163,8 @@ def _split(
     stage = plan.stages[index]
     at = place - stage.span.first
     halves = (
-        Stage(Span(stage.span.first, place), stage.group, stage.forms[:at]),
-        Stage(Span(place, stage.span.stop), stage.group, stage.forms[at:]),
+        stage.over(Span(stage.span.first, place), stage.forms[:at]),
+        stage.over(Span(place, stage.span.stop), stage.forms[at:]),
     )
     for _, half in regrouped(instance, replace(halves[behind], group=Group(())), counts):
         rows = (halves[0], half) if behind else (half, halves[1])

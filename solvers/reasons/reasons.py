@@ -9,18 +9,23 @@ from formulation.outcome import Limits, begin
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
+from formulation.timeline.chain import ChainPart
 from solvers.reasons.bounds import PlanTerm, plan_terms
-from solvers.reasons.chain import ChainPart, chain_parts
-from solvers.reasons.choices import Neighbour, Neighbours, most_plans
+from solvers.reasons.chain import chain_parts
+from solvers.reasons.choices import Neighbour, Neighbours
+from solvers.reasons.cuts import QUESTIONS as OF_A_CUT
 from solvers.reasons.cuts import CutReason, cut_reasons
+from solvers.reasons.devices import QUESTIONS as OF_A_STAGE
 from solvers.reasons.devices import StageReason, stage_reasons
+from solvers.reasons.idle import QUESTIONS as OF_A_SERVER
 from solvers.reasons.idle import IdleReason, idle_reason
 from solvers.reasons.priced import PricedPlan, Pricing
+from solvers.reasons.regrouping import idle_devices
 
 __all__ = ["Reasons", "reasons"]
 
-IDLE_S = 10.0
-"""How long the best plan with more devices is searched for where no time limit is given."""
+OF_NEIGHBOURS = 1.5
+"""The questions about neighbours have the time divided by this, where devices are idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +53,35 @@ class Reasons:
 
     def neighbours(self) -> list[Neighbour]:
         """Return every neighbour that is spoken of."""
-        found: list[Neighbour | None] = []
-        sorts: list[Neighbours] = []
-        for cut in self.cuts:
-            found += [cut.left, cut.right, cut.nearest_left, cut.nearest_right]
-            sorts += [cut.elsewhere, cut.without]
-        for stage in self.stages:
-            sorts += [stage.devices, stage.mode, stage.form]
-        sorts += (
-            [moves for server in self.idle.servers for moves in (server.moves, server.joins)] if self.idle else []
-        )
-        return [one for one in (*found, *(sort.best for sort in sorts)) if one is not None]
+        found = [one for cut in self.cuts for one in (cut.left, cut.right, cut.nearest_left, cut.nearest_right)]
+        return [one for one in (*found, *(sort.best for sort in self.sorts())) if one is not None]
+
+    def sorts(self) -> list[Neighbours]:
+        """Return the neighbours of every sort."""
+        found = [sort for cut in self.cuts for sort in (cut.elsewhere, cut.without)]
+        found += [sort for stage in self.stages for sort in (stage.devices, stage.mode, stage.form)]
+        servers = () if self.idle is None else self.idle.servers
+        return found + [sort for server in servers for sort in (server.moves, server.joins)]
 
 
 def reasons(instance: Instance, plan: Plan, limits: Limits | None = None) -> Reasons:
     """Say why a plan is as it is.
 
-    Without a time limit at most ``most_plans`` are priced for each question, and the search for the best plan with
-    more devices ends after ``IDLE_S``; with one all are priced, for as long as half of it lasts. Raises ValueError
-    for a plan that has no price.
+    The time limit, if there is one, is shared among the questions about neighbours; where devices are idle a third
+    of it, and what is left, is for the best plan with more devices. What was not answered in time says so
+    (``Neighbours.complete``). Raises ValueError for a plan that has no price.
     """
     broken = list(structure_violations(instance, plan))
     if broken:
         raise ValueError("; ".join(violation.message for violation in broken))
     limits = begin(limits)
-    timed = limits.end_s is not None
-    most = None if timed else most_plans(len(instance.layers))
-    pricing = Pricing(instance, plan, (limits.share(2) if timed else limits).deadline)
+    shared = limits.share(OF_NEIGHBOURS) if idle_devices(instance, plan) else limits
+    pricing = Pricing(instance, plan, shared.deadline, _questions(instance, plan))
     base = pricing.price(plan)
     if base is None:
         raise ValueError("the plan has no price")
-    cuts, stages = cut_reasons(pricing, base, most), stage_reasons(pricing, base, most)
-    searching = limits if timed else limits.within(IDLE_S)
-    idle = idle_reason(pricing, base, searching, most)
+    cuts, stages = cut_reasons(pricing, base), stage_reasons(pricing, base)
+    idle = idle_reason(pricing, base, limits)
     notes = []
     try:
         chain = chain_parts(instance, plan)
@@ -88,3 +89,9 @@ def reasons(instance: Instance, plan: Plan, limits: Limits | None = None) -> Rea
         chain = ()
         notes.append(f"not run on the timeline: {error}")
     return Reasons(instance, base, plan_terms(instance, plan), cuts, stages, idle, chain, tuple(notes))
+
+
+def _questions(instance: Instance, plan: Plan) -> int:
+    """Return how many questions are asked about the neighbours of a plan."""
+    idle = len(idle_devices(instance, plan))
+    return OF_A_CUT * (len(plan) - 1) + OF_A_STAGE * len(plan) + OF_A_SERVER * idle

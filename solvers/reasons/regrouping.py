@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from formulation.problem.groups import Group, line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.modes import in_words, modes
+from formulation.problem.modes import modes
 from formulation.problem.plan import Plan, Stage
 
 __all__: list[str] = []
@@ -35,10 +35,8 @@ def regrouped(instance: Instance, stage: Stage, counts: Mapping[int, int]) -> It
     held = tuple(sorted((server, count) for server, count in counts.items() if count > 0))
     devices = sum(count for _, count in held)
     for mode in modes(instance, devices) if devices else ():
-        group = Group(held, mode)
-        words = in_words(mode, devices)
-        forms = (0,) * len(stage.span) if group.tensor_parallel_degree == 1 else stage.forms
-        yield f" ({words})" if words else "", replace(stage, group=group, forms=forms)
+        words = mode.in_words(devices)
+        yield f" ({words})" if words else "", stage.on(Group(held, mode))
 
 
 def laid(instance: Instance, plan: Plan) -> Plan:
@@ -50,7 +48,7 @@ def laid(instance: Instance, plan: Plan) -> Plan:
     first = 0
     for stage in plan.stages:
         devices = stage.group.devices
-        group = line_group(instance, first, devices, stage.group.mode)
+        group = Group.on_line(instance, first, devices, stage.group.mode)
         stages.append(replace(stage, group=group if group.devices == devices else stage.group))
         first += devices
     return Plan(tuple(stages))

@@ -2,28 +2,29 @@
 
 Two candidates: the whole model on the first device, and stages of one device each, packed greedily along the
 line under the smallest threshold for which packing succeeds (found by bisection). Where neither keeps the rules,
-plans of equal groups in equal modes that fit into memory (``solvers.search.fitting``).
+and for the time of a step, plans of equal groups in equal modes (``solvers.search.balanced``).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from formulation.costs.tables import Tables
 from formulation.evaluate import evaluate
-from formulation.problem.groups import line, line_group, link_between
+from formulation.problem.groups import Group, line
 from formulation.problem.instance import Instance
 from formulation.problem.modes import ONE_COPY, modes
+from formulation.problem.options import Goal
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.search.fitting import balanced_plans
+from solvers.search.balanced import balanced_plans
 
 __all__: list[str] = []
 
-BALANCED = 8
-"""How many plans of equal groups are priced."""
+BALANCED, KEPT = 8, 4
+"""How many plans of equal groups are priced at most, and of those that keep the rules."""
 
 
 def first_plan(tables: Tables) -> Plan | None:
@@ -36,20 +37,25 @@ def first_plan(tables: Tables) -> Plan | None:
     packed = _packed(tables)
     if packed is not None:
         candidates.append(_plan(instance, packed))
-    return _best(instance, candidates) or _best(instance, itertools.islice(balanced_plans(instance), BALANCED))
+    kept = list(_priced(instance, candidates))
+    if not kept or instance.goals[0] in (Goal.ITERATION_TIME, Goal.STEP_TIME):
+        balanced = itertools.islice(balanced_plans(instance), BALANCED)
+        kept += itertools.islice(_priced(instance, balanced), KEPT)
+    return min(kept, key=lambda pair: pair[0], default=(0, None))[1]
 
 
-def _best(instance: Instance, plans: Iterable[Plan]) -> Plan | None:
-    """Return the plan with the least objective of those that keep every rule."""
-    priced = [(evaluate(instance, plan), plan) for plan in plans]
-    kept = [(found.objective, plan) for found, plan in priced if found.feasible and found.objective is not None]
-    return min(kept, key=lambda pair: pair[0])[1] if kept else None
+def _priced(instance: Instance, plans: Iterable[Plan]) -> Iterator[tuple[int, Plan]]:
+    """Yield the plans that keep every rule, with their values."""
+    for plan in plans:
+        found = evaluate(instance, plan)
+        if found.feasible and found.objective is not None:
+            yield found.objective, plan
 
 
 def _plan(instance: Instance, cuts: list[int]) -> Plan:
     mode = next(iter(modes(instance, 1)), ONE_COPY)
     stages = [
-        Stage(Span(first, stop), line_group(instance, index, 1, mode), (0,) * (stop - first))
+        Stage(Span(first, stop), Group.on_line(instance, index, 1, mode), (0,) * (stop - first))
         for index, (first, stop) in enumerate(itertools.pairwise(cuts))
     ]
     return Plan(tuple(stages))
@@ -63,8 +69,8 @@ def _packed(tables: Tables) -> list[int] | None:
         for one in range(len(tables.instance.device_classes))
     ]
     prefix = [np.concatenate([[0], np.cumsum(row)]) for row in work]
-    groups = [line_group(tables.instance, index, 1) for index in range(len(classes))]
-    links = [link_between(tables.instance, one, other) for one, other in itertools.pairwise(groups)]
+    alone = [Group.on_line(tables.instance, at, 1) for at in range(tables.instance.devices)]
+    links = [Group.link_between(tables.instance, *pair) for pair in itertools.pairwise(alone)]
     both = tables.activation + tables.gradient
     crossing = [both[tables.links.index(link)] for link in links if link is not None] + [
         np.zeros(len(prefix[0]), dtype=np.int64)

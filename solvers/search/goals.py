@@ -15,7 +15,6 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
@@ -31,10 +30,13 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
     The outcome has a claim for every goal: proved, open with its bound, or not looked at, as a goal before it is
     not proved and the rest would order an accident. It is OPTIMAL only if all are proved. The time limit is that
     of all goals together. Raises FalseClaimError where the answer about a later goal contradicts itself or the
-    plan at hand.
+    plan at hand, and ValueError for a goal of executed times that is not the last.
     """
     if len(instance.goals) == 1:
         return solve(instance, limits)
+    for goal, after in itertools.pairwise(instance.goals):
+        if goal.executed:
+            raise ValueError(f"no search keeps to a {goal} while it works on {after}; make {goal} the last goal")
     began, limits = time.monotonic(), limits.begun()
     outcome = solve(instance, limits)
     if outcome.plan is None or outcome.objective is None:
@@ -48,7 +50,8 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
         if proved:
             narrowed = limited(narrowed, before, value, goal)
             # Nobody is told of the bounds of later goals, which are in other units.
-            found = _best_by(narrowed, plan, solve, replace(limits, progress=lambda _: None, start=plan))
+            quiet = replace(limits, progress=lambda _: None, start=plan, below=None)
+            found = _best_by(narrowed, plan, solve, quiet)
             plan, claim = found.plan, found.claim
             notes += [f"{goal}: {note}" for note in found.notes]
             proved, value = claim.status is Status.PROVED, claim.value
@@ -96,4 +99,4 @@ def limited(instance: Instance, before: Goal, value: int, goal: Goal) -> Instanc
     """Return the instance that is judged by ``goal`` among plans with at most ``value`` of ``before``."""
     others = (limit for limit in instance.constraints.at_most if limit.goal is not before)
     constraints = replace(instance.constraints, at_most=(*others, GoalLimit(before, value)))
-    return replace(with_constraints(instance, constraints), goals=(goal,))
+    return replace(replace(instance, constraints=constraints), goals=(goal,))

@@ -23,6 +23,7 @@ class Incumbent:
     """The best plan of the first goal and its price (``upper``), the proven lower limit, and who looks.
 
     Without a plan ``upper`` is above every value that a plan can have: if nothing lies below it, there is no plan.
+    Where only plans below some value are of use, it is that value, and then there may be others.
     ``asked`` counts questions.
     """
 
@@ -34,6 +35,11 @@ class Incumbent:
     plan: Plan | None = None
     asked: int = 0
     began_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        """Begin at the value below which a plan is of use."""
+        if self.limits.below is not None:
+            self.upper = min(self.upper, self.limits.below)
 
     def offer(self, *plans: Plan | None) -> None:
         """Begin with the best of some plans that may break rules, the one of the limits among them; report it."""
@@ -74,7 +80,7 @@ class Incumbent:
     def outcome(self, *notes: str) -> Outcome:
         """Say what is known."""
         proof = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE
-        if self.closed:
+        if self.closed and (self.plan is not None or self.limits.below is None):
             proof = Proof.INFEASIBLE if self.plan is None else Proof.OPTIMAL
         return Outcome(
             solver=self.solver,

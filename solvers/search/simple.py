@@ -7,14 +7,14 @@ the evaluator's price.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 
-from formulation.costs.forms import forms_on
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER
-from formulation.problem.cuts import cut_space
-from formulation.problem.groups import Group, line_group
+from formulation.limits.deadline import NEVER, Deadline, StoppedError, in_time
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Layer, Split
 from formulation.problem.modes import modes
@@ -23,7 +23,7 @@ from solvers.search.fitting import fitting_plans
 
 __all__: list[str] = []
 
-PATIENCE_S, MOST_PATIENCE_S = 0.3, 0.9
+PATIENCE_S, MOST_PATIENCE_S = 0.6, 0.9
 """After how long no further plan is tried if there is one, and if there is none."""
 
 
@@ -34,13 +34,20 @@ def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
     """
     best: tuple[int, Plan] | None = None
     some, most = NEVER.within(PATIENCE_S), NEVER.within(MOST_PATIENCE_S)
-    for plan in _in_turn(fitting_plans(instance), simple_plans(instance)):
+    fitting = _until(fitting_plans(instance, deadline=most), most)
+    for plan in _in_turn(fitting, simple_plans(instance)):
         if most.over() or (best is not None and some.over()):
             break
         found = evaluate(instance, plan)
         if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
             best = found.objective, plan
     return best
+
+
+def _until(plans: Iterator[Plan], deadline: Deadline) -> Iterator[Plan]:
+    """Yield plans for as long as there is time; whoever looks for the next one may be stopped."""
+    with contextlib.suppress(StoppedError):
+        yield from in_time(plans, deadline)
 
 
 def _in_turn(*kinds: Iterator[Plan]) -> Iterator[Plan]:
@@ -68,7 +75,7 @@ def even_cuts(instance: Instance, stages: int) -> list[int]:
     work = [f + b for f, b in zip(instance.forward_ns[0], instance.backward_ns[0], strict=True)]
     sums = list(itertools.accumulate(work, initial=0))
     cuts, at = [0], 1
-    places = cut_space(instance).places
+    places = CutSpace.of(instance).places
     for stage in range(1, stages):
         # The first place at which so much of the work is done; one run at least is left for each stage behind.
         while at < len(places) - 1 - (stages - stage) and sums[places[at]] * stages < sums[-1] * stage:
@@ -88,13 +95,13 @@ def _ways(instance: Instance, stops: Sequence[int]) -> Iterator[list[Group]]:
         return
     for at in range(max(len(row) for row in ways.values())):
         yield [
-            line_group(instance, first, size, ways[size][min(at, len(ways[size]) - 1)]) for first, size in spans
+            Group.on_line(instance, first, size, ways[size][min(at, len(ways[size]) - 1)]) for first, size in spans
         ]
 
 
 def _forms(instance: Instance, span: Span, group: Group) -> tuple[int, ...]:
-    return tuple(_form(row, group.tensor_parallel_degree) for row in instance.layers[span.first : span.stop])
+    return tuple(_form(row, group) for row in instance.layers[span.first : span.stop])
 
 
-def _form(layer: Layer, degree: int) -> int:
-    return FORMS[0] if layer.split is Split.FOLLOW else forms_on(layer.allowed_forms, degree)[0]
+def _form(layer: Layer, group: Group) -> int:
+    return FORMS[0] if layer.split is Split.FOLLOW else (forms_on(layer, group) or layer.allowed_forms)[0]

@@ -13,6 +13,7 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, Proof
 from formulation.problem.instance import Instance
 from solvers.search.simple import simple_plan
+from solvers.search.support import of_memory_by_slot, of_single_stages
 
 __all__ = ["stoppable"]
 
@@ -21,23 +22,30 @@ Solve = Callable[Parameters, Outcome]
 STOPPED = "stopped early"
 
 
-def stoppable(name: str, *, best: bool = False) -> Callable[[Solve[Parameters]], Solve[Parameters]]:
+def stoppable(
+    name: str, *, best: bool = False, chunks: bool = False
+) -> Callable[[Solve[Parameters]], Solve[Parameters]]:
     """Let a solver, whose first argument is the instance, be stopped in work that is worth nothing unfinished.
 
     Its answer then is UNKNOWN, with the bound of ``formulation.costs.lower_bound``. One that looks for the
-    ``best`` plan and has none answers with the best simple plan where one keeps every rule. The seconds of its
-    outcome are those from call to answer.
+    ``best`` plan and has none, where one is of use, answers with the best simple plan that keeps every rule. The
+    seconds of its outcome are those from call to answer. Raises ValueError for an instance that
+    ``solvers.search.support.of_single_stages`` or ``of_memory_by_slot`` refuses, unless the solver knows
+    ``chunks``.
     """
 
     def decorate(solve: Solve[Parameters]) -> Solve[Parameters]:
         @wraps(solve)
         def answer(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Outcome:
             began_s = time.monotonic()
+            for refusing in () if chunks else (of_single_stages, of_memory_by_slot):
+                refusing(name, _instance(args[0])).refuse()
             try:
                 found = solve(*args, **kwargs)
             except StoppedError:
                 found = Outcome(name, Proof.UNKNOWN, bound=lower_bound(_instance(args[0])), notes=(STOPPED,))
-            if best and found.proof is Proof.UNKNOWN and found.plan is None:
+            given = next((one for one in (*args, *kwargs.values()) if isinstance(one, Limits)), Limits())
+            if best and found.proof is Proof.UNKNOWN and found.plan is None and not given.ruled_out(found):
                 found = with_simple_plan(_instance(args[0]), found)
             return replace(found, seconds=time.monotonic() - began_s)
 

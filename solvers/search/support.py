@@ -12,6 +12,7 @@ from functools import wraps
 
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
+from formulation.problem.options import Goal, Recompute
 
 __all__ = ["Accepts", "Support"]
 
@@ -45,6 +46,48 @@ class Support:
         """
         if self.reason:
             raise (TooLargeError if self.too_large else ValueError)(self.reason)
+
+
+def of_single_stages(name: str, instance: Instance) -> Support:
+    """Answer for a method whose groups hold one stage each: it takes no instance in which they hold more."""
+    schedule, chunks = instance.training.schedule, instance.training.chunks
+    if chunks == 1:
+        return Support()
+    under = f" under {schedule}" if schedule.in_a_v else ""
+    return Support(reason=f"{name} gives each stage devices of its own, training.chunks is {chunks}{under}")
+
+
+def of_memory_by_slot(name: str, instance: Instance) -> Support:
+    """Answer for a method that knows of a stage's memory how many stages are behind it.
+
+    With backward passes in halves what a stage keeps follows from the number of all stages: it must be said. And
+    what one block computes again is there until the second half, so blocks do not make way for each other.
+    """
+    training, demands = instance.training, instance.demands
+    kept = Goal.MEMORY in (*instance.goals, *(limit.goal for limit in instance.constraints.at_most))
+    if not training.schedule.in_halves or not (instance.constraints.memory or kept):
+        return Support()
+    if demands.stages_at_least != demands.stages_at_most:
+        return Support(
+            reason=f"{name} needs the number of stages to be said under {training.schedule}:"
+            " constraints.stages, at_least and at_most alike"
+        )
+    if instance.constraints.recompute is Recompute.BLOCKS:
+        return Support(
+            reason=f"{name} lets one block that is computed again make way for the next, and under"
+            f" {training.schedule} all wait for the gradients of weights: write constraints.recompute: allowed"
+        )
+    return Support()
+
+
+def of_whole_stages(name: str, instance: Instance) -> Support:
+    """Answer for a method whose stages compute everything again or nothing: it takes no choice of blocks."""
+    if instance.constraints.recompute is not Recompute.BLOCKS:
+        return Support()
+    return Support(
+        reason=f"{name} computes whole stages again, or nothing, and constraints.recompute is 'blocks': write"
+        " 'allowed', or ask a method that knows single blocks"
+    )
 
 
 Accepts = Callable[[Instance], Support]

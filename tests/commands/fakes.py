@@ -39,7 +39,7 @@ cluster:
   servers:
     - {name: node, count: 2, device: card, devices: 2, link: {bandwidth: 100 Gbit/s}}
   between_servers: {bandwidth: 10 Gbit/s}
-training: {global_batch: 8}
+training: {global_batch: 8, micro_batches: 1}
 """
 
 

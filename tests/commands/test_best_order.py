@@ -14,7 +14,7 @@ from formulation.outcome import FalseClaimError, Limits, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.from_plan import from_plan
+from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
 from ingest.plans.plan_file import read_plan
 from ingest.scenario.load import load_scenario
@@ -84,7 +84,7 @@ def test_where_memory_takes_one_micro_batch_only_the_naive_order_is_left(
     pipecut: Command, scenario: Path, plan: Path
 ) -> None:
     instance = load_scenario(scenario, [*FOUR[1:], FREE[1]]).load()
-    footprint = from_plan(instance, read_plan(plan, instance)).footprint
+    footprint = PlanRun.of(instance, read_plan(plan, instance)).footprint
     left = 2**30 - footprint.static_bytes[0] - footprint.stash_bytes[0]
     text = (
         scenario.read_text(encoding="utf-8") + f"constraints: {{placement: free, reserve: {{node0: {left} B}}}}\n"
@@ -106,7 +106,7 @@ def test_a_training_without_a_flush_is_compared_with_1f1b(scenario: Path, plan: 
     loaded = load_scenario(scenario, [*FOUR[1:], FREE[1], "training.schedule=double_buffered"])
     instance = loaded.load()
     best = best_order_of(instance, read_plan(plan, instance), Limits())
-    made = from_plan(instance, read_plan(plan, instance))
+    made = PlanRun.of(instance, read_plan(plan, instance))
     fixed = run(one_f_one_b(2, 4), made.durations, made.execution).makespan_ns
     assert best.planned == "one_f_one_b" and best.comparison.fixed[best.planned].makespan_ns == fixed
 

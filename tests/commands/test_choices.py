@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,49 @@ def test_what_is_chosen_goes_with_the_plan_and_its_proof(pipecut: Command, tower
     assert f"the plan is optimal, of plans with this order of the layers and {chosen} micro-" in verified.out
     ran = pipecut("simulate", towers_yaml, "--plan", plan)
     assert ran.code == 0 and f"{chosen} micro-" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("among", "order", "said", "words"),
+    [
+        (
+            "[one_f_one_b, gpipe, naive]",
+            ["one_f_one_b", 2, 8],
+            "one_f_one_b in 2 chunks, 8 micro-batches chosen; searched one_f_one_b in 2 chunks (2, 8)",
+            "interleaved 1F1B of 2 stages a group, chosen among",
+        ),
+        (
+            "choose",
+            ["zero_bubble_v", 2, 8],
+            "zero_bubble_v, 8 micro-batches chosen; searched zero_bubble_v (2, 8), zero_bubble_h1 (2, 8)",
+            "ZB-V, chosen among",
+        ),
+    ],
+    ids=["listed", "all"],
+)
+def test_an_order_of_the_passes_is_chosen_and_goes_with_the_plan(
+    pipecut: Command, towers_yaml: Path, among: str, order: list[object], said: str, words: str
+) -> None:
+    plan, page = towers_yaml.parent / "plan.json", towers_yaml.parent / "page.html"
+    written = f"micro_batches: [2, 8], schedule: {among}, chunks: [1, 2]}}\nobjective: step_time"
+    towers_yaml.write_text(SCENARIO.replace("micro_batches: choose}", written))
+    found = pipecut("plan", towers_yaml, "--json", "--out", plan)
+    scope = found.json["scope"]
+    assert found.code == 0 and found.json["proof"] == "optimal"
+    assert scope["chunk_choices"] == [1, 2] and set(scope["schedule_choices"]) >= {"one_f_one_b", "gpipe", "naive"}
+    listed = " ".join(scope["words"])
+    assert all(one in listed for one in ("chosen among 1F1B, interleaved 1F1B of 2 stages a group", "GPipe"))
+    assert next(note for note in found.json["notes"] if " chosen; searched " in note).startswith(said)
+    written_down = json.loads(plan.read_text())
+    assert [written_down[key] for key in ("schedule", "chunks", "micro_batches")] == order
+
+    priced = pipecut("evaluate", plan, towers_yaml, "--json")
+    assert priced.code == 0 and priced.json["objective"] == found.json["objective"]
+    ran = pipecut("simulate", towers_yaml, "--plan", plan, "--out", page, "--json")
+    assert ran.code == 0 and ran.json["makespan_ns"] == found.json["objective"]
+    assert words in page.read_text()
+    formula = pipecut("plan", towers_yaml, "--set", "objective=bottleneck")
+    assert formula.code == 2 and "take objective step_time" in formula.err
 
 
 def test_a_claim_says_what_it_compares(pipecut: Command, towers_yaml: Path) -> None:

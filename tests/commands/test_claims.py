@@ -60,7 +60,7 @@ def test_every_claim_says_its_scope_in_a_narrow_terminal(pipecut: Command, scena
     text = pipecut("plan", scenario, "--set", "constraints.memory=false").out
     lines = text.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("scope "))
-    last = next(at for at, line in enumerate(lines) if line.startswith("solver "))
+    last = next(at for at, line in enumerate(lines) if line.startswith("times "))
     said = " ".join(line[11:] for line in lines[first:last])
     assert said == (
         "4 cuts of the traced order of 5 layers; 4 devices on the line; layers split by samples, input features,"

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from commands.parser.arguments import parse
 from planners.catalogue import all_names
@@ -77,6 +80,23 @@ def test_without_a_proof_the_gap_is_to_the_best_bound(pipecut: Command, scenario
     assert ran.code == 3 and "no optimum was proved" in ran.out
     ran = pipecut("compare", scenario, "--json", "--solvers", "data_parallel")
     assert ran.code == 3 and ran.json["optimum"] is None and ran.json["solvers"][0]["gap"] is None
+
+
+def test_plans_are_shown_best_first_with_a_line_a_stage(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("compare", scenario, "--solvers", "data_parallel,line_dp,cpsat")
+    found = pipecut(*arguments, "--json").json["plans"]
+    assert [one["objective"] for one in found] == sorted(one["objective"] for one in found)
+    assert sorted(name for one in found for name in one["solvers"]) == ["cpsat", "data_parallel", "line_dp"]
+    assert found[0]["gap"] == 0 and found[-1]["solvers"] == ["data_parallel"] and found[-1]["gap"] > 0
+    again = Path("again.json")
+    for one in found:
+        again.write_text(json.dumps({"stages": one["stages"]}), encoding="utf-8")
+        assert pipecut("evaluate", again, scenario, "--json", "--no-optimum").json["objective"] == one["objective"]
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line for line in pipecut(*arguments).out.splitlines() if line.startswith("  ")]
+    assert max(map(len, lines)) <= 80 and len([line for line in lines if line.startswith("  0 ")]) == len(found)
 
 
 def test_an_infeasible_scenario(pipecut: Command, scenario: Path) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from commands import devices
 from formulation.problem.cluster import servers_of
-from ingest.scenario.library import read_library
+from ingest.scenario.library import Library
 from ingest.scenario.load import load_scenario
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 
 PAGE = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
-NAMES = [*read_library().files]
+NAMES = [*Library.read().files]
 COLUMNS = 80
 
 
@@ -32,7 +32,7 @@ def test_the_whole_library_fits_eighty_columns(pipecut: Command, monkeypatch: py
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_entry_is_shown_with_every_source(pipecut: Command, name: str) -> None:
-    library = read_library()
+    library = Library.read()
     ran = pipecut("devices", name)
     assert ran.code == 0 and ran.out.startswith(f"{name}: ")
     content = pipecut("devices", name, "--json").json
@@ -50,7 +50,7 @@ def test_one_entry_is_shown_with_every_source(pipecut: Command, name: str) -> No
 def test_json_has_the_numbers_that_a_scenario_gets(pipecut: Command, tmp_path: Path) -> None:
     content = pipecut("devices", "--json").json
     assert [row["name"] for row in (*content["devices"], *content["machines"])] == sorted(
-        NAMES, key=lambda name: (name in read_library().machines, NAMES.index(name))
+        NAMES, key=lambda name: (name in Library.read().machines, NAMES.index(name))
     )
     machine = next(row for row in content["machines"] if row["name"] == "p5")
     device = next(row for row in content["devices"] if row["name"] == machine["device"])
@@ -66,7 +66,7 @@ def test_json_has_the_numbers_that_a_scenario_gets(pipecut: Command, tmp_path: P
     assert server.device_class.memory_bytes == device["memory_bytes"]["value"]
     assert server.device_class.flops_per_second == device["peak_flops_per_second"]["bf16"]["value"]
     assert server.device_class.price_per_hour * 8 == machine["price_per_hour"]["value"]
-    (link,) = [row["link"] for _, _, row in scenario.cluster.edges(data=True)]
+    link = scenario.cluster.graph["mesh"]
     assert link.bits_per_second == machine["between_bits_per_second"]
 
 

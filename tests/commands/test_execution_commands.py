@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from commands import validate
+from execution.measuring.steps import Validation
 from execution.running.job import Difference
 from tests.command_line import Command
 
@@ -56,6 +58,8 @@ def write_plan(first: dict[str, int], second: dict[str, int], forms: str = "[0]"
         (["--steps", "0"], "expected a whole number from 1"),
         (["--learning-rate", "-1"], "expected a number from 0 to 1000000"),
         (["--schedule-file", "absent.csv"], "absent.csv"),
+        (["--resume", "nowhere"], "--resume: nowhere holds no snapshot"),
+        (["--wait", "0"], "expected a whole number from 1"),
     ],
 )
 def test_what_cannot_be_run(pipecut: Command, plan: Path, options: list[str], words: str) -> None:
@@ -63,9 +67,7 @@ def test_what_cannot_be_run(pipecut: Command, plan: Path, options: list[str], wo
     assert ran.code == 2 and words in ran.err, ran.err
 
 
-def test_forms_and_too_many_devices_are_refused(pipecut: Command, plan: Path) -> None:
-    ran = pipecut("validate", write_plan({"one0": 1}, {"one1": 1, "one2": 1}, "[2]"), "small.yaml")
-    assert ran.code == 2 and "stage 1: layer 2 has form 2 on 2 devices, and only form 0" in ran.err
+def test_too_many_devices_are_refused(pipecut: Command, plan: Path) -> None:
     wide = write_plan({"one0": 1, "one1": 1}, {"one2": 1})
     ran = pipecut("validate", wide, "small.yaml", "--set", "training.micro_batches=4")
     assert (
@@ -76,7 +78,8 @@ def test_forms_and_too_many_devices_are_refused(pipecut: Command, plan: Path) ->
 def test_a_difference_ends_with_stage_parameter_and_both_numbers(
     pipecut: Command, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {0: [Difference(0, "0.weight", 1.0, 1.0, 0.0)], 1: [Difference(1, "2.bias", 1.5, 1.25, 0.2)]}
+    differences = [Difference(0, "0.weight", 1.0, 1.0, 0.0), Difference(1, "2.bias", 1.5, 1.25, 0.2)]
+    told = {at: Validation([one], []) for at, one in enumerate(differences)}
     monkeypatch.setattr(validate, "carried_out", lambda *_: told)
     ran = pipecut("validate", plan, "small.yaml")
     assert ran.code == 1 and "stage 1: 2.bias: 1.5, the unsplit model 1.25" in ran.out
@@ -108,3 +111,25 @@ def test_what_a_process_meets_is_told(pipecut: Command, plan: Path) -> None:
     )
     ran = pipecut("run", plan, "small.yaml")
     assert ran.code == 2 and "only a model has weights" in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_snapshot_with_another_plan_loss_and_precision(pipecut: Command, plan: Path) -> None:
+    loss = "def loss(outputs, inputs):\n    return (outputs - inputs[0]).square().mean()\n"
+    Path("small_loss.py").write_text(loss, encoding="utf-8")
+    options = ["--loss", "small_loss:loss", "--optimizer", "adam", "--json", "--steps"]
+    kept = ["--snapshot", "kept", "--save-every", "2"]
+    ran = pipecut("run", plan, "small.yaml", *options, "4", *kept)
+    assert ran.code == 0, ran.err
+    through = ran.json["steps"]
+    saved = [None if one["snapshot"] is None else Path(one["snapshot"]).name for one in through]
+    assert saved == [None, "step-00000002", None, "step-00000004"]
+    assert sorted(one.name for one in Path("kept").iterdir()) == ["step-00000002", "step-00000004"]
+    again = pipecut("run", plan, "small.yaml", *options, "4", *kept)
+    assert again.code == 2 and "--snapshot: kept holds snapshots of another run" in again.err
+    shutil.rmtree("kept/step-00000004")
+    other = write_plan({"one0": 1}, {"one1": 1, "one2": 1}, "[2]")
+    found = pipecut("run", other, "small.yaml", *options, "2", "--resume", "kept").json["steps"]
+    assert [one["step"] for one in found] == [3, 4]
+    for one, wanted in zip(found, through[2:], strict=True):
+        assert one["loss"] == pytest.approx(wanted["loss"], rel=1e-4)

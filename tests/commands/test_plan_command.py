@@ -173,7 +173,14 @@ def test_memory_over_the_capacity_is_marked(pipecut: Command, scenario: Path) ->
 
 def test_a_plan_that_breaks_a_rule_is_shown_as_such(pipecut: Command, scenario: Path) -> None:
     """Solvers that are blind to memory claim nothing where it is limited."""
-    small = ("--set", "cluster.devices.card.memory=5 MB", "--solver", "data_parallel")
+    small = (
+        "--set",
+        "cluster.devices.card.memory=5 MB",
+        "--set",
+        "cost.compute=peak",
+        "--solver",
+        "data_parallel",
+    )
     ran = pipecut("plan", scenario, *small)
     assert ran.code == 3 and ran.out.count("breaks     memory: ") == 1 and "does not fit" not in ran.out
     assert "note" not in ran.out and "gap" not in ran.out

@@ -162,6 +162,55 @@ def test_other_orders(pipecut: Command, scenario: Path) -> None:
     assert ran.code == 2 and "the plan has 2 stages, no multiple of its 3 chunks" in ran.err
 
 
+def test_longer_warm_ups(pipecut: Command, scenario: Path) -> None:
+    plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node1": 1}))
+    given = ("training.micro_batches=4", "objective=step_time", "constraints.placement=free")
+    given = tuple(word for one in given for word in ("--set", one))
+    classic = pipecut("simulate", scenario, "--plan", plan, "--json", *given).json
+    eager = pipecut("simulate", scenario, "--plan", plan, "--json", *given, "--set", "training.warm_up=eager").json
+    assert [one["warm_up"] for one in eager["stages"]] == [None, None]
+    assert eager["claim"]["objective"] == eager["makespan_ns"] <= classic["makespan_ns"]
+    assert eager["ranks"][0]["peak_bytes"] == eager["ranks"][0]["peak_bytes_formula"]
+    assert eager["ranks"][0]["peak_bytes"] > classic["ranks"][0]["peak_bytes"]
+    bounds = [{one["source"][:11] for one in ran["measures"]} for ran in (classic, eager)]
+    assert "upper bound" in bounds[0] and "upper bound" not in bounds[1]
+    whole = json.loads(Path(plan).read_text(encoding="utf-8"))
+    for stage, many in zip(whole["stages"], (3, 1), strict=True):
+        stage["warm_up"] = many
+    Path("mine.json").write_text(json.dumps(whole), encoding="utf-8")
+    chosen = ("--set", "training.warm_up=choose")
+    found = pipecut("simulate", scenario, "--plan", "mine.json", "--json", *given, *chosen).json
+    assert found["timeline"] == eager["timeline"] and [one["warm_up"] for one in found["stages"]] == [3, 1]
+    said = pipecut("evaluate", "mine.json", scenario, "--no-optimum", *given, *chosen)
+    assert said.code == 0 and "warm-up 3" in said.out
+    said = pipecut("evaluate", "mine.json", scenario, "--no-optimum", *given)
+    assert said.code == 1 and "expected 2 of 4 micro-batches with training.warm_up classic" in said.out
+    ran = pipecut("diff", plan, "mine.json", scenario, *given, *chosen)
+    assert ran.code == 0 and "2 1 forward passes before the first backward pass, now 3 1" in ran.out
+
+
+def test_a_plan_beside_another(pipecut: Command, scenario: Path) -> None:
+    plan = write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node1": 1}))
+    ran = pipecut("simulate", scenario, "--against", plan, "--out", "page.html", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json == Page(Path("page.html").read_text(encoding="utf-8")).json
+    other = ran.json["against"]
+    assert (ran.json["plan"], other["plan"]) == (None, Path(plan).name) and len(other["stages"]) == 2
+    assert (
+        other["claim"]["objective"]
+        == pipecut("simulate", scenario, "--plan", plan, "--json").json["claim"]["objective"]
+    )
+    said = pipecut("simulate", scenario, "--against", plan).out
+    assert Path(plan).name in said and "largest peak memory" in said
+    Path("broken.json").write_text("{}", encoding="utf-8")
+    ran = pipecut("simulate", scenario, "--against", "broken.json", "--out", "no.html")
+    assert ran.code == 2 and "broken.json" in ran.err and not Path("no.html").exists()
+    ran = pipecut("simulate", scenario, "--against", plan, "--schedule", "best")
+    assert ran.code == 2 and "--against: not with --schedule best" in ran.err
+    ran = pipecut("simulate", scenario, "--against", plan, "--out", plan)
+    assert ran.code == 2 and "would replace" in ran.err
+
+
 def test_interleaved_on_shared_devices(pipecut: Command, scenario: Path) -> None:
     parts = (LAYERS[:1], LAYERS[1:2], LAYERS[2:4], LAYERS[4:])
     plan = write_plan(*((layers, {f"node{at % 2}": 2}) for at, layers in enumerate(parts)))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
+import sys
+import types
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
 
 from commands.parser.execution_arguments import TARGETS as OFFERED
 from exchange.exports import TARGETS, Source, exported_plan
@@ -17,10 +23,12 @@ from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, LayerGraph, Split
+from formulation.problem.model.ties import Tie
 from formulation.problem.modes import Mode
-from formulation.problem.options import Constraints, CostModel, Goal, Training
+from formulation.problem.options import Constraints, CostModel, Goal, Schedule, Sharded, Training
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
+from ingest.graphs.errors import FormatError
 
 NAMES = (
     "tokens",
@@ -30,6 +38,10 @@ NAMES = (
     "head",
 )
 SOURCE = Source("plan.json", "net.yaml", "package.net:build")
+
+
+SHARDED, ON_HOST = Mode(2, sharded=Sharded.WEIGHTS), Mode(optimizer_on_host=True)
+STATE, ALONE = Mode(2, sharded=Sharded.OPTIMIZER), Mode(1, sharded=Sharded.WEIGHTS)
 
 
 def instance_of(names: tuple[str, ...] = NAMES) -> Instance:
@@ -58,6 +70,11 @@ def plan_of(*starts: int, devices: tuple[int, ...] = (), layers: int = len(NAMES
     return Plan(tuple(stages))
 
 
+def held(plan: Plan, mode: Mode) -> Plan:
+    """Return the plan with all stages in a mode."""
+    return Plan(tuple(replace(stage, group=replace(stage.group, mode=mode)) for stage in plan.stages))
+
+
 def layout(text: str) -> list[str]:
     """Expand Megatron's layout by its rules: stages of letters, without repetitions."""
     (whole,) = re.findall(r'--pipeline-model-parallel-layout "(.+)"', text)
@@ -79,6 +96,29 @@ def test_torchtitan_gets_modules_and_pipecut_reads_them_again(tmp_path: Path) ->
     assert [stage.span for stage in again.stages] == [stage.span for stage in plan.stages]
 
 
+@pytest.mark.parametrize(("kind", "word"), [(Sharded.WEIGHTS, "always"), (Sharded.GRADIENTS, "never")])
+def test_what_replicas_divide_is_said_and_read_again(kind: Sharded, word: str, tmp_path: Path) -> None:
+    instance, plan = instance_of(), held(plan_of(0, 6, devices=(2, 2)), Mode(2, sharded=kind))
+    text = exported_plan(instance, plan, "torchtitan", SOURCE)
+    found = json.loads(text)
+    assert (found["data_parallel_replicate_degree"], found["data_parallel_shard_degree"]) == (1, 2)
+    assert found["fsdp_reshard_after_forward"] == word
+    path = tmp_path / "titan.json"
+    path.write_text(text, encoding="utf-8")
+    again = read_layer_lists(path, instance)
+    assert [one.group.mode.sharded for one in again.stages] == [kind, kind]
+    assert [one.group.devices for one in again.stages] == [2, 2]
+    for key, value in (("data_parallel_shard_degree", 0), ("fsdp_reshard_after_forward", "default")):
+        path.write_text(json.dumps(found | {key: value}), encoding="utf-8")
+        with pytest.raises(FormatError, match=f"{key} is .*, expected"):
+            read_layer_lists(path, instance)
+
+
+def test_megatron_divides_the_state_of_the_optimiser() -> None:
+    plan = held(plan_of(0, 6, devices=(2, 2)), STATE)
+    assert "\n--use-distributed-optimizer\n" in exported_plan(instance_of(), plan, "megatron", SOURCE)
+
+
 def test_megatron_gets_a_layout() -> None:
     instance = instance_of()
     assert layout(exported_plan(instance, plan_of(0, 6, 8), "megatron", SOURCE)) == ["Ett", "t", "ttL"]
@@ -97,12 +137,173 @@ def test_megatron_gets_a_layout() -> None:
         ),
         ("torchtitan", plan_of(0, 1, 2), "stage 1 holds no module"),
         ("megatron", plan_of(0, 13), "stage 0 holds norm: in Megatron-LM the first stage"),
+        (
+            "torchtitan",
+            held(plan_of(0, 6, devices=(2, 2)), STATE),
+            "stage 0 has sharded 'optimizer', which torchtitan does not run in a pipeline: plan with "
+            "constraints.sharded: [none, weights, gradients]",
+        ),
+        (
+            "torchtitan",
+            held(plan_of(0, 6, devices=(2, 2)), ALONE),
+            "stage 0 has sharded 'weights' in one replica",
+        ),
+        (
+            "torchtitan",
+            held(plan_of(0, 6), ON_HOST),
+            "stage 0 keeps the optimiser on its host, and what is",
+        ),
+        (
+            "megatron",
+            held(plan_of(0, 6, devices=(2, 2)), SHARDED),
+            "stage 0 has sharded 'weights', which Megatron-LM does not run in a pipeline",
+        ),
+        (
+            "megatron",
+            Plan((held(plan_of(0, 6, devices=(2, 2)), STATE).stages[0], plan_of(0, 6, devices=(2, 2)).stages[1])),
+            "stage 1 has sharded 'none', stage 0 'optimizer': Megatron-LM divides the same in all",
+        ),
         ("torchtitan", plan_of(0, 6, devices=(2, 1)), "stage 1 has 1 devices in 1 replicas, stage 0 2 in 2"),
     ],
 )
 def test_what_a_target_cannot_run_is_refused(target: str, plan: Plan, words: str) -> None:
     with pytest.raises(TargetError, match=re.escape(words)):
         exported_plan(instance_of(), plan, target, SOURCE)
+
+
+CHAIN = ("tokens", *(one for one in NAMES if one.startswith("blocks")), "norm", "head")
+
+
+def modules(names: tuple[str, ...] = CHAIN) -> nn.Module:
+    """Return a model that has a module of every name, each of which adds its place."""
+    model = nn.Module()
+    for at, name in enumerate(names):
+        *path, last = name.split(".")
+        owner = model
+        for part in path:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Sequential())
+            owner = owner.get_submodule(part)
+        owner.add_module(last, Adds(at))
+    return model
+
+
+class Adds(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, found: list[int]) -> list[int]:
+        return [*found, self.number]
+
+
+class PipelineModule:
+    """DeepSpeed's, as far as its rule ``uniform`` goes: entries dealt to stages, as evenly as can be, in order."""
+
+    def __init__(self, *, layers: list[nn.Module], num_stages: int, partition_method: str, **more: Any) -> None:
+        assert partition_method == "uniform"
+        parts = [len(layers) // num_stages * at for at in range(num_stages)] + [len(layers)]
+        self.stages = [layers[a:b] for a, b in itertools.pairwise(parts)]
+        self.more = more
+
+
+def in_deepspeed(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the module that was written beside something like DeepSpeed; return its names."""
+    fake = types.ModuleType("deepspeed.pipe")
+    fake.PipelineModule = PipelineModule  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "deepspeed", types.ModuleType("deepspeed"))
+    monkeypatch.setitem(sys.modules, "deepspeed.pipe", fake)
+    found: dict[str, Any] = {}
+    exec(text, found)  # noqa: S102 (what the export wrote)
+    return found
+
+
+def test_deepspeed_gets_one_entry_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = instance_of(CHAIN)
+    plan = held(plan_of(0, 5, 7, devices=(2, 2, 2), layers=len(CHAIN)), replace(STATE, recompute=True))
+    found = in_deepspeed(exported_plan(instance, plan, "deepspeed", SOURCE), monkeypatch)
+    made = found["pipeline"](modules(), loss="mean")
+    assert [sum(1 for _ in stage) for stage in made.stages] == [1, 1, 1]
+    given: list[int] = []
+    for stage, part in zip(plan.stages, made.stages, strict=True):
+        given = part[0](given)
+        assert given == list(range(stage.span.stop))
+    assert made.more == {"activation_checkpoint_interval": 1, "loss_fn": "mean"}
+    assert found["CONFIG"] == {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("torchtitan", "torchtitan"), ("megatron", "Megatron-LM"), ("deepspeed", "DeepSpeed")]
+)
+def test_only_the_warm_up_that_targets_have_is_written(target: str, name: str) -> None:
+    instance, plan = instance_of(CHAIN), plan_of(0, 5, layers=len(CHAIN))
+    known = exported_plan(instance, plan, target, SOURCE)
+    longer = Plan(tuple(replace(stage, warm_up=many) for stage, many in zip(plan.stages, (4, 1), strict=True)))
+    training = replace(instance.training, global_batch=8, micro_batches=8, warm_up="choose")
+    chosen = replace(instance, training=training)
+    with pytest.raises(
+        TargetError, match=f"stage 0 runs 4 forward passes before its .* and {name} 2, of the stages"
+    ):
+        exported_plan(chosen, longer, target, SOURCE)
+    eager = replace(chosen, training=replace(training, warm_up="eager"))
+    with pytest.raises(TargetError, match="stage 0 runs 3 forward passes"):
+        exported_plan(eager, plan, target, SOURCE)
+    if target != "deepspeed":  # it writes the micro-batches
+        assert exported_plan(chosen, plan, target, SOURCE) == known
+    halves = replace(instance, training=replace(instance.training, schedule=Schedule.ZERO_BUBBLE_H1))
+    with pytest.raises(TargetError, match=f"the plan is for zero_bubble_h1, and {name} runs whole backward"):
+        exported_plan(halves, plan, target, SOURCE)
+
+
+def test_torchtitan_is_told_the_schedule_of_several_stages_a_group() -> None:
+    plan = plan_of(0, 3, 5, 7, layers=len(CHAIN))
+    for schedule, name, on in (
+        (Schedule.ZERO_BUBBLE_V, "ZBVZeroBubble", (0, 1, 1, 0)),
+        (Schedule.ONE_F_ONE_B, "Interleaved1F1B", (0, 1, 0, 1)),
+    ):
+        training = Training(8, 2, schedule=schedule, chunks=2)
+        instance = replace(instance_of(CHAIN), training=training)
+        held = [plan.stages[at].group for at in on]
+        laid = Plan(tuple(replace(stage, group=one) for stage, one in zip(plan.stages, held, strict=True)))
+        found = json.loads(exported_plan(instance, laid, "torchtitan", SOURCE))
+        assert (found["pipeline_parallel_schedule"], found["pipeline_parallel_degree"]) == (name, 2)
+        assert len(found["module_fqns_per_model_part"]) == 4
+        if schedule.in_a_v:
+            for target, program in (("megatron", "Megatron-LM"), ("deepspeed", "DeepSpeed")):
+                with pytest.raises(TargetError, match=f"for zero_bubble_v, and {program} runs whole backward"):
+                    exported_plan(instance, laid, target, SOURCE)
+
+
+def test_what_deepspeed_cannot_run_is_refused() -> None:
+    with pytest.raises(TargetError, match="stage 0: add is an operation outside all modules"):
+        exported_plan(instance_of(), plan_of(0, 6), "deepspeed", SOURCE)
+    chain = instance_of(CHAIN)
+    divided = held(plan_of(0, 5, devices=(2, 2), layers=len(CHAIN)), Mode(1))
+    with pytest.raises(TargetError, match="stage 0 divides its layers over 2 devices"):
+        exported_plan(chain, divided, "deepspeed", SOURCE)
+    skipping = LayerGraph("net", chain.model.layers, (*chain.model.edges, (0, len(CHAIN) - 1, 4)), element_bytes=4)
+    with pytest.raises(TargetError, match="stage 1: head reads what tokens made"):
+        exported_plan(replace(chain, model=skipping), plan_of(0, 5, layers=len(CHAIN)), "deepspeed", SOURCE)
+    tied = replace(chain, model=replace(chain.model, ties=(Tie((0, len(CHAIN) - 1), 4, 4),)))
+    with pytest.raises(TargetError, match="stage 1: head shares weights with tokens of stage 0"):
+        exported_plan(tied, plan_of(0, 5, layers=len(CHAIN)), "deepspeed", SOURCE)
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "megatron", "deepspeed"])
+def test_recomputation_is_written_for_all_stages_or_refused(target: str) -> None:
+    plan, instance = plan_of(0, 5, layers=len(CHAIN)), instance_of(CHAIN)
+    again = exported_plan(instance, held(plan, Mode(recompute=True)), target, SOURCE)
+    assert again != exported_plan(instance, plan, target, SOURCE)
+    one = Plan((plan.stages[0], held(plan, Mode(recompute=True)).stages[1]))
+    with pytest.raises(TargetError, match="stage 1 computes its activations again, stage 0 does not"):
+        exported_plan(instance, one, target, SOURCE)
+    with pytest.raises(TargetError, match="stage 0 computes named layers again"):
+        exported_plan(instance, held(plan, Mode(recompute="layers")), target, SOURCE)
 
 
 def test_megatron_takes_one_list_of_blocks() -> None:

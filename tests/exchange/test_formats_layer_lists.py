@@ -14,7 +14,7 @@ from formulation.costs.megatron_forms import megatron_forms
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import Server, cluster_graph
 from formulation.problem.constraints import Constraints
-from formulation.problem.groups import line_group
+from formulation.problem.groups import Group
 from formulation.problem.instance import build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel, Training
@@ -103,7 +103,7 @@ def test_a_module_stands_for_the_layers_below_it(tmp_path, text):
     """In the last one ``layers.0.add`` is named nowhere: an operation, which stays with the layer before it."""
     plan = read(tmp_path, text)
     assert spans(plan) == SPANS
-    assert [stage.group for stage in plan.stages] == [line_group(FOUR, place, 1) for place in range(3)]
+    assert [stage.group for stage in plan.stages] == [Group.on_line(FOUR, place, 1) for place in range(3)]
     assert evaluate(FOUR, plan).feasible
 
 
@@ -112,7 +112,7 @@ def test_a_module_stands_for_the_layers_below_it(tmp_path, text):
 def test_any_plan_comes_back(tmp_path, cuts):
     ends = [0, *sorted(cuts), 27]
     stages = [
-        Stage(Span(*span), line_group(FOUR, place, 1), (0,) * (span[1] - span[0]))
+        Stage(Span(*span), Group.on_line(FOUR, place, 1), (0,) * (span[1] - span[0]))
         for place, span in enumerate(itertools.pairwise(ends))
     ]
     path = tmp_path / "plan.json"
@@ -133,10 +133,10 @@ def test_an_operation_that_took_weights_in_need_not_be_named(tmp_path):
 
 
 def test_modules_are_written_as_short_as_they_can_be():
-    plan = Plan(tuple(Stage(span, line_group(FOUR, 0, 1), (0,) * len(span)) for span in SPANS))
+    plan = Plan(tuple(Stage(span, Group.on_line(FOUR, 0, 1), (0,) * len(span)) for span in SPANS))
     assert layer_lists(FOUR, plan) == TITAN
     inside = (Span(0, 4), Span(4, 27))
-    split = Plan(tuple(Stage(span, line_group(FOUR, 0, 1), (0,) * len(span)) for span in inside))
+    split = Plan(tuple(Stage(span, Group.on_line(FOUR, 0, 1), (0,) * len(span)) for span in inside))
     assert layer_lists(FOUR, split) == [
         ["tok_embeddings", "layers.0.norm", "layers.0.attention.wq", "layers.0.attention.wk"],
         [

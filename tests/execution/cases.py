@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.running.pipeline import Pipeline, samples_of
+from execution.running.data import samples_of
+from execution.running.layout import RunLayout, layout_of
+from execution.running.pipeline import Pipeline
 from execution.splitting.stages import ModelProgram
 from formulation.problem.groups import Group
+from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.gpipe import gpipe
@@ -22,9 +26,12 @@ from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from ingest.torch.groups import group
 from tests.execution import models
 
 Widths = Sequence[int]
+Groups = Sequence[tuple[int, int]]
+"""Devices and replicas of every stage."""
 
 
 def equal_plan(layers: int, widths: Widths, recompute: Sequence[int] = ()) -> Plan:
@@ -33,6 +40,39 @@ def equal_plan(layers: int, widths: Widths, recompute: Sequence[int] = ()) -> Pl
     groups = [Group(((0, wide),), Mode(wide, at in recompute)) for at, wide in enumerate(widths)]
     pairs = zip(ends, groups, strict=True)
     return Plan(tuple(Stage(Span(a, b), one, (0,) * (b - a)) for (a, b), one in pairs))
+
+
+def divided_plan(
+    program: ModelProgram,
+    groups: Groups,
+    seed: int,
+    form: int | tuple[int, ...] | None = None,
+    recompute: bool = False,
+    *,
+    in_rows: bool = False,
+) -> Plan:
+    """Return a plan of about equal stages, in one form wherever that is allowed, or in forms at random."""
+    chance = random.Random(seed)  # noqa: S311 (no secrets)
+    forms = []
+    for run in group(program.followed.recording)[0]:
+        split, allowed = run.split()
+        if in_rows and split is Split.MATRIX:  # sequence parallelism: 3 beside 1, 4 beside 2
+            allowed = (*allowed, *(one + 2 for one in allowed if one))
+        chosen = form if form in allowed else chance.choice(allowed)
+        forms.append(0 if split is Split.FOLLOW else chosen)
+    if isinstance(form, tuple):
+        forms = list(form)
+    ends = itertools.pairwise(at * len(forms) // len(groups) for at in range(len(groups) + 1))
+    return Plan(
+        tuple(
+            Stage(
+                Span(first, stop),
+                Group(((0, devices),), Mode(replicas, recompute)),
+                tuple(forms[first:stop]) if devices > replicas else (0,) * (stop - first),
+            )
+            for (first, stop), (devices, replicas) in zip(ends, groups, strict=True)
+        )
+    )
 
 
 def mean_square(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -77,14 +117,24 @@ class Case:
     widths: Widths
     micro_batch: int
     recompute: Sequence[int] = ()
+    divided: Groups = ()
+    again: Sequence[str] = ()
+    """Layers that are computed again alone."""
+
+    def layout(self, plan: Plan) -> RunLayout:
+        return replace(layout_of(plan, self.schedule, self.micro_batch), again=dict.fromkeys(self.again, 0))
 
 
+AGAIN = ("blocks.0.mlp.0", "blocks.0.mlp.1", "blocks.1.attention.scaled_dot_product_attention")
 CASES = {
-    "unet 2-1-1": Case(models.unet, one_f_one_b(3, 3), (2, 1, 1), 5),
+    "unet 2-1-1": Case(models.unet, one_f_one_b(3, 3, (3, 3, 1)), (2, 1, 1), 5),
     "tied 1-2-1": Case(models.tied_gpt, zero_bubble_h1(3, 3), (1, 2, 1), 3),
     "resnet 1-1-1-1": Case(models.resnet, gpipe(4, 2), (1, 1, 1, 1), 2),
     "gpt 3-1": Case(models.gpt, one_f_one_b(2, 2), (3, 1), 4, recompute=(0, 1)),
-    "gpt 2-2-2-2": Case(models.gpt, interleaved(2, 2, 2), (2, 2, 2, 2), 3),
+    "gpt 2-2-2-2": Case(
+        models.gpt, interleaved(2, 2, 2), (2, 2, 2, 2), 3, again=("blocks.0.mlp.0", "blocks.0.mlp.1")
+    ),
+    "tied gpt in all forms 2-2": Case(models.tied_gpt, one_f_one_b(2, 2), (2, 2), 3, divided=((2, 1), (2, 2))),
     "choices 4": Case(models.chosen, one_f_one_b(1, 2), (4,), 5),
 }
 """Plans for four processes."""
@@ -95,8 +145,10 @@ def case_model(case: Case) -> tuple[nn.Module, Any, Plan]:
     model, inputs = case.make()
     model = model.double()
     inputs = pytree.tree_map(lambda one: one.double() if one.is_floating_point() else one, inputs)
-    layers = len(ModelProgram.of(model, inputs).layers)
-    return model, inputs, equal_plan(layers, case.widths, case.recompute)
+    program = ModelProgram.of(model, inputs)
+    if case.divided:
+        return model, inputs, divided_plan(program, case.divided, seed=1, in_rows=True)
+    return model, inputs, equal_plan(len(program.layers), case.widths, case.recompute)
 
 
 def data_of(case: Case, inputs: Any) -> tuple[Any, torch.Tensor]:
@@ -109,8 +161,16 @@ def error_of(pipeline: Pipeline, loss: float | None, model: nn.Module, batch: An
     expected, wanted = unsplit(model, batch, targets, pipeline.layout.schedule.micro_batches)
     errors = [0.0 if loss is None else abs(loss - expected) / expected]
     for name, one in pipeline.parameters.items():
-        want, found = wanted[name], one.grad
+        want, found = part_of(pipeline, name, wanted[name]), one.grad
         assert (want is None) == (found is None), name
         if want is not None and found is not None:
             errors.append(float((found - want).abs().max() / want.abs().max().clamp(min=1e-3)))
     return max(errors)
+
+
+def part_of(pipeline: Pipeline, name: str, whole: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the part of a whole gradient or parameter that a process has."""
+    if name not in pipeline.held or whole is None:
+        return whole
+    dimension, indices = pipeline.held[name]
+    return whole.index_select(dimension, torch.tensor(list(indices)))

@@ -19,13 +19,14 @@ from execution.running.pipeline import Pipeline
 from execution.splitting.stages import ModelProgram
 from formulation.problem.groups import Group
 from formulation.problem.modes import Mode
+from formulation.problem.options import Sharded
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from tests.execution import models
 from tests.execution.cases import equal_plan, mean_square
-from tests.execution.own_loop import plan_of
+from tests.execution.split.own_loop import plan_of
 from tests.execution.threads import Network, ThreadChannel
 from tests.ingest.torch.tiny_models import Calls
 
@@ -49,7 +50,7 @@ def test_chunks_of_a_rank_are_on_its_processes() -> None:
     ("widths", "schedule", "micro_batch", "words"),
     [
         ((1, 1), one_f_one_b(3, 2), 4, "schedule one_f_one_b has 3 stages, the plan 2"),
-        ((1, 1), async_one_f_one_b(2, 2), 4, "weights of several versions cannot be run yet"),
+        ((1, 1), async_one_f_one_b(2, 2), 4, "has no flush: it changes weights between the micro-batches"),
         (
             (5, 1),
             one_f_one_b(2, 2),
@@ -64,10 +65,39 @@ def test_what_cannot_be_run(widths: tuple[int, ...], schedule: object, micro_bat
         layout_of(equal_plan(8, widths), schedule, micro_batch)  # type: ignore[arg-type]
 
 
-def test_weights_are_not_divided() -> None:
-    stage = Stage(Span(0, 2), Group(((0, 2),), Mode(1)), (0, 2))
-    with pytest.raises(StagesError, match="stage 0: layer head has form 2 on 2 devices, and only form 0"):
-        layout_of(Plan((stage,)), one_f_one_b(1, 1), 4, ["body", "head"])
+def test_nothing_that_devices_hold_alike_is_divided() -> None:
+    stage = Stage(Span(0, 2), Group(((0, 2),), Mode(2, sharded=Sharded.OPTIMIZER)), (0, 0))
+    with pytest.raises(StagesError, match="stage 0 has sharded 'optimizer', and only copies"):
+        layout_of(Plan((stage,)), one_f_one_b(1, 1), 4)
+    stage = Stage(Span(0, 2), Group(((0, 2),), Mode(2, optimizer_on_host=True)), (0, 0))
+    with pytest.raises(StagesError, match="stage 0 keeps the optimiser on its host, and only"):
+        layout_of(Plan((stage,)), one_f_one_b(1, 1), 4)
+    stage = Stage(Span(0, 2), Group(((0, 2),), Mode(2, recompute="layers")), (0, 0))
+    with pytest.raises(StagesError, match="stage 0 computes some of its layers again, and no problem says which"):
+        layout_of(Plan((stage,)), one_f_one_b(1, 1), 4)
+
+
+def test_rings_experts_and_parts_of_a_vocabulary_cannot_be_run() -> None:
+    stage = Stage(Span(0, 2), Group(((0, 2),)), (0, 5))
+    with pytest.raises(
+        StagesError, match=r"stage 0: layer 1 has form 5 \(parts of .*\), and only forms 0 to 4 can"
+    ):
+        layout_of(Plan((stage,)), one_f_one_b(1, 1), 4)
+
+
+def test_pairs_of_forms_cannot_be_run_and_their_layer_is_named_in_words() -> None:
+    stage = Stage(Span(0, 2), Group(((0, 8),), Mode(grid=4)), (2, 28))
+    with pytest.raises(
+        StagesError, match=r"layer 1 has form 28 \(output features 4 x context 2\), and only forms"
+    ):
+        layout_of(Plan((stage,)), one_f_one_b(1, 1), 4)
+
+
+def test_rows_need_a_sample_for_every_device() -> None:
+    stage = Stage(Span(0, 2), Group(((0, 2),)), (4, 3))
+    assert not layout_of(Plan((stage,)), one_f_one_b(1, 1), 4).stages[0].together
+    with pytest.raises(StagesError, match="stage 0: 2 devices share micro-batches of 1 samples"):
+        layout_of(Plan((stage,)), one_f_one_b(1, 1), 1)
 
 
 def test_uneven_widths_need_the_samples_first() -> None:

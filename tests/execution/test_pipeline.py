@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from execution.running.layout import layout_of
@@ -22,8 +23,9 @@ from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, of_actions
+from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from formulation.schedules.zero_bubble_v import zero_bubble_v
 from tests.execution import models
 from tests.execution.cases import Widths, batch_of, equal_plan, mean_square, unsplit
 from tests.execution.threads import Network, ThreadChannel, in_threads
@@ -92,6 +94,7 @@ ORDERS = {
     "zb-h1": zero_bubble_h1(3, 4),
     "interleaved": interleaved(2, 2, 4),
     "one rank": interleaved(1, 3, 2),
+    "zb-v": zero_bubble_v(2, 3),
 }
 
 
@@ -103,7 +106,7 @@ def test_every_schedule(make: Callable[[], models.Made], order: PipelineSchedule
 
 def test_an_order_of_ones_own() -> None:
     rows = [["0F0", "0F1", "0B1", "0B0"], ["1F0", "1F1", "1I1", "1I0", "1W0", "1W1"]]
-    order = of_actions("mine", [[Action.parse(token) for token in row] for row in rows])
+    order = PipelineSchedule.of_actions("mine", [[Action.parse(token) for token in row] for row in rows])
     run(models.resnet, order, [1, 1], micro_batch=2, buffers=False)
 
 
@@ -118,6 +121,7 @@ def test_uneven_widths_and_batches_that_do_not_divide(make: Callable[[], models.
 def test_widths_under_other_schedules() -> None:
     run(models.gpt, zero_bubble_h1(3, 4), (2, 1, 1), micro_batch=3)
     run(models.gpt, interleaved(2, 2, 4), (2, 2, 2, 2), micro_batch=3)
+    run(models.gpt, zero_bubble_v(2, 3), (2, 2, 2, 2), micro_batch=3)
 
 
 @pytest.mark.parametrize("make", [models.batch_norm, models.counting, slow(models.dropout)])
@@ -130,3 +134,32 @@ def test_only_what_the_receiver_lacks_is_sent() -> None:
     network = run(models.cnn, one_f_one_b(2, 2), (2, 1), micro_batch=4)
     forward = {(a, b): size for a, b, size in network.sent if a < b}
     assert set(forward) == {(0, 2), (1, 2)} and len(set(forward.values())) == 1
+
+
+def test_dropout_is_drawn_by_stage_and_micro_batch_whatever_the_order() -> None:
+    """Repeated, in other orders, and computed again: the same masks, and other ones for another seed."""
+
+    def gradients(order: PipelineSchedule, recompute: Sequence[int] = (), seed: int = 0) -> dict[str, Any]:
+        torch.manual_seed(3)
+        layers = [nn.Linear(6, 6), nn.Dropout(0.5), nn.Tanh(), nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 2)]
+        model, inputs = nn.Sequential(*layers).double(), (torch.randn(4, 6, dtype=torch.double),)
+        batch, targets = batch_of(inputs, 12), torch.randn(12, dtype=torch.double)
+        layout, network = layout_of(plan := equal_plan(6, (1, 1), recompute), order, 4), Network(2)
+        pipelines = [
+            Pipeline(model, inputs, plan, layout, mean_square, at, partial(channel, network, at), seed=seed)
+            for at in range(2)
+        ]
+        in_threads(network, [partial(one.step, batch, targets) for one in pipelines])
+        return {name: weight.grad for one in pipelines for name, weight in one.parameters.items()}
+
+    first = gradients(one_f_one_b(2, 3))
+    for again in (
+        gradients(one_f_one_b(2, 3)),
+        gradients(gpipe(2, 3)),
+        gradients(zero_bubble_h1(2, 3)),
+        gradients(one_f_one_b(2, 3), recompute=(0, 1)),
+    ):
+        for name, one in first.items():
+            torch.testing.assert_close(again[name], one, rtol=1e-12, atol=1e-14, msg=name)
+    other = gradients(one_f_one_b(2, 3), seed=1)
+    assert any(not torch.allclose(other[name], one) for name, one in first.items())

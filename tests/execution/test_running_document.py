@@ -25,23 +25,52 @@ def test_the_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 3 and lines[-1] == "True"
 
 
+def written_and_commands() -> list[list[list[str]]]:
+    """Write the document's files into this folder; return its commands, block by block."""
+    for name, content in re.findall(r"```\w+ file=(\S+)\n(.+?)```", TEXT, re.DOTALL):
+        Path(name).write_text(content, encoding="utf-8")
+    blocks = re.findall(r"```console\n(.+?)```", TEXT, re.DOTALL)
+    return [[shlex.split(line) for line in block.splitlines()] for block in blocks]
+
+
+@pytest.mark.slow
+def test_a_run_is_written_down_and_gone_on_with(
+    pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (plan, *_), lines = written_and_commands()
+    ran = [pipecut(*words[1:]) for words in (plan, *lines)]
+    assert [one.code for one in ran] == [0, 0, 0], [one.err for one in ran]
+    assert "step 4 of 4: " in ran[1].err and "step-00000004" in ran[1].err and "step 6 of 6: " in ran[2].err
+
+
 @pytest.mark.slow
 def test_the_commands_run(pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, content in re.findall(r"```\w+ file=(\S+)\n(.+?)```", TEXT, re.DOTALL):
-        Path(name).write_text(content, encoding="utf-8")
-    (commands,) = re.findall(r"```console\n(.+?)```", TEXT, re.DOTALL)
-    lines = [shlex.split(line) for line in commands.splitlines()]
+    lines, _ = written_and_commands()
     assert [words[:2] for words in lines] == [["pipecut", command] for command in ("plan", "validate", "run")]
-    *_, ran = [pipecut(*words[1:]) for words in lines]
+    _, validated, ran = [pipecut(*words[1:]) for words in lines]
+    assert validated.code == 0 and "the schedule is off by" in validated.out, validated.err
+    assert validated.out.count("forward predicted") == 2 and validated.out.count("memory predicted") == 3
     assert ran.code == 0, ran.err
     assert "5 steps on 3 devices: loss" in ran.out and ran.err.count("predicted for the scenario's devices") == 5
-    same = pipecut("validate", "plan.json", "tiny.yaml", "--schedule", "zero_bubble_h1", "--json").json
-    assert same["equal"] and same["gradients"] == 10
-    assert {one["stage"] for one in same["stages"]} == {0, 1}
+
+
+@pytest.mark.slow
+def test_the_training_program_runs(pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (plan, *_), _ = written_and_commands()
+    assert pipecut(*plan[1:]).code == 0
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "train.py"]
     done = subprocess.run(torchrun, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0 and len({line for line in done.stdout.splitlines() if "loss" in line}) == 5
+
+
+@pytest.mark.slow
+def test_a_trace_is_measured(pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (plan, *_), _ = written_and_commands()
+    assert pipecut(*plan[1:]).code == 0
     ran = pipecut("run", "plan.json", "tiny.yaml", "--steps", "2", "--json", "--trace", "run.json", "--seed", "1")
     assert [one["step"] for one in ran.json["steps"]] == [1, 2] and ran.json["processes"] == 3
     events = json.loads(Path("run.json").read_text(encoding="utf-8"))["traceEvents"]

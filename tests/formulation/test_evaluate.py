@@ -136,7 +136,7 @@ def test_a_true_claim_passes():
         ({"proof": Proof.INFEASIBLE}, "claimed infeasible and returned a plan"),
         ({"plan": None}, "claimed 66 ns without a plan"),
         ({"plan": None, "objective": None, "bound": None}, "claimed optimal without a plan"),
-        ({"plan": SWAPPED}, "a form other than 0, 1, 2"),
+        ({"plan": SWAPPED}, "form 7, expected 0, 1, 2"),
         ({"plan": Plan((PLAN.stages[0], replace(PLAN.stages[1], forms=(1,))))}, "form 1, expected 0"),
     ],
 )

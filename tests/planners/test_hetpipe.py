@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory import stage_memory
+from formulation.costs.memory import MemoryParts
 from formulation.costs.times import cut_bytes
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import line, line_group
+from formulation.problem.groups import Group, line
 from formulation.problem.instance import build_instance
 from formulation.problem.options import (
     Boundary,
@@ -68,7 +68,7 @@ def slowest_ns(instance, order, spans):
 
 def plan_of(instance, order, spans):
     """One device a stage, on servers in this order."""
-    groups = [line_group(instance, line(instance).index(server), 1) for server in order]
+    groups = [Group.on_line(instance, line(instance).index(server), 1) for server in order]
     return Plan(tuple(Stage(span, group, (0,) * len(span)) for span, group in zip(spans, groups, strict=True)))
 
 
@@ -79,7 +79,7 @@ def fits(instance, order, spans, in_flight):
         kept = min(in_flight, len(spans) - at)
         # A stage with ``kept`` minibatches in flight is stage 0 of a pipeline of so many stages.
         alone = Plan((plan.stages[at],) + (plan.stages[at],) * (kept - 1))
-        if stage_memory(instance, alone, 0).total > instance.servers[order[at]].device_class.memory_bytes:
+        if MemoryParts.of_stage(instance, alone, 0).total > instance.servers[order[at]].device_class.memory_bytes:
             return False
     return True
 
@@ -147,8 +147,8 @@ def test_memory_is_that_of_the_specification(instance, in_flight, data):
     instance = replace(instance, training=replace(instance.training, schedule=Schedule.ASYNC_ONE_F_ONE_B))
     first = data.draw(st.integers(0, len(instance.layers) - 1))
     span = Span(first, data.draw(st.integers(first + 1, len(instance.layers))))
-    stage = Stage(span, line_group(instance, 0, 1), (0,) * len(span))
-    expected = stage_memory(instance, Plan((stage,) * in_flight), 0).total
+    stage = Stage(span, Group.on_line(instance, 0, 1), (0,) * len(span))
+    expected = MemoryParts.of_stage(instance, Plan((stage,) * in_flight), 0).total
     assert Prices(instance).memory_bytes(in_flight)[span.first, span.stop] == expected
 
 
@@ -157,7 +157,11 @@ def test_memory_is_that_of_the_specification(instance, in_flight, data):
 def test_under_its_own_cost_model_it_believes_what_is_so(instance):
     outcome = checked(instance, hetpipe.solve(instance))
     believed = expected_ns(outcome.notes[1])
-    assert believed == outcome.objective
+    assert outcome.objective is not None
+    if instance.model.ties:  # the paper knows no weights that stages share: their gradients are summed unseen
+        assert believed <= outcome.objective
+    else:
+        assert believed == outcome.objective
 
 
 @SLOW_DRAWS

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints
-from formulation.problem.demands import with_constraints
 from formulation.problem.modes import ONE_COPY
 from formulation.problem.options import Goal, Placement, Recompute, Schedule, Training
 from formulation.problem.plan import Span
@@ -40,7 +39,7 @@ def blocks(count, per_block=2, macs=10):
 
 
 def with_degrees(instance, *degrees, recompute=Recompute.NEVER):
-    return with_constraints(instance, Constraints(tensor_parallel_degrees=degrees, recompute=recompute))
+    return replace(instance, constraints=Constraints(tensor_parallel_degrees=degrees, recompute=recompute))
 
 
 def grid(instance):
@@ -50,7 +49,7 @@ def grid(instance):
 @SLOW
 @given(instance=instances(layer_graphs(6), cluster_graphs(5)), constraints=limits)
 def test_what_is_returned_keeps_every_rule_and_nothing_else_is_claimed(instance, constraints):
-    limited = with_constraints(instance, constraints)
+    limited = replace(instance, constraints=constraints)
     outcome = checked(limited, megatron.solve(limited))
     assert outcome.blind_to == () and outcome.bound is None
     assert outcome.proof is (Proof.UNKNOWN if outcome.plan is None else Proof.FEASIBLE)
@@ -148,7 +147,7 @@ def test_memory_is_seen():
 
     def planned(memory_bytes):
         cluster = mesh(2, kind=replace(UNIT, memory_bytes=memory_bytes))
-        return megatron.solve(with_constraints(instance_of(graph, cluster), Constraints(memory=True)))
+        return megatron.solve(replace(instance_of(graph, cluster), constraints=Constraints(memory=True)))
 
     wide, tight, hopeless = planned(30_000), planned(17_000), planned(10)
     assert wide.notes == ("t = 1, p = 2, d = 1", "3 of the 3 configurations that were tried keep the rules")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.outcome import Proof, checked
 from formulation.problem.constraints import Constraints
-from formulation.problem.demands import with_constraints
 from formulation.problem.options import Placement, Recompute
 from planners.alpa import planner as alpa
 from planners.baselines import naive_model_parallel
 from planners.gpipe import planner as gpipe
 from planners.pipedream import planner as pipedream
 from solvers.dynamic.line import solver as line_dp
-from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.generators import cluster_graphs, divisible, instances, layer_graphs
 
 PLANNERS = {
     "alpa": alpa.solve,
@@ -37,10 +38,10 @@ limits = st.builds(
 
 @pytest.mark.parametrize("name", PLANNERS)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
-@given(instance=instances(layer_graphs(5), cluster_graphs(5)), constraints=limits)
+@given(instance=instances(layer_graphs(5), cluster_graphs(5)).filter(divisible), constraints=limits)
 def test_only_rules_that_a_planner_is_blind_to_are_broken(name, instance, constraints):
     """``checked`` raises for any other broken rule, and for a price that is not the evaluator's."""
-    limited = with_constraints(instance, constraints)
+    limited = replace(instance, constraints=constraints)
     outcome = checked(limited, PLANNERS[name](limited))
     assert outcome.solver == name
     assert outcome.plan is not None and outcome.bound is None
@@ -49,7 +50,7 @@ def test_only_rules_that_a_planner_is_blind_to_are_broken(name, instance, constr
 
 @pytest.mark.parametrize("name", PLANNERS)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
-@given(instance=instances(layer_graphs(6), cluster_graphs(5)))
+@given(instance=instances(layer_graphs(6), cluster_graphs(5)).filter(divisible))
 def test_no_planner_beats_the_optimum(name, instance):
     outcome, best = checked(instance, PLANNERS[name](instance)), checked(instance, line_dp.solve(instance))
     assert best.proof is Proof.OPTIMAL

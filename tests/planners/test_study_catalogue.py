@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from formulation.outcome import Limits
+from formulation.problem.options import Constraints, Schedule
 from ingest.scenario.load import load_scenario
 from planners.catalogue import all_names, all_solvers, find_any
 from solvers.catalogue import AUTO
@@ -14,8 +16,21 @@ from tests.commands.fakes import ROOT
 
 @pytest.mark.parametrize("entry", all_solvers(), ids=lambda entry: entry.name)
 def test_an_entry_loads_the_solver_that_signs_with_its_name(entry: object, scenario: Path) -> None:
-    goal = "iteration_time" if entry.name == "paced_dp" else "bottleneck"  # pyright: ignore
-    instance = load_scenario(scenario, [f"objective={goal}", "cost.combine=max"]).load()
+    goals = {"paced_dp": "iteration_time", "period_dp": "period", "step_dp": "step_time", "halves_dp": "step_time"}
+    goal = goals.get(entry.name, "bottleneck")  # pyright: ignore
+    schedule = (
+        ["training.schedule=async_one_f_one_b", "training.micro_batches=1", "constraints.memory=false"]
+        if goal == "period"
+        else []
+    )
+    instance = load_scenario(scenario, [f"objective={goal}", "cost.combine=max", *schedule]).load()
+    if entry.name == "cpsat_chunks":  # pyright: ignore
+        training, one = replace(instance.training, chunks=2), Constraints(tensor_parallel_degrees=(1,))
+        instance = replace(instance, training=training, constraints=one)
+    if entry.name == "halves_dp":  # pyright: ignore
+        training, stages = replace(instance.training, schedule=Schedule.ZERO_BUBBLE_H1), Constraints(memory=False)
+        stages = replace(stages, stages_at_least=1, stages_at_most=1)
+        instance = replace(instance, training=training, constraints=stages)
     found = find_any(entry.name).load()(instance, Limits())  # pyright: ignore
     assert found.solver == entry.name  # pyright: ignore
 

@@ -26,7 +26,7 @@ from planners.hetpipe.model import (
 from planners.hetpipe.planner import global_staleness
 from planners.hetpipe.published import HOROVOD, ONE_V, PublishedRun
 from planners.hetpipe.study import case_of, run, same_order
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown
 from planners.studies.study import StudyInputError, StudyInputs
 from tests.commands.fakes import ROOT
@@ -159,7 +159,7 @@ def test_one_v_is_what_its_efficiency_was_read_from():
 
 
 def test_its_document_is_what_it_writes(study):
-    written = (ROOT / find_study("hetpipe").document).read_text(encoding="utf-8").splitlines()
+    written = (ROOT / STUDIES["hetpipe"].document).read_text(encoding="utf-8").splitlines()
     again = to_markdown(study, "", "").splitlines()
     assert written[:2] + written[3:] == again[:2] + again[3:], "written again by pipecut study hetpipe"
 

@@ -24,18 +24,22 @@ def case(
     *,
     name: str = "block",
     devices: int = 1,
+    layers: int = 2,
 ) -> tuple[Instance, Plan]:
-    """Two layers a stage; stage s is (3 + s mod 3) thousand ns long, forward, on one device."""
-    layers = [
-        matrix(f"{name}.{at}", macs=1500 + 500 * (at // 2 % 3), weights=4000, taken=400, made=400)
-        for at in range(2 * stages)
+    """So many layers a stage; of two, stage s is (3 + s mod 3) thousand ns long, forward, on one device."""
+    chained = [
+        matrix(f"{name}.{at}", macs=1500 + 500 * (at // layers % 3), weights=4000, taken=400, made=400)
+        for at in range(layers * stages)
     ]
-    graph = chain(layers, [300 + at for at in range(2 * stages - 1)])
+    graph = chain(chained, [300 + at for at in range(layers * stages - 1)])
     slow = Link(4 * GIGA)
     cluster = mesh(*[2 * devices] * ((stages + 1) // 2), inside=slow, between=slow)
     training = Training(micro_batches, micro_batches, schedule=schedule)
     plan = Plan(
-        tuple(Stage(Span(2 * at, 2 * at + 2), Group(((at // 2, devices),)), (0, 0)) for at in range(stages))
+        tuple(
+            Stage(Span(layers * at, layers * at + layers), Group(((at // 2, devices),)), (0,) * layers)
+            for at in range(stages)
+        )
     )
     return instance_of(graph, cluster, PLAIN, training), plan
 

@@ -109,6 +109,95 @@ def test_zoom_tooltip_and_keyboard(tmp_path: Path) -> None:
     assert [row[:7] for row in by_stage] == ["block.2", "block.3"] and found["matched"] == "0 of 6 layers"
 
 
+CHOOSE = """
+<script>
+const found = { errors: [] };
+addEventListener("error", (event) => found.errors.push(event.message));
+addEventListener("load", () => {
+  const all = (words) => [...document.querySelectorAll(words)];
+  const state = () => ({
+    stages: all(".stages tr.picked").map((row) => row.dataset.stage),
+    memory: all(".memory tr.picked").length, curves: all("#memory .picked").length,
+    devices: all("#plan .picked").length,
+    events: all("#timeline [data-i].picked").length, here: all("#plan .here").map((box) => box.dataset.layer),
+    row: all("#rows tr.here").map((row) => row.dataset.at), said: document.getElementById("choice").textContent,
+    shown: !document.getElementById("choice").hidden, rows: all("#rows tr").length,
+    other: all("#other .picked").length,
+  });
+  const click = (node) => { node.dispatchEvent(new MouseEvent("click", { bubbles: true })); return state(); };
+  const key = (node, name) => {
+    node.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
+    return state();
+  };
+  found.none = state();
+  found.table = click(document.querySelector(".stages [data-pick='1']"));
+  found.next = click(document.querySelector("[data-next='1']"));
+  found.escaped = key(document.body, "Escape");
+  found.box = click(all("#plan [data-layer]")[3]);
+  found.again = click(all("#plan [data-layer]")[3]);
+  found.layer = click(document.querySelector("#rows tr[data-at='2'] button"));
+  found.down = key(document.querySelector("#rows tr[data-at='2'] button"), "ArrowDown");
+  found.event = click(document.querySelector("#timeline [data-i='0'] rect"));
+  found.curve = click(document.querySelector("#memory [data-stage='2'] rect"));
+  for (const button of all("[data-chain='1']")) { button.click(); button.click(); }
+  found.chain = document.getElementById("said").textContent;
+  found.far = null;
+  const last = all("#plan [data-layer]").pop();
+  click(last);
+  found.far = state();
+  const box = document.querySelector("#timeline");
+  const touch = (name, pointerId, clientX) =>
+    box.dispatchEvent(new PointerEvent(name, { bubbles: true, pointerId, clientX, clientY: 300 }));
+  touch("pointerdown", 7, 100); touch("pointerdown", 8, 200); touch("pointermove", 8, 400);
+  touch("pointerup", 8, 400); touch("pointerup", 7, 100);
+  found.pinched = all("#timeline [data-i]").filter((event) => event.style.display === "none").length;
+  const ready = document.createElement("pre");
+  ready.id = "found";
+  ready.textContent = JSON.stringify(found);
+  document.body.append(ready);
+});
+</script>
+</head>"""
+
+
+def chosen(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the page shows after clicks, keys and touches."""
+    html = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page_of(found))
+    rendered, console = dom(html.replace("</head>", CHOOSE), folder)
+    result = re.search(r'<pre id="found">(.*?)</pre>', rendered, re.DOTALL)
+    assert result and console == []
+    acted: dict[str, Any] = json.loads(result[1])
+    assert acted["errors"] == []
+    return acted
+
+
+def test_what_is_chosen_anywhere_is_shown_everywhere(tmp_path: Path) -> None:
+    found = content(3, 6) | {"against": content(2, 6) | {"plan": "other.json"}}
+    acted = chosen(found, tmp_path)
+    assert not acted["none"]["shown"] and acted["none"]["events"] == 0
+    mine = sum(row[1] == 1 if row[0] not in "ag" else row[1] in (0, 1) for row in found["timeline"]["events"])
+    table = acted["table"]
+    assert table["stages"] == ["1"] and table["memory"] == table["curves"] == 1 and table["events"] == mine > 0
+    assert table["devices"] >= 3 and table["other"] == 0 and table["shown"]
+    assert table["said"].endswith("stage 1: block.2 … block.3, on 1 × s0; 12.00 µs, 25.59 KiB of 1.000 TiB×")
+    assert acted["next"]["stages"] == ["2"] and acted["escaped"]["stages"] == [] and not acted["escaped"]["shown"]
+    assert acted["box"]["here"] == ["3"] == acted["box"]["row"] and acted["box"]["stages"] == ["1"]
+    assert acted["again"]["here"] == [] and acted["layer"]["here"] == ["2"]
+    assert acted["down"]["row"] == ["3"] and "layer block.3 in stage 1: computes" in acted["down"]["said"]
+    assert acted["event"]["stages"] == ["0"] and acted["curve"]["stages"] == ["2"]
+    assert acted["chain"].endswith("on the critical chain") and "micro-batch" in acted["chain"]
+    assert acted["pinched"] > 0, "two fingers zoom, and what is out of view is hidden"
+
+
+@pytest.mark.slow
+def test_any_of_ten_thousand_layers_is_found_from_the_picture(tmp_path: Path) -> None:
+    found = content(64, 8, layers=157)
+    assert len(found["layers"]) > 10_000 and len(page_of(found).encode()) < 2_000_000
+    acted = chosen(found, tmp_path)
+    (row,) = acted["far"]["row"]
+    assert int(row) > 9_900 and acted["far"]["stages"] == ["63"] and acted["far"]["rows"] <= 200
+
+
 @pytest.mark.slow
 def test_a_large_page_stays_usable(tmp_path: Path) -> None:
     found = content(64, 10_000, devices=2)

@@ -12,20 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.terminal import human
-from formulation.problem.options import LEAST_MICRO_BATCHES, Schedule, Training, steps_run
+from formulation.problem.options import Schedule, Training
+from formulation.schedules.training import LEAST_MICRO_BATCHES
 from report import wording
 from report.accounting import spent_of
 from report.content import content_of
-from report.measures import EXACT, LEAST, MOST, measures_of
+from report.measures import Measure, Relation
 from report.simulation import simulate
 from report.trace import microseconds, trace_of
 from report.window import Window, events_of, shown_by_default, window_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
-from tests.generators import instances
+from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import case, content, ran
 
 
-@given(st.data(), st.sampled_from(Schedule), st.integers(1, 6))
+@given(st.data(), st.sampled_from(OF_SINGLE_STAGES), st.integers(1, 6))
 def test_parts_add_up_and_formulas_hold(data: st.DataObject, schedule: Schedule, micro_batches: int) -> None:
     instance = data.draw(instances())
     training = replace(
@@ -40,27 +41,27 @@ def test_parts_add_up_and_formulas_hold(data: st.DataObject, schedule: Schedule,
         parts = asdict(spent)
         assert sum(parts.values()) == run.timeline.makespan_ns
         assert all(part >= 0 for part in parts.values()), parts
-    for row in measures_of(run):
+    for row in Measure.all_of(run):
         if row.formula is not None and row.timeline is not None:
-            assert row.relation != EXACT or row.timeline == row.formula, row
-            assert row.relation != LEAST or row.timeline >= row.formula, row
-            assert row.relation != MOST or row.timeline <= row.formula, row
+            assert row.relation != Relation.EXACT or row.timeline == row.formula, row
+            assert row.relation != Relation.LEAST or row.timeline >= row.formula, row
+            assert row.relation != Relation.MOST or row.timeline <= row.formula, row
     json.dumps(content_of(run, scenario="x"), allow_nan=False)
 
 
-@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("schedule", OF_SINGLE_STAGES)
 def test_every_schedule_says_its_makespan_and_period(schedule: Schedule) -> None:
-    found = {row.key: row for row in measures_of(ran(schedule=schedule))}
+    found = {row.key: row for row in Measure.all_of(ran(schedule=schedule))}
     assert set(found) == {"makespan", "period", "bubble"}
     assert all(row.formula is not None for row in found.values())
 
 
 def test_without_a_flush_enough_micro_batches_are_run() -> None:
     instance, plan = case(2, 6, Schedule.ASYNC_ONE_F_ONE_B)
-    assert steps_run(instance.training, len(plan)) == 3
+    assert instance.training.steps_run(len(plan)) == 3
     assert ran(2, 6, Schedule.ASYNC_ONE_F_ONE_B).micro_batches == 18
     many = Training(LEAST_MICRO_BATCHES, LEAST_MICRO_BATCHES, schedule=Schedule.ASYNC_ONE_F_ONE_B)
-    assert steps_run(many, 2) == 1
+    assert many.steps_run(2) == 1
     assert ran(16, 1, Schedule.ASYNC_ONE_F_ONE_B).micro_batches == 64
     assert ran(2, 6, Schedule.GPIPE).micro_batches == 6
 

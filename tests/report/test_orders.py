@@ -17,18 +17,18 @@ from formulation.problem.plan import Plan
 from formulation.schedules.actions import Action
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import ScheduleError, of_actions
+from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline import closed_forms
+from formulation.timeline import bounds
 from report.accounting import spent_of
 from report.content import content_of
-from report.measures import LEAST, measures_of
+from report.measures import Measure, Relation
 from report.page.page import page_of, pictures
 from report.simulation import Simulation, simulate
 from report.trace import trace_of
 from tests.examples import on_servers
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
-from tests.generators import instances
+from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import case
 from tests.report.test_page import Page
 
@@ -80,8 +80,8 @@ def test_theory_of_uniform_stages_is_met_where_stages_are_uniform() -> None:
         activation_ns=(0,) * 5,
         gradient_ns=(0,) * 5,
     )
-    assert closed_forms.uniform_iteration_ns(3, 6, 10, 20, 2) == (2 * 6 + 2) * 30
-    rows = {row.source: row for row in measures_of(replace(run, made=replace(run.made, durations=level)))}
+    assert bounds.uniform_iteration_ns(3, 6, 10, 20, 2) == (2 * 6 + 2) * 30
+    rows = {row.source: row for row in Measure.all_of(replace(run, made=replace(run.made, durations=level)))}
     assert rows["uniform stages: (V M + P − 1) times the slowest stage"].formula == 14 * 30
 
 
@@ -98,7 +98,7 @@ def test_zero_bubble_keeps_what_its_closed_form_says() -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data(), st.sampled_from(Schedule), st.sampled_from(Synchronisation), st.integers(1, 4))
+@given(st.data(), st.sampled_from(OF_SINGLE_STAGES), st.sampled_from(Synchronisation), st.integers(1, 4))
 def test_any_plan_in_another_order(
     data: st.DataObject, schedule: Schedule, synchronisation: Synchronisation, many: int
 ) -> None:
@@ -111,8 +111,8 @@ def test_any_plan_in_another_order(
     order = data.draw(st.sampled_from([zero_bubble_h1, one_f_one_b]))(len(plan), many)
     run = simulate(instance, plan, order)
     parts_add_up(run)
-    for row in measures_of(run):
-        if row.relation == LEAST and row.formula is not None and row.timeline is not None:
+    for row in Measure.all_of(run):
+        if row.relation == Relation.LEAST and row.formula is not None and row.timeline is not None:
             assert row.timeline >= row.formula, row
     found = content_of(run, scenario="any")
     assert all(rank["peak_bytes"] == rank["peak_bytes_formula"] for rank in found["ranks"])
@@ -166,7 +166,7 @@ def test_memory_is_held_to_the_timeline() -> None:
 )
 def test_an_order_that_does_not_fit_is_refused(tokens: list[list[str]], reason: str) -> None:
     instance, plan = case(2, 2)
-    order = of_actions("mine", [[Action.parse(token) for token in row] for row in tokens])
+    order = PipelineSchedule.of_actions("mine", [[Action.parse(token) for token in row] for row in tokens])
     with pytest.raises(ScheduleError, match=reason):
         simulate(instance, plan if "share" not in reason else two_modes(), order)
 

@@ -26,7 +26,7 @@ from report.pictures.shapes import Rect, Shape, ShapeGroup
 from report.simulation import simulate
 from report.wording import FORMATS
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
-from tests.generators import instances
+from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import COMPARISON, EVIL, content, ran
 
 
@@ -73,7 +73,7 @@ def evil_content() -> dict[str, Any]:
     return content_of(run, scenario=EVIL, comparison=COMPARISON)
 
 
-@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("schedule", OF_SINGLE_STAGES)
 @pytest.mark.parametrize("stages", [1, 2, 5])
 def test_numbers_on_the_page_are_those_of_its_json(schedule: Schedule, stages: int) -> None:
     found = content(stages, 6, schedule) | {"comparison": COMPARISON}

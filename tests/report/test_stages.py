@@ -7,16 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.problem.demands import with_constraints
+from commands.tables.stage_lines import StageLines
+from commands.terminal.output import drawn
+from formulation.evaluate import evaluate
 from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
-from formulation.problem.options import Combine, Recompute
-from formulation.problem.plan import Plan
+from formulation.problem.options import Combine, Goal, Recompute, Schedule, Training
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.units import Link
+from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from report.content import content_of
 from report.page.page import page_of
 from report.page.templating import asset
 from report.pictures.shapes import STAGE_COLOURS, stage_colour
 from report.simulation import simulate
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.report.runs import case, content
 
 LEAST_CONTRAST = 4.5
@@ -91,9 +97,87 @@ def test_replicas_degree_splits_and_recomputation_are_on_the_page() -> None:
     )
     mode = Mode(2, recompute=True)
     first = replace(plan.stages[0], group=Group(plan.stages[0].group.counts, mode), forms=(0, 2))
-    found = content_of(simulate(with_constraints(instance, wide), Plan((first, plan.stages[1]))), scenario="modes")
+    found = content_of(
+        simulate(replace(instance, constraints=wide), Plan((first, plan.stages[1]))), scenario="modes"
+    )
     stage = found["stages"][0]
     assert (stage["replicas"], stage["degree"], stage["recompute"]) == (2, 2, True)
     page = page_of(found)
     assert "2 replicas of 2 devices, recomputes activations" in page
     assert "split by samples (1 layer) and output features (1 layer)" in page
+
+
+@pytest.mark.parametrize(
+    ("goal", "schedule", "called"),
+    [
+        (Goal.BOTTLENECK, Schedule.ONE_F_ONE_B, "bottleneck"),
+        (Goal.ITERATION_TIME, Schedule.ONE_F_ONE_B, "bottleneck"),
+        (Goal.ITERATION_TIME, Schedule.NAIVE, "slowest"),
+        (Goal.STEP_TIME, Schedule.ONE_F_ONE_B, "slowest"),
+        (Goal.PERIOD, Schedule.ASYNC_ONE_F_ONE_B, "slowest"),
+    ],
+)
+def test_the_largest_time_is_called_what_it_is_for_the_goal(goal: Goal, schedule: Schedule, called: str) -> None:
+    instance, plan = case(2, 4)
+    instance = replace(instance, training=replace(instance.training, schedule=schedule), goals=(goal,))
+    shown = content_of(simulate(instance, plan), scenario="goal")
+    page = page_of(shown)
+    assert shown["claim"]["sums"]["called"] == called
+    assert f"<td>{called}</td>" in page and f"outlined: the {called}" in page
+    assert ("cannot leave the pipeline" in page) is (called == "bottleneck")
+    assert ("critical chain of a timeline" in page) is goal.executed
+    lines = outcome_of_stages(instance, plan)
+    assert ("* the bottleneck" in lines) is (called == "bottleneck") and "\n* the" in lines
+
+
+def test_stages_of_one_group_say_so_and_are_marked_together() -> None:
+    layers = chain([matrix(f"block{at}", 8, 100) for at in range(5)], [5] * 4)
+    instance = instance_of(layers, mesh(1, 1, between=Link(10**12)), PLAIN, Training(2, 2, chunks=2))
+    groups = [Group(((at, 1),)) for at in range(2)]
+    cuts = (0, 1, 2, 4, 5)
+    plan = Plan(
+        tuple(
+            Stage(Span(cuts[at], cuts[at + 1]), groups[at % 2], (0,) * (cuts[at + 1] - cuts[at]))
+            for at in range(4)
+        )
+    )
+    table = StageLines(instance, plan, evaluate(instance, plan))
+    stages = {line.cells[0]: line for line in table.lines if ">" not in line.cells[0]}
+    assert [stages[str(at)].slowest for at in range(4)] == [True, False, True, False]
+    assert [stages[str(at)].words.split(", ")[:2] for at in range(4)] == [
+        ["group 0", "chunk 1 of 2"],
+        ["group 1", "chunk 1 of 2"],
+        ["group 0", "chunk 2 of 2"],
+        ["group 1", "chunk 2 of 2"],
+    ]
+    shown = content_of(simulate(instance, plan), scenario="chunks")
+    assert [stage["slowest"] for stage in shown["stages"]] == [True, False, True, False]
+    assert "group 1, chunk 2 of 2" in page_of(shown)
+
+
+def test_in_a_v_both_ways_between_two_groups_are_one_link_and_the_turn_is_none() -> None:
+    layers = chain([matrix(f"block{at}", 8, 100) for at in range(4)], [500, 9_000, 400])
+    training = Training(2, 2, schedule=Schedule.ZERO_BUBBLE_V)
+    instance = instance_of(layers, mesh(1, 1, between=Link(10**6)), PLAIN, training)
+    held = [Group(((at, 1),)) for at in (0, 1, 1, 0)]
+    plan = Plan(tuple(Stage(Span(at, at + 1), one, (0,)) for at, one in enumerate(held)))
+    table = StageLines(instance, plan, evaluate(instance, plan))
+    assert [line.slowest for line in table.lines] == [False, True, False, False, False, True, False]
+    shown = content_of(simulate(instance, plan), scenario="v")
+    assert [one["price_ns"] == 0 for one in shown["boundaries"]] == [False, True, False]
+    assert "group 0, chunk 2 of 2" in page_of(shown)
+
+
+def test_another_order_of_a_plan_in_a_v_counts_the_devices_of_its_ranks() -> None:
+    layers = chain([matrix(f"block{at}", 8, 100) for at in range(4)], [5] * 3)
+    training = Training(2, 2, schedule=Schedule.ZERO_BUBBLE_V)
+    instance = instance_of(layers, mesh(1, 1, between=Link(10**12)), PLAIN, training)
+    held = [Group(((at, 1),)) for at in (0, 1, 1, 0)]
+    plan = Plan(tuple(Stage(Span(at, at + 1), one, (0,)) for at, one in enumerate(held)))
+    assert simulate(instance, plan).evaluation.feasible
+    found = simulate(instance, plan, zero_bubble_h1(4, 2)).evaluation.violations
+    assert {one.rule for one in found} == {"devices", "line"}
+
+
+def outcome_of_stages(instance: Instance, plan: Plan) -> str:
+    return drawn(StageLines(instance, plan, evaluate(instance, plan)), width=80)

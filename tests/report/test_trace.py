@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from commands.simulation.best_order import best_order_of
 from formulation.outcome import Limits
 from formulation.problem.cluster import Cluster
-from formulation.problem.demands import with_constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.options import Schedule, Synchronisation
@@ -31,11 +30,12 @@ from formulation.timeline.timeline import run as run_program
 from formulation.timeline.updates import JOIN
 from ingest.plans.plan_file import read_plan
 from ingest.scenario.load import load_scenario
+from ingest.scenario.shipped import scenario_files
 from report.simulation import Simulation, simulate
 from report.trace import trace_of
 from report.trace.rows import lanes_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
-from tests.generators import instances
+from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import EVIL, ran
 from tests.report.test_orders import dealt
 from tests.report.trace_format import Slice, Trace, check_nesting
@@ -43,7 +43,7 @@ from tests.report.trace_format import Slice, Trace, check_nesting
 ROOT = Path(__file__).parents[2] / "scenarios"
 SHIPPED = [
     pytest.param(path.relative_to(ROOT).as_posix(), marks=[pytest.mark.slow] * (path.stem == "resnet152"))
-    for path in sorted(ROOT.glob("*/*.yaml"))
+    for path in scenario_files(ROOT)
 ]
 TABLE2 = "pipepar/table2.plan.json"
 
@@ -101,7 +101,7 @@ def peaks(trace: Trace) -> dict[str, int]:
     return {name: max(size for _, size in points) for (_, name), points in trace.counters.items()}
 
 
-@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("schedule", OF_SINGLE_STAGES)
 @pytest.mark.parametrize("path", SHIPPED)
 def test_shipped_scenarios_in_every_schedule_of_a_training(path: str, schedule: Schedule) -> None:
     instance, plan = shipped(path)
@@ -113,7 +113,7 @@ def test_shipped_scenarios_in_every_schedule_of_a_training(path: str, schedule: 
 def test_shipped_scenarios_as_they_are_and_in_other_orders(path: str) -> None:
     instance, plan = shipped(path)
     held(simulate(instance, plan))
-    unlimited = with_constraints(instance, replace(instance.constraints, memory=False))
+    unlimited = replace(instance, constraints=replace(instance.constraints, memory=False))
     flushing = trained(unlimited, Schedule.ONE_F_ONE_B, 6)
     held(simulate(flushing, plan, zero_bubble_h1(len(plan), 6)))
     held(simulate(flushing, plan, best_order_of(flushing, plan, Limits(time_limit_s=0.2)).schedule))
@@ -161,7 +161,7 @@ def test_what_slices_say() -> None:
     assert {place[0]: name for place, name in trace.names["process_name"].items()} == {1: "devices", 2: "network"}
 
 
-@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("schedule", OF_SINGLE_STAGES)
 def test_memory_counts_what_the_timeline_holds(schedule: Schedule) -> None:
     run = ran(4, 8, schedule)
     trace = Trace(trace_of(run))
@@ -185,7 +185,7 @@ def test_memory_of_a_rank_is_that_of_its_stages_together() -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data(), st.sampled_from(Schedule), st.sampled_from(Synchronisation), st.integers(1, 5))
+@given(st.data(), st.sampled_from(OF_SINGLE_STAGES), st.sampled_from(Synchronisation), st.integers(1, 5))
 def test_any_plan(data: st.DataObject, schedule: Schedule, sync: Synchronisation, micro_batches: int) -> None:
     instance = trained(data.draw(instances()), schedule, micro_batches)
     instance = replace(instance, cost=replace(instance.cost, synchronisation=sync))

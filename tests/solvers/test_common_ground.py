@@ -24,7 +24,7 @@ from formulation.costs.times import cut_bytes
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group, group_kind, possible_groups
+from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
 from formulation.problem.modes import Mode
@@ -36,6 +36,7 @@ from solvers.certify import certify
 from solvers.cpsat.constraints import placing
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, matrix
+from tests.generators import goals_of
 
 ONE = Limits(workers=1)
 CARD = DeviceClass("card", 4_000, 10**9)
@@ -120,7 +121,7 @@ def exchanged(plan: Plan, one: int, other: int) -> Plan:
 
 def judged(instance: Instance, plan: Plan) -> tuple[object, ...]:
     """Return everything that a plan is judged by: all goals, and whether it keeps the rules."""
-    found = evaluate(replace(instance, goals=tuple(Goal)), plan)
+    found = evaluate(replace(instance, goals=tuple(goals_of(instance.cost, instance.training.schedule))), plan)
     return found.feasible, found.objective, found.further
 
 
@@ -137,7 +138,7 @@ def can_be_exchanged(instance: Instance, one: int, other: int) -> bool:
 def test_servers_are_alike_exactly_if_every_plan_costs_the_same_when_they_change_places(
     instance: Instance, classes: list[list[int]]
 ) -> None:
-    assert sorted(alike_servers(instance, possible_groups(instance))) == classes
+    assert sorted(alike_servers(instance, Group.possible(instance))) == classes
     together = {pair for row in classes for pair in itertools.combinations(row, 2)}
     for pair in itertools.combinations(range(len(instance.servers)), 2):
         assert can_be_exchanged(instance, *pair) is (pair in together)
@@ -215,7 +216,7 @@ def test_the_possible_groups_are_those_of_the_plans_that_keep_the_rules(
     instance = made(cluster(server(0, 2), server(1), server(2)), constraints)
     keeping = (plan for plan in every_plan(instance) if evaluate(instance, plan).feasible)
     kept = {stage.group for plan in keeping for stage in plan.stages}
-    possible = set(possible_groups(instance))
+    possible = set(Group.possible(instance))
     assert kept <= possible and len(possible - kept) == in_vain
 
 
@@ -234,7 +235,7 @@ def test_proportional_shares_device_by_device(replicas: int, devices: tuple[int,
         replace(PLAIN, sharing=Sharing.PROPORTIONAL),
     )
     held = tuple((at, count) for at, count in enumerate(devices) if count)
-    shares = group_kind(instance, Group(held, Mode(replicas))).shares
+    shares = GroupKind.of(instance, Group(held, Mode(replicas))).shares
     speeds = [speed for count, speed in zip(devices, (1, 3), strict=True) for _ in range(count)]
     each = [Fraction(speed, sum(speeds)) for speed in speeds]
     degree = len(each) // replicas
@@ -252,10 +253,10 @@ def test_the_links_of_a_group_device_by_device() -> None:
     links = {(0, 1): SLOWER, (1, 2): LATER}
     graph = cluster(later_inside, server(1, 2), server(2), links=links)
     instance = made(graph, replace(FREE, tensor_parallel_degrees=(1, 2, 3, 4, 5)))
-    for group in possible_groups(instance):
+    for group in Group.possible(instance):
         devices = [at for at, count in group.counts for _ in range(count)]
         degree = len(devices) // group.replicas
-        kind = group_kind(instance, group)
+        kind = GroupKind.of(instance, group)
         assert kind.link == slowest_between(instance, [devices])
         replicas = [devices[first : first + degree] for first in range(0, len(devices), degree)]
         assert kind.inner == slowest_between(instance, replicas)

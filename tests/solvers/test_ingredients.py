@@ -16,9 +16,9 @@ import pytest
 import solvers
 from formulation.certificates.check import verify
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.demands import with_constraints, with_servers
+from formulation.problem.demands import with_servers
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement
+from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
 from solvers.catalogue import find_solver
 from solvers.certify import certify
 from solvers.cpsat import solver as layered
@@ -51,9 +51,22 @@ PLUMBING = (
 VOCABULARY = tuple(
     f"formulation.{name}"
     for name in (
-        *("costs.amounts", "costs.goals", "limits.deadline", "outcome"),
+        *("costs.amounts", "costs.goals", "limits.deadline", "outcome", "problem.model.across"),
         *(f"problem.{name}" for name in ("cluster", "constraints", "cuts", "demands", "groups", "instance")),
-        *(f"problem.{name}" for name in ("layers", "magnitude", "modes", "options", "plan", "precision", "units")),
+        *(
+            f"problem.{name}"
+            for name in (
+                "layers",
+                "magnitude",
+                "model.across",
+                "model.ties",
+                "modes",
+                "options",
+                "plan",
+                "precision",
+                "units",
+            )
+        ),
     )
 )
 """Modules of the formulation that say what a problem is, and its rules; all read them, through the evaluator."""
@@ -66,6 +79,13 @@ LAYERS = chain(
     [40, 70],
 )
 BASE = instance_of(LAYERS, mesh(2, 1), PLAIN)
+LAYERS_OF_CHUNKS = chain(
+    [
+        matrix(name, 50, macs, taken=90, made=90)
+        for name, macs in zip("abcdef", (90, 10, 40, 7, 31, 55), strict=True)
+    ],
+    [40, 70, 3, 9, 20],
+)
 
 
 def with_memory(instance: Instance, placement: Placement, memory_bytes: int = 700) -> Instance:
@@ -75,16 +95,43 @@ def with_memory(instance: Instance, placement: Placement, memory_bytes: int = 70
         replace(server, device_class=replace(server.device_class, memory_bytes=memory_bytes))
         for server in instance.servers
     ]
-    return with_servers(with_constraints(instance, constraints), servers)
+    return with_servers(replace(instance, constraints=constraints), servers)
 
 
 CASES = (
     BASE,
     with_memory(BASE, Placement.LINE),
     with_memory(BASE, Placement.FREE),
-    with_constraints(BASE, Constraints(no_cut=("b",), placement=Placement.FREE)),
+    replace(BASE, constraints=Constraints(no_cut=("b",), placement=Placement.FREE)),
+    instance_of(LAYERS, mesh(1, 1), PLAIN),
 )
-STEPS = tuple(replace(instance, goals=(Goal.ITERATION_TIME,)) for instance in CASES[:3])
+NO_FLUSH = replace(CASES[4], training=replace(BASE.training, schedule=Schedule.ASYNC_ONE_F_ONE_B))
+PERIODS = tuple(
+    replace(one, training=NO_FLUSH.training, goals=(Goal.PERIOD,))
+    for one in (*CASES[2:], replace(BASE, constraints=Constraints(tensor_parallel_degrees=(1,), memory=True)))
+)
+EXECUTED = tuple(
+    replace(one, training=replace(one.training, schedule=Schedule.ONE_F_ONE_B), goals=(Goal.STEP_TIME,))
+    for one in CASES
+)
+HALVES = tuple(
+    replace(
+        one,
+        training=replace(one.training, schedule=Schedule.ZERO_BUBBLE_H1),
+        constraints=replace(one.constraints, stages_at_least=2, stages_at_most=2),
+    )
+    for one in EXECUTED
+)
+_CHUNKED = replace(
+    instance_of(LAYERS_OF_CHUNKS, mesh(1, 1), PLAIN, Training(2, 2, chunks=2)),
+    constraints=Constraints(memory=True, tensor_parallel_degrees=(1,), placement=Placement.FREE),
+)
+CHUNKED = tuple(
+    replace(_CHUNKED, goals=(goal,), constraints=replace(_CHUNKED.constraints, placement=placement))
+    for goal in (Goal.BOTTLENECK, Goal.STEP_TIME)
+    for placement in Placement
+)
+STEPS = tuple(replace(instance, goals=(Goal.ITERATION_TIME,)) for instance in (*CASES[:3], NO_FLUSH))
 
 
 def traced(work: Callable[[], object]) -> set[tuple[str, str]]:
@@ -144,7 +191,8 @@ def claimed(instance: Instance, more: int = 0) -> Claim:
 def reads(name: str) -> set[tuple[str, str]]:
     """Trace a method on every case: a solver as it is asked for a plan, a route as it is asked about a claim."""
     called: set[tuple[str, str]] = set()
-    for instance in (*CASES, *STEPS):
+    more = {"step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED}.get(name, ())
+    for instance in more if name == "cpsat_chunks" else (*CASES, *STEPS, *PERIODS, *more):
         if name in ROUTE_ONLY:
             route = next(route for route in ROUTES if route.name == name)
             for more in (0, 1):  # the truth, and a claim that is to be refuted
@@ -185,13 +233,17 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
         ("cpsat_atoms", "solvers.cpsat.on_atoms.solver.first_plan"),
         ("state_dp", "solvers.dynamic.states.solver.first_plan"),
         ("paced_dp", "solvers.dynamic.step_time.solver.first_plan"),
+        ("period_dp", "solvers.dynamic.period.solver.first_plan"),
+        ("step_dp", "solvers.executed.solver.first_plan"),
+        ("halves_dp", "solvers.halves.solver.first_plan"),
     ],
 )
 def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first plan changes no answer: without it the same value is proved."""
     solve = find_solver(name).load()
     monkeypatch.setattr(patched, lambda *_: None)
-    for instance in STEPS if name == "paced_dp" else CASES:
+    given = {"paced_dp": STEPS, "period_dp": PERIODS, "step_dp": EXECUTED, "halves_dp": HALVES}
+    for instance in given.get(name, CASES):
         try:
             found = solve(instance, ONE)
         except ValueError:
@@ -202,7 +254,8 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
 
 
 def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
-    assert {route.name for route in ROUTES} | {"cpsat", "cpsat_atoms", "paced_dp"} == set(METHODS)
+    others = {"cpsat", "cpsat_atoms", "cpsat_chunks", "paced_dp", "period_dp", "step_dp", "halves_dp"}
+    assert {route.name for route in ROUTES} | others == set(METHODS)
 
 
 def test_common_ground_is_the_formulation() -> None:
@@ -215,13 +268,15 @@ def test_who_is_independent_of_whom() -> None:
     """Written out, so that a change of the table shows here."""
     pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if independent(*pair)}
     of = {name: {other for pair in pairs if name in pair for other in pair - {name}} for name in METHODS}
-    programmes = {"line_dp", "state_dp", "paced_dp"}
+    programmes = {"line_dp", "state_dp", "paced_dp", "period_dp", "step_dp", "halves_dp"}
     on_model = {"cpsat", "case_split", "presolve", "highs"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
-    for name in programmes - {"line_dp"}:
-        assert of[name] == on_model | {"brute_force", "certificate"}
-    assert of["line_dp"] == on_model | {"cpsat_atoms", "brute_force", "certificate"}
-    assert of["cpsat_atoms"] == {"line_dp", "brute_force", "certificate"}
+    # The search over chunks takes no instance that a programme takes, so its independence says nothing.
+    for name in ("state_dp", "paced_dp", "step_dp", "halves_dp"):
+        assert of[name] == on_model | {"brute_force", "certificate", "cpsat_chunks"}
+    for name in ("line_dp", "period_dp"):
+        assert of[name] == on_model | {"cpsat_atoms", "brute_force", "certificate", "cpsat_chunks"}
+    assert of["cpsat_atoms"] == {"line_dp", "period_dp", "brute_force", "certificate"}
     assert of["brute_force"] == set(METHODS) - {"brute_force"}
     assert of["certificate"] == set(METHODS) - {"certificate"}
 

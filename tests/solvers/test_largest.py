@@ -19,7 +19,7 @@ from formulation.certificates.check import certifiable, verify
 from formulation.evaluate import evaluate
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.groups import possible_groups
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import MOST, MOST_NS, longest_ns
 from formulation.problem.options import (
@@ -30,7 +30,6 @@ from formulation.problem.options import (
     Goal,
     Placement,
     Recompute,
-    Schedule,
     Training,
 )
 from planners.catalogue import all_solvers, find_any
@@ -38,10 +37,21 @@ from report.simulation import simulate
 from solvers import exhaustive as brute_force
 from solvers.certify import certify
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
-from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.generators import (
+    OF_SINGLE_STAGES,
+    cluster_graphs,
+    hosts,
+    instances,
+    layer_graphs,
+    recomputation,
+    sharded_kinds,
+    whole_passes,
+)
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 ONE_WORKER = Limits(workers=1)
+ON_A_FLAT_MACHINE = ("pipedream", "pipedream_code", "alpa", "pipepar", "pipepar_listed", "gpipe")
+"""Planners that price the model on a machine of their own (``planners.common.flat``)."""
 TIMES = (Goal.BOTTLENECK, Goal.ITERATION_TIME)
 
 
@@ -74,10 +84,13 @@ def cases(draw: st.DrawFn) -> Instance:
     if draw(st.booleans()):
         cost = replace(cost, boundary_charge=BoundaryCharge.LINK)
     count = draw(st.sampled_from((1, 7, 5000)))
-    training = Training(count, count, schedule=draw(st.sampled_from(Schedule)))
+    schedules = whole_passes if goal is Goal.ITERATION_TIME else st.sampled_from(OF_SINGLE_STAGES)
+    training = Training(count, count, schedule=draw(schedules))
     constraints = Constraints(
         placement=draw(st.sampled_from(Placement)),
-        recompute=draw(st.sampled_from(Recompute)),
+        **draw(recomputation),
+        sharded=draw(sharded_kinds),
+        optimizer_on_host=draw(hosts),
         tensor_parallel_degrees=draw(st.sampled_from(((), (1, 2)))),
     )
     instance = replace(instance, goals=(goal,), cost=cost, training=training, constraints=constraints)
@@ -88,7 +101,7 @@ def cases(draw: st.DrawFn) -> Instance:
 
 def has_groups(instance: Instance) -> bool:
     try:
-        return bool(possible_groups(instance))
+        return bool(Group.possible(instance))
     except ValueError:
         return False
 
@@ -122,7 +135,9 @@ def test_every_solver_counts_the_largest_instances_exactly(instance: Instance) -
             try:
                 found = checked(instance, entry.load()(instance, ONE_WORKER))
             except ValueError as error:
-                assert "64 bits" not in str(error) and "can be counted" not in str(error), entry.name
+                assert "64 bits" not in str(error), entry.name
+                # Where all devices are of the slowest class, times can be longer than any of the cluster itself.
+                assert "can be counted" not in str(error) or entry.name in ON_A_FLAT_MACHINE, entry.name
                 continue
             if found.proof is Proof.OPTIMAL:
                 assert found.objective == best.objective, entry.name

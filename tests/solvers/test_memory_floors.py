@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.forms import forms_on
-from formulation.costs.memory_tables import memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import FORBIDDEN, build_tables
 from formulation.costs.times import layout_form
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
-from formulation.problem.cuts import every_cut
-from formulation.problem.demands import with_constraints
-from formulation.problem.groups import possible_groups
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import Constraints, Schedule, Training
@@ -28,9 +27,9 @@ from solvers.dynamic.states import solver as states
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_times import stage_times
+from solvers.dynamic.tables.stage_times import StageTimes
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
-from tests.generators import instances, layer_graphs
+from tests.generators import instances, layer_graphs, on_grids, whole_passes
 from tests.solvers.cpsat.test_cpsat_memory import limited
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
 from tests.solvers.dynamic.test_forms_under_memory import ALONE
@@ -40,13 +39,22 @@ COPIED = tuple(matrix(name, 10, weights=100, allowed=(0,)) for name in "ab")
 """Two layers that every device holds whole, though other layers of their kind could be divided."""
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-@given(instances(layers=layer_graphs(max_layers=4)), degrees)
-def test_possible_forms_are_those_of_some_stage(instance: Instance, allowed: tuple[int, ...]) -> None:
-    instance = with_constraints(instance, Constraints(tensor_parallel_degrees=allowed))
+@st.composite
+def of_degrees(draw: st.DrawFn) -> tuple[Instance, tuple[Group, ...]]:
+    """An instance and all its groups of some degrees."""
+    instance, allowed = draw(instances(layers=layer_graphs(max_layers=4))), draw(degrees)
+    instance = replace(instance, constraints=Constraints(tensor_parallel_degrees=allowed))
     assume(has_groups(instance))
-    tables = build_tables(instance, possible_groups(instance))
-    held = memory_tables(tables)
+    return instance, Group.possible(instance)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(st.one_of(of_degrees(), on_grids()))
+def test_possible_forms_are_those_of_some_stage(drawn: tuple[Instance, tuple[Group, ...]]) -> None:
+    """On equally many devices, what is possible in a grid is not what is possible in none."""
+    instance, groups = drawn
+    tables = build_tables(instance, groups)
+    held = MemoryTables.of(tables)
     for at, kind in enumerate(tables.kinds):
         found = np.zeros(held.possible.shape[1:], dtype=np.bool_)
         for first, stop in itertools.combinations(range(len(instance.layers) + 1), 2):
@@ -56,7 +64,7 @@ def test_possible_forms_are_those_of_some_stage(instance: Instance, allowed: tup
                 if source is None:
                     found[layer, 0] = True
                 elif rows[source - first].split is not Split.FOLLOW:
-                    taken = forms_on(rows[source - first].allowed_forms, kind.tensor_parallel_degree)
+                    taken = forms_on(rows[source - first], kind)
                     found[layer, list(taken)] = True
         assert np.array_equal(held.possible[at], found)
 
@@ -65,12 +73,12 @@ def test_no_floor_counts_on_a_form_that_a_layer_may_not_take() -> None:
     """A device holds 200 bytes of each layer, weights and gradients; halved, both would fit into 300."""
     training = Training(1, optimizer_bytes_per_parameter=0, schedule=Schedule.GPIPE)
     instance = limited(instance_of(chain(COPIED, [0]), mesh(2), PLAIN, training), 300, Schedule.GPIPE)
-    tables = build_tables(instance, tuple(one for one in possible_groups(instance) if one.devices == 2))
-    limits, atoms = StageLimits(stage_times(tables)), atom_tables(tables, every_cut(instance))
-    assert limits.ends(0, 0, FORBIDDEN).tolist() == [1, 2, 2]
+    tables = build_tables(instance, tuple(one for one in Group.possible(instance) if one.devices == 2))
+    limits, atoms = StageLimits(StageTimes.of(tables)), atom_tables(tables, CutSpace.everywhere(instance))
+    assert limits.ends(0, FORBIDDEN)[0].tolist() == [1, 2, 2]
     assert furthest(floors(tables), 0, 0, FORBIDDEN).tolist() == [1, 2, 2]
     assert atoms.least is not None and atoms.least.by_version[0].tolist() == [[100] * 3] * 2
-    more_held = Thrift(tables, memory_tables(tables))._least_behind(0, 0)[1]
+    more_held = Thrift(tables, MemoryTables.of(tables))._least_behind(0, 0)[1]
     assert more_held.tolist() == [400, 200, 0]
 
 
@@ -79,12 +87,12 @@ def tight(draw: st.DrawFn) -> Instance:
     """Memory near to what some plan needs, forms restricted, degrees chosen: floors decide often."""
     instance = draw(instances(layers=layer_graphs(max_layers=4), costs=ALONE))
     constraints = Constraints(memory=True, tensor_parallel_degrees=draw(degrees))
-    free = with_constraints(limited(instance, 1 << 50, draw(st.sampled_from(Schedule))), constraints)
+    free = replace(limited(instance, 1 << 50, draw(whole_passes)), constraints=constraints)
     assume(has_groups(free))
     plans = list(itertools.islice(brute_force.plans(free), 200))
     assume(plans)
     needed = max(one.memory_bytes for one in evaluate(free, draw(st.sampled_from(plans))).stages)
-    return with_constraints(limited(instance, max(1, needed), free.training.schedule), constraints)
+    return replace(limited(instance, max(1, needed), free.training.schedule), constraints=constraints)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)

@@ -9,7 +9,7 @@ import pytest
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement, Training
+from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
 from planners.catalogue import all_solvers, find_any
 from solvers.catalogue import AUTO, SolverEntry
 from solvers.certify import certify
@@ -18,7 +18,7 @@ from tests.examples import chain, instance_of, matrix, mesh
 
 AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")
 """Solvers that take no choice and end in a moment."""
-BEST = ("auto", "cpsat", "cpsat_atoms", "state_dp", "paced_dp")
+BEST = ("auto", "cpsat", "cpsat_atoms", "state_dp", "paced_dp", "period_dp", "step_dp", "halves_dp")
 
 
 def example(*goals: Goal) -> Instance:
@@ -40,7 +40,22 @@ class Wish:
 
 
 def instance_for(entry: SolverEntry) -> Instance:
-    return example(Goal.ITERATION_TIME) if entry.name == "paced_dp" else example()
+    return instance_named(entry.name)
+
+
+def instance_named(name: str) -> Instance:
+    if name == "period_dp":
+        training = Training(global_batch=4, schedule=Schedule.ASYNC_ONE_F_ONE_B)
+        return replace(example(), training=training, goals=(Goal.PERIOD,))
+    if name == "cpsat_chunks":
+        training = Training(global_batch=4, micro_batches=4, chunks=2)
+        return replace(example(), training=training, constraints=Constraints(tensor_parallel_degrees=(1,)))
+    if name == "halves_dp":
+        training = Training(global_batch=4, micro_batches=4, schedule=Schedule.ZERO_BUBBLE_H1)
+        stages = Constraints(stages_at_least=3, stages_at_most=3)
+        return replace(example(), training=training, goals=(Goal.STEP_TIME,), constraints=stages)
+    goals = {"paced_dp": Goal.ITERATION_TIME, "step_dp": Goal.STEP_TIME}
+    return example(goals.get(name, Goal.BOTTLENECK))
 
 
 @pytest.mark.parametrize("entry", (AUTO, *all_solvers()), ids=lambda entry: entry.name)
@@ -62,7 +77,7 @@ def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
 
 @pytest.mark.parametrize("name", BEST)
 def test_without_time_the_plan_is_a_simple_one_with_a_bound_of_work(name: str) -> None:
-    instance = example(Goal.ITERATION_TIME) if name == "paced_dp" else example()
+    instance = instance_named(name)
     found = checked(instance, find_any(name).load()(instance, Limits(time_limit_s=0)))
     best = find_any(name).load()(instance, Limits(workers=1)).objective
     assert found.proof is Proof.FEASIBLE and found.objective is not None and found.bound is not None

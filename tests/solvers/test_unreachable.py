@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Placement
 from planners.catalogue import all_solvers
@@ -29,7 +30,7 @@ NARROW = {
 
 
 def narrow(constraints: Constraints) -> Instance:
-    return with_constraints(instance_of(chain([matrix("a", 3), matrix("b", 4)], [5]), mesh(1, 2)), constraints)
+    return replace(instance_of(chain([matrix("a", 3), matrix("b", 4)], [5]), mesh(1, 2)), constraints=constraints)
 
 
 @pytest.mark.parametrize("solver", EXACT)
@@ -37,6 +38,16 @@ def narrow(constraints: Constraints) -> Instance:
 def test_a_line_without_a_first_stage_has_no_plan(case: str, solver: str) -> None:
     instance = narrow(NARROW[case])
     assert brute_force.solve(instance).proof is Proof.INFEASIBLE
+    assert asked(instance, solver).proof is Proof.INFEASIBLE
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("solver", ["line_dp", "state_dp"])
+def test_tied_weights_without_a_group_to_hold_them(solver: str, memory: bool) -> None:
+    """Groups of two devices of one server, and one device a server: no table has a row."""
+    tied = chain([matrix("a", 3, weights=5), matrix("b", 4, weights=5)], [5])
+    tied.graph["ties"] = ((("a", "b"), 5, 5),)
+    instance = replace(instance_of(tied, mesh(1, 1)), constraints=NARROW["degree, memory" if memory else "degree"])
     assert asked(instance, solver).proof is Proof.INFEASIBLE
 
 
@@ -60,7 +71,7 @@ def narrowed(draw: st.DrawFn) -> Instance:
         tensor_parallel_degrees=draw(st.sampled_from([(), (1,), (2,), (2, 3), (3,)])),
         devices_per_stage=draw(st.sampled_from([(), (), (1,), (2,), (3,)])),
     )
-    return with_constraints(instance, constraints)
+    return replace(instance, constraints=constraints)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)

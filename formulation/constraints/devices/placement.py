@@ -42,12 +42,16 @@ class StagePlacement(Constraint):
         return self.placement is Placement.LINE
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
-        """(3) On the line devices stand in server order; each stage takes the next ones; idle ones come last."""
-        from formulation.problem.groups import line_group
+        """(3) On the line devices stand in server order; each stage takes the next ones; idle ones come last.
+
+        Where a group holds several stages, it takes them once.
+        """
+        from formulation.problem.groups import Group
 
         position = 0
-        for index, stage in enumerate(plan.stages if self.limits else ()):
-            expected = line_group(instance, position, stage.group.devices)
+        groups = plan.stages[: instance.training.ranks(len(plan))]
+        for index, stage in enumerate(groups if self.limits else ()):
+            expected = Group.on_line(instance, position, stage.group.devices)
             if expected.counts != stage.group.counts:
                 message = (
                     f"stage {index} runs on {devices_of(instance, stage.group.counts)}, but the next "
@@ -73,10 +77,10 @@ class StagePlacement(Constraint):
 
 
 def _can_be_free(instance: Instance) -> bool:
-    from formulation.problem.groups import possible_groups
+    from formulation.problem.groups import Group
 
     try:
         free = changed(instance, placement=Placement.FREE, max_servers=None)
-        return len(possible_groups(free)) <= MOST_FREE_GROUPS
+        return len(Group.possible(free)) <= MOST_FREE_GROUPS
     except ValueError:
         return False

@@ -1,4 +1,8 @@
-"""``recompute``: whether stages drop activations and compute them again. A part of rule 2 (``devices``)."""
+"""``recompute``: whether stages drop activations and compute them again. A part of rule 2 (``devices``).
+
+Where a scenario lists layers, a stage may keep everything, compute these layers again, or all. With ``blocks``
+it may also do so for some of its blocks, each by itself: what lies between two neighbouring places to cut.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key
+from formulation.constraints.keys import Key, Listed, Written
 from formulation.constraints.loosening import Limit
 from formulation.constraints.violation import Violation
 from formulation.problem.constraints import Constraint, Goal, Recompute
+from formulation.problem.shares import NAMED
 
 if TYPE_CHECKING:
+    from formulation.problem.demands import Lookup
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
@@ -21,14 +27,41 @@ __all__: list[str] = []
 
 @dataclass(frozen=True, slots=True)
 class Recomputation(Constraint):
-    """Whether stages may, must or must not recompute their activations."""
+    """Whether stages may, must or must not recompute their activations; ``recompute_layers`` may also do so alone.
+
+    Raises ValueError where layers are named and stages may not choose.
+    """
 
     rule, rank, asked = "devices", 30, True
     key = Key(
-        "recompute", Recompute, "whether stages may drop activations and compute them again", Recompute.NEVER
+        "recompute",
+        (Recompute, Listed(Written.GLOB, 1)),
+        "whether stages may drop activations and compute them again; blocks: also those of single blocks; a list"
+        " of layers: all, none, or these",
+        Recompute.NEVER,
     )
 
     recompute: Recompute = Recompute.NEVER
+    recompute_layers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.recompute_layers and self.recompute is not Recompute.ALLOWED:
+            raise ValueError(
+                f"recompute_layers names layers and recompute is '{self.recompute}', expected 'allowed': a stage"
+                " may then compute these layers again, all, or none"
+            )
+
+    @classmethod
+    def read(cls, found: Any, names: object) -> Mapping[str, Any]:  # noqa: ANN401
+        """Return what is allowed, and the layers where some are listed."""
+        listed = isinstance(found, list)
+        layers = {"recompute_layers": tuple(found)} if listed else {}
+        return {"recompute": Recompute.ALLOWED if listed else found, **layers}
+
+    def resolve(self, look: Lookup) -> Mapping[str, Any]:
+        """Return the indices of the layers."""
+        named = look.layers("recompute", *self.recompute_layers)
+        return {"recompute_layers": frozenset(named)} if named else {}
 
     @property
     def limits(self) -> bool:
@@ -37,12 +70,16 @@ class Recomputation(Constraint):
 
     def check_stage(self, instance: Instance, index: int, group: Group) -> Iterator[Violation]:
         """Yield a stage that does what is not allowed, or not what is asked for."""
-        if self.recompute is (Recompute.NEVER if group.recompute else Recompute.ALWAYS):
-            does = "recomputes" if group.recompute else "keeps all activations"
+        again = group.mode.recompute
+        if again == NAMED and not self.recompute_layers:
+            message = f"stage {index} recomputes named layers, constraints.recompute is '{self.recompute}'"
+            message += " and names none: list them there"
+        elif self.recompute is (Recompute.NEVER if again else Recompute.ALWAYS):
+            does = "recomputes" if again else "keeps all activations"
             message = f"stage {index} {does}, constraints.recompute is '{self.recompute}'"
-            yield Violation(
-                "devices", f"stage {index}", int(group.recompute), int(not group.recompute), "", message
-            )
+        else:
+            return
+        yield Violation("devices", f"stage {index}", int(bool(again)), int(not again), "", message)
 
     def loosenings(self, instance: Instance) -> Iterator[Limit]:
         """Yield it where another choice could help."""

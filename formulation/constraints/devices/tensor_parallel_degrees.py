@@ -48,8 +48,9 @@ class TensorParallelDegrees(Constraint):
         degree, allowed = group.tensor_parallel_degree, self.tensor_parallel_degrees or (group.devices,)
         if group.replicas * degree != group.devices or degree not in allowed:
             listed = ", ".join(map(str, allowed))
+            copies = "1 replica" if group.replicas == 1 else f"{group.replicas} replicas"
             message = (
-                f"stage {index} has {group.replicas} replicas on {group.devices} devices,"
+                f"stage {index} has {copies} on {group.devices} devices,"
                 f" expected a tensor-parallel degree of {listed}"
             )
             yield Violation("devices", f"stage {index}", group.replicas, group.devices, "replicas", message)

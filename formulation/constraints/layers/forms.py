@@ -13,6 +13,7 @@ from formulation.problem.constraints import Constraint
 
 if TYPE_CHECKING:
     from formulation.problem.demands import Lookup
+    from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
@@ -23,7 +24,12 @@ SECTION = Keyed(
     "Which parallel forms layers may take.",
     (
         Key("layers", Written.GLOB, "layers by name, like 'classifier.*'", required=True),
-        Key("allowed", Listed(Written.FORM, 1), "the forms that they may take, of 0, 1 and 2", required=True),
+        Key(
+            "allowed",
+            Listed(Written.FORM, 1),
+            "the forms that they may take, of 0 to 7, or pairs of forms, 8 to 33",
+            required=True,
+        ),
     ),
 )
 
@@ -63,15 +69,16 @@ class Forms(Constraint):
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
         """(4) Every layer takes one of its forms: 0 if it has no form of its own or shares no work."""
-        from formulation.costs.forms import forms_on
+        from formulation.problem.groups import forms_on
         from formulation.problem.layers import FORMS, Split
 
         for index, stage in enumerate(plan.stages):
+            yield from _without_forms(instance, index, stage.group)
             degree = stage.group.tensor_parallel_degree
             for layer, form in zip(stage.span.layers, stage.forms, strict=False):
                 row = instance.layers[layer]
-                choices = FORMS[:1] if row.split is Split.FOLLOW else forms_on(row.allowed_forms, degree)
-                if form not in choices:
+                choices = FORMS[:1] if row.split is Split.FOLLOW else forms_on(row, stage.group)
+                if choices and form not in choices:
                     listed = ", ".join(map(str, choices))
                     message = (
                         f"stage {index}, layer {row.name}: form {form}, expected {listed}"
@@ -86,9 +93,35 @@ class Forms(Constraint):
             yield Limit(f"constraints.forms[{at}]", words, "forms", at)
 
 
+def _without_forms(instance: Instance, index: int, group: Group) -> Iterator[Violation]:
+    """Yield a degree at which some layer of the model has no form: no stage may have it, whatever it holds."""
+    degree = group.tensor_parallel_degree
+    for row in instance.layers:
+        if row.across is not None and not row.across.has_form(
+            row.allowed_forms, degree, group.devices, group.mode.grid
+        ):
+            if 0 < row.across.samples < group.replicas:
+                samples, replicas = row.across.samples, group.replicas
+                message = (
+                    f"stage {index}: {replicas} replicas share micro-batches of {samples} samples, and with"
+                    f" constraints.splits rows may be parts of a sequence: {row.name} needs a sample for each;"
+                    " take fewer replicas, or fewer micro-batches"
+                )
+                yield Violation("forms", f"stage {index}", replicas, samples, "replicas", message)
+                return
+            message = (
+                f"stage {index}: {group.devices} devices, {degree} a replica, and layer {row.name} of"
+                f" {row.across.pieces} heads or experts has none of its forms {row.allowed_forms} there: allow"
+                " form 1 too, or other constraints.tensor_parallel_degrees"
+            )
+            yield Violation("forms", f"stage {index}", degree, row.across.pieces, "devices", message)
+            return
+
+
 def _choosing(look: Lookup, where: str, row: FormLimit) -> tuple[int, ...]:
     """Return the matching layers that choose a form."""
-    from formulation.problem.layers import FORMS, Split
+    from formulation.problem.layers import Split
+    from formulation.problem.model.across import EVERY_FORM
 
     matching = look.layers(f"{where}.layers", row.layers)
     found = tuple(at for at in matching if look.all_layers[at].split is not Split.FOLLOW)
@@ -96,6 +129,6 @@ def _choosing(look: Lookup, where: str, row: FormLimit) -> tuple[int, ...]:
         look.wrong(
             where, f"every layer that matches '{row.layers}' keeps the layout of its producer and has no form"
         )
-    if not row.allowed or not set(row.allowed) <= set(FORMS):
-        look.wrong(where, f"allowed forms {list(row.allowed)}, expected some of {list(FORMS)}")
+    if not row.allowed or not set(row.allowed) <= set(EVERY_FORM):
+        look.wrong(where, f"allowed forms {list(row.allowed)}, expected some of 0 to {EVERY_FORM[-1]}")
     return found

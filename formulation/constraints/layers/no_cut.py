@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from formulation.constraints.keys import Key, Listed, Written
-from formulation.constraints.loosening import Limit
+from formulation.constraints.loosening import Limit, count
 from formulation.constraints.violation import Violation
 from formulation.problem.constraints import Constraint
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__: list[str] = []
+__all__ = ["PLACES"]
+
+PLACES = "model.cuts"
+"""Where a scenario says at which layers its model may be cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +51,21 @@ class NoCut(Constraint):
                 yield Violation("no_cut", f"stage {index}", 1, 0, "cuts", message)
 
     def loosenings(self, instance: Instance) -> Iterator[Limit]:
-        """Yield each entry."""
+        """Yield each entry, and the places of the model, where it may not be cut everywhere."""
         for at, glob in enumerate(self.no_cut):
             words = f"no stage starts at a layer that matches '{glob}'"
             yield Limit(f"constraints.no_cut[{at}]", words, "no_cut", at)
+        if instance.model.closed():
+            places = count(len(instance.model.cuts or ()), "place")
+            words = f"stages start at the {places} to cut of the model only, of {len(instance.layers) - 1} layers"
+            yield Limit(PLACES, words, PLACES, remedy=lambda _: f"cut between any two layers: {PLACES}: operators")
 
 
 def _places_around(instance: Instance, layer: int) -> str:
     """Name the places to cut before and behind a layer."""
-    from formulation.problem.cuts import cut_space
+    from formulation.problem.cuts import CutSpace
 
-    *_, before = (cut for cut in cut_space(instance).places if cut < layer)
-    behind = next(cut for cut in cut_space(instance).places if cut > layer)
+    *_, before = (cut for cut in CutSpace.of(instance).places if cut < layer)
+    behind = next(cut for cut in CutSpace.of(instance).places if cut > layer)
     names = [instance.layers[cut].name for cut in (before, behind) if 0 < cut < len(instance.layers)]
     return f"the nearest are {' and '.join(names)}" if names else "the model has none"

@@ -59,7 +59,7 @@ class AtMost(Constraint):
     @classmethod
     def read(cls, found: Any, names: object) -> Mapping[str, Any]:  # noqa: ANN401
         """Return the limits that are written, in the order of goals."""
-        limits = ((goal, getattr(found, goal)) for goal in Goal)
+        limits = ((goal, getattr(found, goal)) for goal in Goal if not goal.executed)
         return {"at_most": tuple(GoalLimit(goal, most) for goal, most in limits if most is not None)}
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
@@ -67,12 +67,12 @@ class AtMost(Constraint):
         if not self.at_most:
             return
         from formulation.costs.amounts import goal_amount
-        from formulation.costs.goals import UNITS, goal_value
+        from formulation.costs.goals import goal_value
         from formulation.costs.prices import stage_costs
 
         stages = stage_costs(instance, plan)
         for limit in self.at_most:
-            value, unit = goal_value(limit.goal, instance, plan, stages), UNITS[limit.goal]
+            value, unit = goal_value(limit.goal, instance, plan, stages), limit.goal.unit
             if value > limit.at_most:
                 found, most = goal_amount(limit.goal, value), goal_amount(limit.goal, limit.at_most)
                 message = f"constraints.at_most.{limit.goal}: the plan has {found}, expected at most {most}"
@@ -105,6 +105,8 @@ def goal_limit(instance: Instance, limit: GoalLimit) -> str:
     return {
         Goal.BOTTLENECK: f"{slowest} at most {most} for one micro-batch",
         Goal.ITERATION_TIME: f"one optimiser step takes at most {most}",
+        Goal.STEP_TIME: f"one optimiser step, as executed, takes at most {most}",
+        Goal.PERIOD: f"one micro-batch in the steady state, as executed, takes at most {most}",
         Goal.COST: f"all devices that stages take cost at most {most} ({_prices(instance)})",
         Goal.MEMORY: f"no device holds more than {most}",
         Goal.DEVICES: f"stages take at most {most} (the cluster has {instance.devices})",
@@ -124,7 +126,7 @@ def _prices(instance: Instance) -> str:
 def _slack(limit: GoalLimit) -> Slack:
     """Return how the limit on a goal is loosened."""
     from formulation.costs.amounts import goal_amount
-    from formulation.costs.goals import UNITS, goal_value
+    from formulation.costs.goals import goal_value
     from formulation.costs.prices import stage_costs
 
     goal = limit.goal
@@ -141,4 +143,4 @@ def _slack(limit: GoalLimit) -> Slack:
         raised = goal_amount(goal, limit.at_most + more)
         return f"raise constraints.at_most.{goal} by {goal_amount(goal, more)}, to {raised}"
 
-    return Slack(by=by, used=used, say=say, unit=UNITS[goal])
+    return Slack(by=by, used=used, say=say, unit=goal.unit)

@@ -21,12 +21,16 @@ def make_solver(limits: Limits) -> cp_model.CpSolver:
     google/or-tools#5293 and #5274: in 9.15 presolve can certify wrong optima on one-hot groups with linear
     rows, which is the shape of this model. With the threshold fixed proofs come no later without it: the model
     is built with what presolve would find out (docs/decisions/0003).
+
+    Nor may it detect variables that are at least one of several others: without presolve 9.15 then calls some
+    models infeasible that have plans, with every seed (``tests/solvers/cpsat/test_detection.py``).
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
     solver.parameters.cp_model_presolve = False
     solver.parameters.cp_model_probing_level = 0
+    solver.parameters.auto_detect_greater_than_at_least_one_of = False
     solver.parameters.catch_sigint_signal = False
     seconds = limits.deadline.left_s()
     if seconds is not None:

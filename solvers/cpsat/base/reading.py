@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
+from formulation.problem.cuts import CutSpace
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.cpsat.base.variables import Variables
 
@@ -20,9 +21,18 @@ def read_plan(v: Variables, solver: cp_model.CpSolver) -> Plan:
             break
         first = next(i for i, literal in enumerate(v.starts[k]) if solver.boolean_value(literal))
         forms = tuple(_form(v, solver, layer) for layer in range(first, stop))
-        stages.append(Stage(Span(first, stop), v.tables.groups[group], forms))
+        again = _again(v, solver, Span(first, stop))
+        stages.append(Stage(Span(first, stop), v.tables.groups[group], forms, again=again))
         stop = first
     return Plan(tuple(reversed(stages)))
+
+
+def _again(v: Variables, solver: cp_model.CpSolver, span: Span) -> tuple[Span, ...]:
+    """Return the blocks of a stage that are computed again alone."""
+    if not v.again:
+        return ()
+    blocks = CutSpace.of(v.tables.instance).blocks(span)
+    return tuple(one for one in blocks if solver.boolean_value(v.again[one.first]))
 
 
 def _form(v: Variables, solver: cp_model.CpSolver, layer: int) -> int:

@@ -14,6 +14,7 @@ constant of the slot, which keeps memory limits linear.
 ``touches[k][s]``       slot k has a device of server s
 ``join[k][x]``          slots k + 1 and k are joined by link x (index into ``tables.links``)
 ``crossing[l][x]``      a stage starts at layer l and its boundary goes over link x
+``again[l]``            the block of layer l is computed again alone (where stages may choose blocks)
 ======================  ===========================================================================
 """
 
@@ -24,9 +25,10 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.forms import forms_on
 from formulation.costs.tables import Tables
 from formulation.limits.deadline import in_time
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import forms_on
 from formulation.problem.layers import Split
 from formulation.problem.options import Goal
 
@@ -59,6 +61,8 @@ class Variables:
     join: list[list[Literal]]
     crossing: list[list[Literal]]
     known_together: dict[tuple[int, int], cp_model.LiteralT]
+    again: list[Literal]
+    recomputing: Mapping[int, int]
 
     @property
     def layers(self) -> int:
@@ -74,6 +78,11 @@ class Variables:
     def used(self, slot: int) -> Expression:
         """Return 1 if the slot holds a stage: the slot after it then starts later than layer 0."""
         return 1 if slot == 0 else 1 - self.starts[slot - 1][0]
+
+    def priced(self, kind: int) -> tuple[int, ...]:
+        """Return the kinds that may price layers of stages of this kind, or of the stage of a layer priced so."""
+        base = next((own for own, again in self.recomputing.items() if again == kind), kind)
+        return (base, self.recomputing[base]) if base in self.recomputing else (kind,)
 
     def together(self, first: int, last: int) -> cp_model.LiteralT:
         """Return a literal that is true exactly if no stage starts after ``first`` up to ``last``.
@@ -132,7 +141,20 @@ def make_variables(
         join=[[model.new_bool_var(f"join[{k},{x}]") for x in links] for k in range(slots - 1)],
         crossing=[[model.new_bool_var(f"crossing[{i},{x}]") for x in links] for i in range(total)],
         known_together={},
+        again=_again(model, tables) if layered else [],
+        recomputing=tables.recomputing(),
     )
+
+
+def _again(model: cp_model.CpModel, tables: Tables) -> list[Literal]:
+    """Return by layer the literal of its block; none where stages may not choose blocks."""
+    if not tables.recomputing():
+        return []
+    return [
+        literal
+        for at, (first, stop) in enumerate(CutSpace.of(tables.instance).atoms())
+        for literal in [model.new_bool_var(f"again[{at}]")] * (stop - first)
+    ]
 
 
 def _states(
@@ -144,6 +166,6 @@ def _states(
     return {
         (c, t): model.new_bool_var(f"state[{layer},{c},{t}]")
         for c, kind in enumerate(tables.kinds)
-        for t in forms_on(row.allowed_forms, kind.tensor_parallel_degree)
+        for t in forms_on(row, kind)
         if int(tables.inside[c, layer, t]) <= threshold_ns
     }

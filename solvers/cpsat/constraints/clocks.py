@@ -13,12 +13,14 @@ communication have a clock each.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
 from formulation.problem.options import BoundaryCharge, Combine, Goal, StageTime
+from formulation.problem.units import Link
 from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Expression, Variables
@@ -147,12 +149,20 @@ def post_boundary_time(v: Variables) -> Posted:
     """(6) The slowest link between two neighbouring groups carries their boundary, below the threshold.
 
     ``touches[k+1][s] and touches[k][t] => slow[k][b], late[k][l]`` for the bandwidth b and latency l between
-    servers s and t; ``slow[k][b] and late[k][l] => join[k][x]`` for the link x of that bandwidth and latency.
+    servers s and t; ``runs[k][g] or runs[k+1][g] => few[k][n]`` for the adapters n of group g;
+    ``slow[k][b] and late[k][l] and few[k][n] => join[k][x]`` for the link x of n times that bandwidth.
     """
     tables, instance, model = v.tables, v.tables.instance, v.model
-    bandwidths = sorted({link.bits_per_second for link in tables.links})
+    known = {link for row in set(instance.links) for link in row if link is not None}
+    bandwidths = sorted({link.bits_per_second for link in known})
     latencies = sorted({link.latency_ns for link in tables.links})
+    lanes = [instance.lanes(group.counts) for group in tables.groups]
+    index = {link: x for x, link in enumerate(tables.links)}
     for k in range(v.slots - 1):
+        few = {number: model.new_bool_var(f"few[{k},{number}]") for number in sorted(set(lanes))}
+        for g, number in enumerate(lanes) if len(few) > 1 else ():
+            yield (k, g), model.add_implication(v.runs[k][g], few[number])
+            yield (k, g), model.add_implication(v.runs[k + 1][g], few[number])
         slow = {bits: model.new_bool_var(f"slow[{k},{bits}]") for bits in bandwidths}
         late = {wait: model.new_bool_var(f"late[{k},{wait}]") for wait in latencies}
         for s, row in enumerate(instance.links):
@@ -161,9 +171,10 @@ def post_boundary_time(v: Variables) -> Posted:
                     both = [~v.touches[k + 1][s], ~v.touches[k][t]]
                     yield (k, s, t), model.add_bool_or([*both, slow[link.bits_per_second]])
                     yield (k, s, t), model.add_bool_or([*both, late[link.latency_ns]])
-        for x, link in enumerate(tables.links):
-            joined = [~slow[link.bits_per_second], ~late[link.latency_ns], v.join[k][x]]
-            yield (k, x), model.add_bool_or(joined)
+        for bits, wait, number in itertools.product(bandwidths, latencies, few):
+            x = index[Link(bits * number, wait)]
+            scarce = [~few[number]] if len(few) > 1 else []
+            yield (k, x), model.add_bool_or([~slow[bits], ~late[wait], *scarce, v.join[k][x]])
     for i in range(1, v.layers):
         yield from _post_crossing(v, i)
 

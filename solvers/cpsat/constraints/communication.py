@@ -5,6 +5,7 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from formulation.problem.layers import Split
+from solvers.cpsat.base.by_form import price_by_form
 from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.variables import Expression, Variables
 
@@ -16,7 +17,8 @@ def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Con
 
     A layer with a form of its own pays the time inside it; each form edge into it pays a variable that is at
     least the time of the layout change between the two forms chosen, unless a stage starts in between; a
-    FOLLOW layer with weights pays for the form of the layer whose layout it has.
+    FOLLOW layer pays for the form of the layer whose layout it has, by its weights or by what it computes so.
+    Copied weights cost where a stage starts behind the layer that has the same ones.
     """
     tables, instance = v.tables, v.tables.instance
     constraints: list[cp_model.Constraint] = []
@@ -29,28 +31,17 @@ def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Con
         price = Conditional(v, f"edge[{index}]", v.threshold_ns)
         for (c, s), one in v.state[edge.source].items():
             for (d, t), other in v.state[edge.consumer].items():
-                if c == d:
-                    price.at_least(int(tables.between[c, index, s, t]), [one, other, same])
+                if d in v.priced(c):
+                    price.at_least(int(tables.between[d, index, s, t]), [one, other, same])
         own[edge.consumer] += price.variable()
         constraints += price.constraints
     for layer, row in enumerate(instance.layers):
-        if row.split is Split.FOLLOW and instance.gradient_bytes[layer]:
-            price = _follower(v, layer)
+        if row.split is Split.FOLLOW and tables.moves(layer):
+            price = price_by_form(v, "weights", layer, tables.inside[:, layer], v.threshold_ns)
             own[layer] += price.variable()
             constraints += price.constraints
+    for (user, layer), copy in tables.copies.items():
+        price = price_by_form(v, "copy", layer, copy, v.threshold_ns, ~v.together(user, layer))
+        own[layer] += price.variable()
+        constraints += price.constraints
     return own, constraints
-
-
-def _follower(v: Variables, layer: int) -> Conditional:
-    """Price the weights of a layer that copies its layout; after a boundary they are summed as in form 0."""
-    price = Conditional(v, f"weights[{layer}]", v.threshold_ns)
-    source = v.tables.instance.sources[layer]
-    alone: list[cp_model.LiteralT] = []
-    if source is not None:
-        same = v.together(source, layer)
-        alone = [~same]
-        for (c, t), literal in v.state[source].items():
-            price.at_least(int(v.tables.inside[c, layer, t]), [literal, same])
-    for c, literal in enumerate(v.layer_kind[layer]):
-        price.at_least(int(v.tables.inside[c, layer, 0]), [literal, *alone])
-    return price

@@ -16,7 +16,7 @@ import numpy as np
 
 from formulation.certificates.states import alike_servers as interchangeable
 from formulation.costs.tables import Tables, Times
-from formulation.problem.groups import line_places, possible_groups
+from formulation.problem.groups import Group, line_places
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Placement
 from solvers.cpsat.base.families import Posted
@@ -87,7 +87,7 @@ def alike_servers(instance: Instance) -> list[list[int]]:
     A constraint can tell servers apart that are alike otherwise, as a pin to one of them does.
     """
     classes: list[list[int]] = []
-    for alike in interchangeable(instance, possible_groups(instance)):
+    for alike in interchangeable(instance, Group.possible(instance)):
         parts: list[list[int]] = []
         for server in alike:
             known = next((row for row in parts if not instance.demands.tell_apart(row[0], server)), None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from formulation.costs.tables import possible_kinds
-from formulation.limits.size import refuse_above
-from formulation.problem.cuts import cut_space
+from formulation.limits.size import TooLargeError
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal
+from formulation.problem.options import BoundaryCharge, Combine, Goal, StageTime
 from solvers.atoms.times import check_size
 from solvers.search.support import Support, sized
 
@@ -16,7 +16,7 @@ BYTES_A_CLAUSE = 200
 """For each stage, place and kind: a clause in the model, and its copy in the solver."""
 GOALS = (Goal.BOTTLENECK, Goal.COST, Goal.DEVICES, Goal.STAGES)
 """Goals and limits that groups and whole stages decide."""
-SEEN = ("no_cut", "together", "stages", "devices_per_stage", "stages_per_server")
+SEEN = ("no_cut", "together", "stages", "devices_per_stage", "stages_per_server", "equal_stages")
 """Demands that speak of places, groups and numbers of stages, not of single layers."""
 
 
@@ -26,9 +26,9 @@ def accepts(instance: Instance) -> Support:
     reason = reason_against(instance)
     if reason:
         return Support(reason=reason)
-    places, kinds = cut_space(instance).stops, len(possible_kinds(instance))
+    places, kinds = CutSpace.of(instance).stops, len(possible_kinds(instance))
     needed = BYTES_A_CLAUSE * min(places, instance.devices) * places * kinds
-    refuse_above(
+    TooLargeError.refuse_above(
         f"the model of {places} places to cut and {kinds} kinds of device groups",
         needed,
         "close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
@@ -41,8 +41,8 @@ def reason_against(instance: Instance) -> str:
     cost, constraints = instance.cost, instance.constraints
     if cost.combine is not Combine.MAX:
         return "atoms bound the slowest stage, combine is 'sum'"
-    if cost.boundary_charge is not BoundaryCharge.LINK:
-        return "atoms need stages whose time is their own, boundary_charge is 'receiver'"
+    if cost.boundary_charge is BoundaryCharge.RECEIVER and cost.stage_time is StageTime.OVERLAP:
+        return "atoms know what a stage takes in all, boundary_charge is 'receiver' with stage_time 'overlap'"
     judged = [
         goal for goal in (instance.goals[0], *(one.goal for one in constraints.at_most)) if goal not in GOALS
     ]

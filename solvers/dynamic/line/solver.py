@@ -34,8 +34,8 @@ from formulation.costs.tables import FORBIDDEN, Times, build_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.cuts import cut_space
-from formulation.problem.groups import Group, group_kind, line_group, line_places, modes_by_size
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import Group, GroupKind, line_places, modes_by_size
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement, StageTime
 from formulation.problem.plan import Plan, Span, Stage
@@ -61,13 +61,13 @@ Label = int
 def accepts(instance: Instance) -> Support:
     """Say what the programme makes of an instance (``solvers.search.support``). Cost: O(devices**2)."""
     groups = itertools.chain(*places_of(instance).values())
-    kinds = len({group_kind(instance, group) for group in groups})
+    kinds = len(set(GroupKind.all_of(instance, groups)))
     blind = unseen(instance, "memory", seen=PLACES)
     on_line = instance.constraints.placement is Placement.LINE
     return Support(
         proves=on_line and instance.goals[0] is Goal.BOTTLENECK and not blind,
         unseen=blind,
-        bytes_needed=check_size(kinds, cut_space(instance).stops),
+        bytes_needed=check_size(kinds, CutSpace.of(instance).stops),
     )
 
 
@@ -79,7 +79,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Where memory is limited the outcome is blind to that rule; under free placement it is only FEASIBLE.
     No optimal plan uses fewer devices. Further ties are settled from the last stage to the first: the smallest
     last group, then for each stage the earliest start and the smallest group before it that lose nothing.
-    Raises ValueError as :func:`solvers.dynamic.tables.stage_times.stage_times` does.
+    Raises ValueError as :func:`solvers.dynamic.tables.stage_times.StageTimes.of` does.
     Cost: O(devices**2 x atoms**2 x labels**2) numpy operations; labels are 1 where links pay for boundaries.
     """
     deadline, start = begin(limits).deadline, time.perf_counter()
@@ -87,7 +87,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     if not places:
         return _without_a_plan(instance, time.perf_counter() - start)
     tables = build_tables(instance, tuple(itertools.chain(*places.values())), deadline)
-    sweep = Sweep(atom_tables(tables, cut_space(instance), memory=False), places)
+    sweep = Sweep(atom_tables(tables, CutSpace.of(instance), memory=False), places)
     for group in in_time(sorted(places), deadline):
         sweep.reach(group)
     found = sweep.best()
@@ -110,7 +110,7 @@ def places_of(instance: Instance, deadline: Deadline = NEVER) -> dict[Place, lis
     ways = modes_by_size(instance, deadline)
     for first, stop in in_time(dict.fromkeys(line_places(instance)), deadline):
         count = stop - first
-        places[first, count] = [line_group(instance, first, count, way) for way in ways[count]]
+        places[first, count] = [Group.on_line(instance, first, count, way) for way in ways[count]]
     return places
 
 

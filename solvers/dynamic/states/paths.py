@@ -57,7 +57,7 @@ def _step_back(reach: StateReach, slot: int, node: int, layer: int) -> tuple[int
         low, high = np.searchsorted(steps.node, [node, node + 1])
         if low == high:
             continue
-        end = max(int(reach.ends(slot, kind)[layer]) for kind in steps.kinds)
+        end = max(int(reach.ends(slot)[kind, layer]) for kind in steps.kinds)
         for at in range(low, high):
             for before, stop in _stops(reach, steps, at, slot, layer, end):
                 if best is None or stop > best[0]:
@@ -89,6 +89,6 @@ def _fitting_group(reach: StateReach, tables: Tables, where: tuple[int, int], sp
     """Return the first way in which the devices of a place hold a span of layers in a slot."""
     slot, place = where
     for index in reach.space.suffixes.places[place].groups:
-        if int(reach.ends(slot, tables.kind_of[index])[span[0]]) >= span[1]:
+        if int(reach.ends(slot)[tables.kind_of[index], span[0]]) >= span[1]:
             return index
     raise LookupError(f"slot {slot}: no way of place {place} holds layers {span[0]} to {span[1]}")

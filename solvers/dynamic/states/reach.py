@@ -34,8 +34,8 @@ __all__: list[str] = []
 Packed = NDArray[np.uint8]
 MOST_AT_ONCE = 1 << 25
 """Comparisons that are made in one go: they take so many bytes of memory, three times over."""
-Ends = Callable[[int, int], Times]
-"""Return the furthest ends of a slot and kind, by first layer 0 .. N."""
+Ends = Callable[[int], Times]
+"""Return the furthest ends of a slot, by kind and first layer 0 .. N."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +60,9 @@ def crossings(tables: Tables, space: StateSpace, threshold_ns: int) -> Crossings
     bits[:, 0] = bits[:, -1] = True
     rows, same = np.unique(np.packbits(bits, axis=1), axis=0, return_inverse=True)
     joined = same.reshape(-1)[space.joined].astype(np.int32)
-    _, classes = np.unique(joined, axis=0, return_inverse=True)
-    return Crossings(rows, joined, classes.reshape(-1).astype(np.int32))
+    some, of_set = np.unique(space.alike, return_inverse=True)
+    _, classes = np.unique(joined[np.ix_(some, some)], axis=0, return_inverse=True)
+    return Crossings(rows, joined, classes.reshape(-1)[of_set].astype(np.int32))
 
 
 class StateReach:
@@ -75,6 +76,7 @@ class StateReach:
         self, space: StateSpace, tables: Tables, threshold_ns: int, ends: Ends, *, closed: bool = False
     ) -> None:
         self.space = space
+        self.threshold_ns = threshold_ns
         self.ends = ends
         self.total = tables.rows
         self.crossings = crossings(tables, space, threshold_ns)
@@ -144,7 +146,7 @@ class StateReach:
         if not len(kept):
             return
         slot = len(self.reached)
-        furthest = np.maximum.reduce([self.ends(slot, kind) for kind in ways.kinds])[:-1].astype(self._number)
+        furthest = self.ends(slot)[list(ways.kinds), :-1].max(axis=0).astype(self._number)
         chunk = max(1, MOST_AT_ONCE // self.total)
         for some in in_time(np.split(kept, range(chunk, len(kept), chunk)), self._deadline):
             hits = np.packbits(following[row[some]] <= furthest, axis=1)
@@ -189,13 +191,12 @@ def reach_at(
     slotted = not closed or slots_matter(instance)
     slots = min(table.limits.total, instance.devices) if slotted else instance.devices
     rules = table.limits.slots(slots)
-    known: dict[tuple[int, int], Times] = {}
+    known: dict[int, Times] = {}
 
-    def ends(slot: int, kind: int) -> Times:
-        key = (rules[slot], kind)
-        if key not in known:
-            known[key] = table.ends(*key, threshold_ns)
-        return known[key]
+    def ends(slot: int) -> Times:
+        if rules[slot] not in known:
+            known[rules[slot]] = table.ends(rules[slot], threshold_ns)
+        return known[rules[slot]]
 
     reach = StateReach(space, table.tables, threshold_ns, ends, closed=closed)
     for _ in range(slots):

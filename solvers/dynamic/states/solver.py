@@ -17,40 +17,54 @@ import numpy as np
 
 from formulation.certificates.states import suffixes
 from formulation.costs.lower_bound import lower_bound
-from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables, possible_kinds
+from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables, build_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
+from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.cuts import CutSpace, cut_space
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement
+from formulation.problem.plan import Plan
+from solvers.dynamic.counts.layouts import CountLayout, count_layout
+from solvers.dynamic.counts.paths import count_path
+from solvers.dynamic.counts.reach import CountReach, CountSpace, count_reach
+from solvers.dynamic.counts.unslotted import UnslottedReach
 from solvers.dynamic.states.paths import path_of
 from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.tables.atom_tables import atom_tables
+from solvers.dynamic.tables.doubled_times import DoubledTimes, doubled_times, size_of
 from solvers.dynamic.tables.stage_table import StageTable
-from solvers.dynamic.tables.stage_times import check_size
 from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
-from solvers.search.threshold import questions
+from solvers.search.threshold import close, questions
 
 __all__: list[str] = []
 
 NAME = "state_dp"
+Reach = StateReach | CountReach | UnslottedReach
 
 
 def reason_against(instance: Instance) -> str | None:
     """Return None if the dynamic programme sees the whole instance, else what it does not see."""
-    cost, constraints = instance.cost, instance.constraints
+    cost = instance.cost
     if instance.goals[0] is not Goal.BOTTLENECK:
         return f"states bound the bottleneck, the first goal is {instance.goals[0]}"
     if cost.combine is not Combine.MAX:
         return "states bound the slowest stage, combine is 'sum'"
     if cost.boundary_charge is not BoundaryCharge.LINK:
         return "states need stages whose time is their own, boundary_charge is 'receiver'"
+    return unseen_by_states(instance)
+
+
+def unseen_by_states(instance: Instance, *seen: str) -> str | None:
+    """Return None if states see every constraint of the instance but the ``seen``, else which they do not see."""
+    constraints = instance.constraints
     # Where stages may be cut is seen by what is offered (formulation.problem.cuts).
-    offered = ("no_cut", "together", "devices_per_stage")
+    offered = ("no_cut", "together", "devices_per_stage", *seen)
     unseen = [name for name in instance.demands.named() if name not in offered]
     if instance.demands.devices_per_stage and not sizes_are_narrowed(instance):
         unseen.append("devices_per_stage")
@@ -67,12 +81,27 @@ def sizes_are_narrowed(instance: Instance) -> bool:
 @sized
 def accepts(instance: Instance) -> Support:
     """Say what the programme makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
-    reason = reason_against(instance)
-    if reason is not None:
+    if (reason := reason_against(instance)) is not None:
         return Support(reason=reason)
-    suffixes(instance)
-    runs = cut_space(instance).stops
-    return Support(proves=True, bytes_needed=check_size(len(possible_kinds(instance)), runs))
+    layout = counted(instance)
+    if layout is None:
+        suffixes(instance)
+        kinds = len(possible_kinds(instance))
+    else:
+        kinds = len({GroupKind.of(instance, group) for group in layout.groups})
+    size, _ = size_of(instance, kinds, CutSpace.of(instance), may_double=layout is None or layout.on_line)
+    return Support(proves=True, bytes_needed=size)
+
+
+def counted(instance: Instance) -> CountLayout | None:
+    """Return the layout in which servers are counts, where that is exact or states by name are too many."""
+    if instance.constraints.placement is Placement.FREE:
+        try:
+            suffixes(instance)
+        except TooLargeError:
+            return count_layout(instance)
+        return None
+    return count_layout(instance)
 
 
 @stoppable(NAME, best=True)
@@ -82,19 +111,26 @@ def solve(instance: Instance, limits: Limits | None = None, space: CutSpace | No
     Among plans of the same time it looks for few devices, then few stages. With a ``space``
     of some of the possible places only plans cut there are looked at: nothing is then proved but what work says.
     Raises ValueError where :func:`reason_against` has one, where there are too many states, and as
-    ``solvers.dynamic.tables.stage_times.stage_times`` does.
+    ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
     """
-    reason = reason_against(instance)
-    if reason is not None:
+    if (reason := reason_against(instance)) is not None:
         raise ValueError(reason)
     lower = lower_bound(instance)
     known = Incumbent(NAME, instance, begin(limits), FORBIDDEN, lower)
     known.tell()
-    tables = all_tables(instance, known.limits.deadline)
-    known.offer(first_plan(tables))
+    layout, deadline = counted(instance), known.limits.deadline
+    if layout is not None and not layout.groups:
+        known.lower = known.upper  # no stage has devices, and so there is no plan
+        return known.outcome()
+    tables = all_tables(instance, deadline) if layout is None else build_tables(instance, layout.groups, deadline)
+    known.offer(first_plan(tables) if known.limits.below is None else None)
     try:
-        table = StageTable(atom_tables(tables, space or cut_space(instance)))
-        search = StateSearch(state_space(table.tables), table, known)
+        places = space or CutSpace.of(instance)
+        # Stages that do not pack need the next value, which only a table says.
+        _, doubled = size_of(instance, len(tables.kinds), places, may_double=layout is None or layout.on_line)
+        table = StageTable(atom_tables(tables, places, doubled_times(tables, places) if doubled else None))
+        states = state_space(table.tables) if layout is None else CountSpace.of(layout, table.tables)
+        search = StateSearch(states, table, known)
     except StoppedError:
         if known.plan is None:
             raise
@@ -111,12 +147,16 @@ def _of_some_cuts(found: Outcome, lower: int) -> Outcome:
 
 @dataclass(slots=True)
 class StateSearch:
-    """One search: the nodes, the stage table, what is known, and the values at which an answer can change."""
+    """One search: the nodes, the stage table, what is known, and the values at which an answer can change.
 
-    space: StateSpace
+    ``_unpacked`` are thresholds at which counts allow a plan that was not packed into servers.
+    """
+
+    space: StateSpace | CountSpace
     table: StageTable
     known: Incumbent
     _values: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _unpacked: list[int] = field(default_factory=list)
 
     @property
     def tables(self) -> Tables:
@@ -132,15 +172,27 @@ class StateSearch:
         """Ask from below: first what stages alone allow, then the least value at which a plan could be, or above.
 
         While proposals are refused, questions go further up, in doubling steps: a yes there is an upper limit.
+        Where only plans below some value are of use, the first question is whether stages allow any.
         """
-        self._values = self.table.candidates(self.known.lower, self.known.upper)
+        if self.known.limits.below is not None and not self.known.closed:
+            reach = self.reach(self.known.upper - 1)
+            if reach is not None and reach.depth is None:
+                self.known.lower = self.known.upper
+        values = self.table.candidates(self.known.lower, self.known.upper)
+        if values is None:
+            close(self.known, self._halfway, self.ask)
+            return
+        self._values = values
         self._raise()
         further = 0
         while not self.known.closed and not self.known.over():
             values = self._between()
-            if not len(values):
+            some = values[~np.isin(values, self._unpacked)]
+            if not len(some):
+                if len(values):
+                    break
                 self.known.lower = self.known.upper
-            elif self._propose(int(values[min(further, (len(values) - 1) // 2)])):
+            elif self._propose(int(some[min(further, (len(some) - 1) // 2)])):
                 further = 0
             else:
                 further = 2 * further + 1
@@ -153,9 +205,13 @@ class StateSearch:
         """Say what came of the search."""
         refused = self.table.refused
         fits = f"; {refused} stages fit in no way of splitting" if refused else ""
-        found = self.known.outcome(questions(self.known.asked) + fits)
+        found = self.known.outcome(questions(self.known.asked) + fits + self._words_of_packing())
         # Forms of a plan are proposals, which are priced: chains are leant on where they refused something.
         return replace(found, unused=() if refused else ("ATOMS",))
+
+    def _words_of_packing(self) -> str:
+        below = sum(self.known.lower <= one < self.known.upper for one in self._unpacked)
+        return f"; {below} plans by counts of devices were not packed into servers" if below else ""
 
     def ask(self, threshold_ns: int, *, thorough: bool = False) -> bool | None:
         """Tell whether a plan takes at most the threshold, and keep it if so; None if stopped before the answer.
@@ -167,18 +223,36 @@ class StateSearch:
             reach = self.reach(threshold_ns, thorough=thorough)
             if reach is None:
                 return None
-            path = path_of(reach, self.tables)
-            if path is None:
+            if reach.depth is None:
                 return False
+            path = self._path(reach)
+            if path is None:
+                return None
             plan = self.table.with_forms(path, threshold_ns)
             if plan is not None:
                 self.known.take(plan, threshold_ns)
                 return True
         return None
 
-    def reach(self, threshold_ns: int, *, thorough: bool = False, closed: bool = False) -> StateReach | None:
+    def _halfway(self) -> int:
+        """Return the middle of what is open, or twice the lower limit if that is less."""
+        known = self.known
+        return min((known.lower + known.upper - 1) // 2, 2 * max(1, known.lower))
+
+    def reach(self, threshold_ns: int, *, thorough: bool = False) -> Reach | None:
         """Return what is reached, up to the first plan or ``thorough``; None if stopped before that."""
-        return reach_at(self.space, self.table, threshold_ns, thorough=thorough, closed=closed)
+        if isinstance(self.space, CountSpace):
+            if isinstance(self.table.atoms.times, DoubledTimes) and self.table.limits.held is None:
+                return UnslottedReach(self.space, self.table, threshold_ns)
+            return count_reach(self.space, self.table, threshold_ns, thorough=thorough)
+        return reach_at(self.space, self.table, threshold_ns, thorough=thorough)
+
+    def _path(self, reach: Reach) -> Plan | None:
+        """Return a plan that is reached, without forms; None if its stages were not packed into servers."""
+        path = path_of(reach, self.tables) if isinstance(reach, StateReach) else count_path(reach)
+        if path is None:
+            self._unpacked.append(reach.threshold_ns)
+        return path
 
     def _between(self) -> Times:
         """Return the values from ``lower`` to below ``upper`` at which the answer can change."""
@@ -210,7 +284,7 @@ class StateSearch:
         """Tell whether the first plan that stages make up within the threshold has forms too; keep it if so."""
         self.known.asked += 1
         reach = self.reach(threshold_ns)
-        path = None if reach is None else path_of(reach, self.tables)
+        path = None if reach is None or reach.depth is None else self._path(reach)
         plan = None if path is None else self.table.with_forms(path, threshold_ns)
         if plan is not None:
             self.known.take(plan, threshold_ns)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import FORBIDDEN, Times
+from solvers.dynamic.tables.atom_tables import AtomTables
 from solvers.dynamic.tables.stage_limits import StageLimits
 
 __all__: list[str] = []
@@ -31,13 +32,16 @@ Bits = NDArray[np.bool_]
 class StageSpans:
     """Least times of stages by kind and span, what fits in memory by rank, and what boundaries take.
 
+    Spans and cuts count atoms: cut i is the i-th place of the cut space.
+
     A *rank* stands for the slots that share a memory rule; slot k has rank ``min(k, ranks - 1)``.
     ``room[r, k, i]``: the furthest cut where a stage of kind k from layer i on can stop within memory in rank r.
     """
 
-    def __init__(self, limits: StageLimits) -> None:
-        tables = limits.times.tables
-        self.limits = limits
+    def __init__(self, atoms: AtomTables) -> None:
+        tables = atoms.times.tables
+        self.atoms, self.limits = atoms, StageLimits(atoms.times, atoms.least)
+        limits = self.limits
         self.total = limits.total
         self.kinds = len(tables.kinds)
         self.slots = min(self.total, tables.instance.devices)
@@ -45,9 +49,7 @@ class StageSpans:
         self.ranks = len(set(rules))
         if rules != [min(slot, self.ranks - 1) for slot in range(self.slots)]:
             self.ranks = self.slots
-        ever = [
-            [limits.ends(rank, kind, FORBIDDEN - 1) for kind in range(self.kinds)] for rank in range(self.ranks)
-        ]
+        ever = [limits.ends(rank, FORBIDDEN - 1) for rank in range(self.ranks)]
         self.room: Times = np.array(ever, dtype=np.int64)
         cuts = np.arange(self.total + 1)
         self.time: Times = limits.times.time

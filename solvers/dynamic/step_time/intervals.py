@@ -3,7 +3,8 @@
 A plan whose bottleneck lies in [a, b] costs at least ``alpha V(b) + beta a``, where V(b) is the least latency
 through the network of stages and boundaries of at most b. Plans with an arc of time t cost at least
 ``alpha (least latency through the arc) + beta max(a, t)``: arcs leave for which that is no better than the best
-plan known. What is left is looked at more finely, or the interval is halved, whichever is small enough. In a
+plan known. What is left is looked at more finely, or if that is too large exactly, without a network
+(:mod:`solvers.dynamic.step_time.exactly`), or else the interval is halved. In a
 network as fine as plans themselves the path of latency V(b) is a plan; with its bottleneck p it settles [p, b],
 and [a, p - 1] is left. The least bound of all pieces that are left is a bound for all plans.
 """
@@ -12,17 +13,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from formulation.costs.tables import FORBIDDEN, Times
 from formulation.problem.plan import Plan
 from solvers.dynamic.step_time.blocks import BASE, Bits, Blocks, blocks, coarser
+from solvers.dynamic.step_time.exactly import ExactLatency
 from solvers.dynamic.step_time.latency import INFINITE, LatencyValues, least_path, through, values
 from solvers.dynamic.step_time.network import Layout, Network, first_network, kept
 from solvers.dynamic.step_time.plans import Plans
-from solvers.dynamic.step_time.proposals import bottleneck_on, corrected
+from solvers.dynamic.step_time.proposals import CutPath, corrected
 from solvers.dynamic.step_time.refining import halved, ranked
 from solvers.dynamic.step_time.steps import FlatSteps
 from solvers.dynamic.step_time.windows import windows
@@ -37,29 +39,32 @@ LOWEST_PARTS = 1_000
 class Sizes:
     """How many stages networks may have; whatever they are, the answer is the same.
 
-    ``first``: about so many in the first network. ``most``: a network is refined while the finer one has no more,
-    else its interval is halved, but not to less than one part of its upper end in ``narrow``. ``ranked``: slots
-    are told apart once a network is so small, or its blocks single.
+    ``first``: about so many in the first network; 0: none is drawn, and all is asked exactly. ``most``: a network
+    is refined while the finer one has no more, else its interval is halved, but not to less than one part of its
+    upper end in ``narrow``. ``ranked``: slots are told apart once a network is so small, or its blocks single.
+    ``work``: where an exact question costs no more (:mod:`solvers.dynamic.step_time.exactly`), it is asked as soon
+    as a network cannot be refined.
     """
 
     first: int = 3_000_000
     most: int = 4_000_000
     ranked: int = 400_000
     narrow: int = 256
+    work: int = 2_000_000_000
 
 
 @dataclass(order=True, slots=True)
 class Piece:
     """Plans with a bottleneck from ``low`` to ``high``; none of them costs less than ``bound``.
 
-    ``mended``: how many corrections the network knows of.
+    ``mended``: how many corrections the network knows of. Without a network plans are asked for exactly.
     """
 
     bound: int
     number: int
     low: int = field(compare=False)
     high: int = field(compare=False)
-    network: Network = field(compare=False)
+    network: Network | None = field(compare=False)
     mended: int = field(compare=False, default=0)
 
 
@@ -71,6 +76,7 @@ class Intervals:
         self.spans, self.weights = plans.spans, plans.weights
         self.evaluated = 0
         self._sizes = sizes
+        self._exact = ExactLatency(self.spans, steps, self.spans.limits.times.tables.deadline)
         self._potential: Times = np.zeros(self.spans.total + 1, dtype=np.int64)
         self._blocks: dict[int, Blocks] = {}
         self._pieces: list[Piece] = []
@@ -80,8 +86,8 @@ class Intervals:
         """Look once at everything, coarsely, for a good plan, and lean on what it costs where from then on."""
         if plan is not None:
             self._lean_on(plan)
-        found = values(self._first(self._highest()))
-        if found.total is not None:
+        found = values(self._first(self._highest())) if self._sizes.first else None
+        if found is not None and found.total is not None:
             better = self.plans.propose(found.network, least_path(found))
             if better is not None:
                 self._lean_on(better)
@@ -90,7 +96,8 @@ class Intervals:
         """Take the whole range of bottlenecks as the first piece."""
         low = self._lowest(self._highest())
         high = self._highest()
-        self._pieces = [self._piece(self.weights.value(low, low), low, high, self._first(high), 0)]
+        network = self._first(high) if self._sizes.first else None
+        self._pieces = [self._piece(self.weights.value(low, low), low, high, network, 0)]
 
     @property
     def bound(self) -> int:
@@ -112,11 +119,13 @@ class Intervals:
 
     def _followers(self, piece: Piece) -> list[Piece]:
         """Return the pieces that are left of a piece."""
-        network, known = _within(piece), len(self.plans.corrections)
+        if piece.network is None:
+            return self._left_of(piece)
+        network, known = _within(piece, piece.network), len(self.plans.corrections)
         fine = self._is_fine(network)
         if fine and piece.mended < known:
             network = corrected(network, self.plans.corrections[piece.mended : known])
-            network = _within(replace(piece, network=network))
+            network = _within(piece, network)
         mended = known if fine else 0
         found = values(network)
         self.evaluated += 1
@@ -126,13 +135,31 @@ class Intervals:
         self.plans.propose(network, path)
         high = self._settled(piece, latency)
         if high >= piece.low and fine:
-            bottleneck = bottleneck_on(network, path)
-            if not self.plans.settle(network, path, self.weights.value(latency, bottleneck)):
+            exact = CutPath.of(network, path, latency)
+            if not self._settles(exact):
                 return [self._piece(self.weights.value(latency, piece.low), piece.low, high, network, mended)]
-            high = min(high, bottleneck - 1) if self.weights.of_bottleneck else piece.low - 1
+            high = min(high, exact.bottleneck_ns - 1) if self.weights.of_bottleneck else piece.low - 1
         if high < piece.low:
             return []
         return self._divided(self._cheap(found, piece.low, high), piece.low, high, latency, mended)
+
+    def _left_of(self, piece: Piece) -> list[Piece]:
+        """Return what is left of a piece whose plan of least latency is found exactly."""
+        value, low = self.weights.value, piece.low
+        found = self._exact.least(piece.high, self.plans.corrections)
+        self.evaluated += 1
+        if found is None:
+            return []
+        high = self._settled(piece, found.latency_ns)
+        if high >= low and not self._settles(found):
+            return [self._piece(value(found.latency_ns, low), low, high, None, 0)]
+        high = min(high, found.bottleneck_ns - 1) if self.weights.of_bottleneck else low - 1
+        middle = (low + high) // 2
+        halves = ((low, middle), (middle + 1, high)) if low < high else ((low, high),)
+        return [self._piece(value(found.latency_ns, one), one, last, None, 0) for one, last in halves]
+
+    def _settles(self, path: CutPath) -> bool:
+        return self.plans.settle(self.steps, path, self.weights.value(path.latency_ns, path.bottleneck_ns))
 
     def _divided(self, network: Network, low: int, high: int, latency: int, mended: int) -> list[Piece]:
         """Return one finer piece, or two halves of the interval."""
@@ -143,6 +170,8 @@ class Intervals:
             return [self._piece(value(latency, low), low, high, self._finer(network, high), mended)]
         if whole:
             return [self._piece(value(latency, low), low, high, network, mended)]
+        if not self._is_fine(network) and self._exact.work <= self._sizes.work:
+            return [self._piece(value(latency, low), low, high, None, 0)]
         middle = (low + high) // 2
         halves = ((low, middle), (middle + 1, high))
         return [self._piece(value(latency, first), first, last, network, mended) for first, last in halves]
@@ -218,12 +247,11 @@ class Intervals:
                 low = middle + 1
         return low
 
-    def _piece(self, bound: int, low: int, high: int, network: Network, mended: int) -> Piece:
+    def _piece(self, bound: int, low: int, high: int, network: Network | None, mended: int) -> Piece:
         return Piece(bound, next(self._numbers), low, high, network, mended)
 
 
-def _within(piece: Piece) -> Network:
-    """Return the network of a piece without stages and boundaries that take longer than its interval."""
-    network = piece.network
+def _within(piece: Piece, network: Network) -> Network:
+    """Return a network without stages and boundaries that take longer than the interval of a piece."""
     stages, bridges = network.stages.time <= piece.high, network.bridges.time <= piece.high
     return network if stages.all() and bridges.all() else kept(network, stages, bridges)

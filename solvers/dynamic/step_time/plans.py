@@ -11,9 +11,10 @@ from formulation.problem.groups import Group
 from formulation.problem.plan import Plan, Span
 from solvers.dynamic.step_time.blocks import StageSpans
 from solvers.dynamic.step_time.network import Network
-from solvers.dynamic.step_time.proposals import Correction, cuts_on, groups_on, plan_of, potential_of
+from solvers.dynamic.step_time.proposals import Correction, CutPath, groups_on, plan_of, potential_of
 from solvers.dynamic.step_time.sequence import Weights, best_cuts
 from solvers.dynamic.step_time.stages import TrueStages
+from solvers.dynamic.step_time.steps import FlatSteps
 
 __all__: list[str] = []
 
@@ -42,7 +43,7 @@ class Plans:
 
         Devices are tried once, and only while proposals take a small part of the time.
         """
-        groups = groups_on(network, path, self._tables)
+        groups = groups_on(network.layout.steps, network.stages.step[path].tolist(), self._tables)
         now = time.monotonic()
         if groups in self._tried or self._proposing_s > 1 + PROPOSING * (now - self._began):
             return None
@@ -54,23 +55,23 @@ class Plans:
         self._proposing_s += time.monotonic() - now
         return plan
 
-    def settle(self, network: Network, path: list[int], promised_ns: int) -> bool:
+    def settle(self, steps: FlatSteps, path: CutPath, promised_ns: int) -> bool:
         """Make the plan of a path over single cuts; False if stages take longer than thought (``corrections``).
 
         Raises FalseClaimError if the plan costs more than was promised.
         """
-        cuts, learnt = cuts_on(network, path), False
-        for at, arc in enumerate(path):
-            kind = int(network.layout.steps.kind[network.stages.step[arc]])
-            slot, span = len(path) - 1 - at, Span(cuts[at], cuts[at + 1])
+        learnt = False
+        for at, (step, thought_ns) in enumerate(zip(path.steps, path.times, strict=True)):
+            kind = int(steps.kind[step])
+            slot, span = len(path.steps) - 1 - at, Span(path.cuts[at], path.cuts[at + 1])
             true = self._true.least(slot, kind, span)
             least = FORBIDDEN if true is None else true[0]
-            if least > network.stages.time[arc]:
+            if least > thought_ns:
                 learnt = True
                 self.corrections.append(Correction(self.spans.rank(slot), kind, span.first, span.stop, least))
         if learnt:
             return False
-        plan = self._true.filled(plan_of(groups_on(network, path, self._tables), cuts))
+        plan = self._true.filled(plan_of(groups_on(steps, path.steps, self._tables), path.cuts))
         if plan is not None:
             self.upper = self._take(plan)
         if self.upper > promised_ns:
@@ -80,6 +81,6 @@ class Plans:
     def potential(self, plan: Plan) -> Times:
         """Return what a plan costs before every cut, by the tables."""
         kinds = [self._kind_of[stage.group] for stage in plan.stages]
-        spans = [stage.span for stage in plan.stages]
+        spans = [self.spans.atoms.space.run(stage.span) for stage in plan.stages]
         times = [int(self.spans.time[kind, one.first, one.stop]) for kind, one in zip(kinds, spans, strict=True)]
-        return potential_of(plan, times, self._tables, kinds)
+        return potential_of(spans, times, self._tables, kinds)

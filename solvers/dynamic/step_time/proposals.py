@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,17 +12,17 @@ from formulation.problem.groups import Group
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.dynamic.step_time.blocks import Index
 from solvers.dynamic.step_time.network import Network
+from solvers.dynamic.step_time.steps import FlatSteps
 
 __all__: list[str] = []
 
 
-def groups_on(network: Network, path: list[int], tables: Tables) -> tuple[Group, ...]:
-    """Return the device groups of the stages on a path, from the front."""
-    steps = network.layout.steps
+def groups_on(steps: FlatSteps, chosen: Sequence[int], tables: Tables) -> tuple[Group, ...]:
+    """Return the device groups of the stages that these steps put one before another, from the front."""
     space = steps.space
     real = tuple(range(len(tables.instance.servers)))
     groups: list[Group] = []
-    for step in network.stages.step[path].tolist():
+    for step in chosen:
         place = int(steps.place[step])
         moved = space.step(int(steps.state[step]), place).moved
         real = tuple(real[moved[server]] for server in range(len(real)))
@@ -32,26 +33,37 @@ def groups_on(network: Network, path: list[int], tables: Tables) -> tuple[Group,
     return tuple(groups)
 
 
-def cuts_on(network: Network, path: list[int]) -> tuple[int, ...]:
-    """Return the first cuts of the blocks on a path, from 0 to N."""
-    blocks, layout = network.blocks, network.layout
-    starts = layout.split(network.suffixes[network.stages.head[path]])[3]
-    return (*blocks.first[starts].tolist(), int(blocks.first[-1]))
+@dataclass(frozen=True, slots=True)
+class CutPath:
+    """A plan as steps of :class:`FlatSteps` from the front, its cuts, what stages take by tables, and its sums."""
+
+    steps: tuple[int, ...]
+    cuts: tuple[int, ...]
+    times: tuple[int, ...]
+    latency_ns: int
+    bottleneck_ns: int
+
+    @staticmethod
+    def of(network: Network, path: list[int], latency_ns: int) -> CutPath:
+        """Return a path over single cuts."""
+        blocks, layout, stages = network.blocks, network.layout, network.stages
+        starts = layout.split(network.suffixes[stages.head[path]])[3]
+        _, _, own, block = layout.split(network.gaps[stages.tail[path]])
+        first = layout.split(network.suffixes[stages.head[path]])[2]
+        crossing = blocks.crossing[layout.steps.link[own[:-1], first[1:]], block[:-1]]
+        return CutPath(
+            tuple(stages.step[path].tolist()),
+            (*blocks.first[starts].tolist(), int(blocks.first[-1])),
+            tuple(stages.time[path].tolist()),
+            latency_ns,
+            int(max(stages.time[path].max(), crossing.max(initial=0))),
+        )
 
 
 def plan_of(groups: tuple[Group, ...], cuts: tuple[int, ...]) -> Plan:
-    """Return the plan with these groups and cuts, form 0 everywhere."""
+    """Return the plan of atoms with these groups and cuts, form 0 everywhere."""
     rows = zip(groups, cuts[:-1], cuts[1:], strict=True)
     return Plan(tuple(Stage(Span(first, stop), group, (0,) * (stop - first)) for group, first, stop in rows))
-
-
-def bottleneck_on(network: Network, path: list[int]) -> int:
-    """Return the slowest stage or boundary on a path over single cuts, in ns."""
-    layout, stages = network.layout, network.stages
-    _, _, own, block = layout.split(network.gaps[stages.tail[path]])
-    first = layout.split(network.suffixes[stages.head[path]])[2]
-    crossing = network.blocks.crossing[layout.steps.link[own[:-1], first[1:]], block[:-1]]
-    return int(max(stages.time[path].max(), crossing.max(initial=0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +95,12 @@ def corrected(network: Network, corrections: list[Correction]) -> Network:
     return replace(network, stages=replace(stages, cost=stages.cost + time - stages.time, time=time))
 
 
-def potential_of(plan: Plan, times: list[int], tables: Tables, kinds: list[int]) -> Index:
-    """Spread the times of stages over their layers as computation is spread; return the sums before cuts."""
-    spent = np.zeros(len(tables.instance.layers) + 1, dtype=np.int64)
-    for stage, time, kind in zip(plan.stages, times, kinds, strict=True):
-        sums = np.cumsum(tables.compute[kind, stage.span.first : stage.span.stop]).astype(np.float64)
+def potential_of(spans: list[Span], times: list[int], tables: Tables, kinds: list[int]) -> Index:
+    """Spread the times of stages over their atoms as computation is spread; return the sums before cuts."""
+    spent = np.zeros(tables.rows + 1, dtype=np.int64)
+    for span, time, kind in zip(spans, times, kinds, strict=True):
+        sums = np.cumsum(tables.compute[kind, span.first : span.stop]).astype(np.float64)
         share = sums / sums[-1] if sums[-1] else np.ones(len(sums))
-        before = spent[stage.span.first]
-        spent[stage.span.first + 1 : stage.span.stop + 1] = before + np.rint(share * time).astype(np.int64)
+        before = spent[span.first]
+        spent[span.first + 1 : span.stop + 1] = before + np.rint(share * time).astype(np.int64)
     return spent

@@ -15,10 +15,11 @@ from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import FORBIDDEN, Tables, all_tables
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, begin
-from formulation.problem.cuts import every_cut
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal, Schedule
 from formulation.problem.plan import Plan
+from formulation.problem.units import ceil_div
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.step_time.blocks import StageSpans
@@ -26,10 +27,8 @@ from solvers.dynamic.step_time.intervals import Intervals, Sizes
 from solvers.dynamic.step_time.plans import Plans
 from solvers.dynamic.step_time.sequence import Weights
 from solvers.dynamic.step_time.steps import flat_steps
-from solvers.dynamic.tables.atom_tables import atom_tables
-from solvers.dynamic.tables.stage_limits import StageLimits
+from solvers.dynamic.tables.atom_tables import AtomTables, atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
-from solvers.dynamic.tables.stage_times import StageTimes, stage_times
 from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
@@ -44,9 +43,6 @@ def reason_against(instance: Instance) -> str | None:
     """Return None if the search sees the whole instance, else what it does not see."""
     if instance.goals[0] is not Goal.ITERATION_TIME:
         return f"{NAME} minimises the time of a step, the first goal is {instance.goals[0]}"
-    closed = [name for name in instance.demands.named() if name in ("no_cut", "together")]
-    if closed:
-        return f"{NAME} may cut anywhere and does not see the constraints {', '.join(closed)}"
     return states.reason_against(_for_bottleneck(instance))
 
 
@@ -66,7 +62,7 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
     ``sizes`` steer the work, not the answer. Raises ValueError where :func:`reason_against` has one, where there
-    are too many states, and as ``solvers.dynamic.tables.stage_times.stage_times`` does.
+    are too many states, and as ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
     """
     reason = reason_against(instance)
     if reason is not None:
@@ -97,8 +93,11 @@ def _without_flush(instance: Instance, limits: Limits) -> Outcome:
     def times(value: int | None) -> int | None:
         return None if value is None else steps * value
 
-    told = replace(limits, progress=lambda one: limits.progress(Progress(times(one.objective), times(one.bound))))
-    found = states.solve(_for_bottleneck(instance), told)
+    def tell(one: Progress) -> None:
+        limits.progress(Progress(times(one.objective), times(one.bound)))
+
+    below = None if limits.below is None else ceil_div(limits.below, steps)
+    found = states.solve(_for_bottleneck(instance), replace(limits, progress=tell, below=below))
     return replace(
         found,
         solver=NAME,
@@ -117,18 +116,18 @@ class _StepSearch:
 
     def run(self, tables: Tables, sizes: Sizes) -> None:
         """Search until the bound meets the plan, or the limits are used up, which StoppedError may tell."""
-        known, times = self.known, stage_times(tables)
+        known, atoms = self.known, atom_tables(tables, CutSpace.of(tables.instance))
         if known.over():
             return
         space = state_space(tables)
-        spans, steps = StageSpans(StageLimits(times)), flat_steps(space, tables)
+        spans, steps = StageSpans(atoms), flat_steps(space, tables)
         if known.over():
             return
         plans = Plans(spans, weights_of(known.instance), known.upper, self.take)
         self._intervals = intervals = Intervals(plans, steps, sizes)
         intervals.look(known.plan)
         if known.plan is None and not known.over():
-            self._find_any(times, space)
+            self._find_any(atoms, space)
             intervals.look(known.plan)
         if known.over() or known.closed:
             return
@@ -140,12 +139,14 @@ class _StepSearch:
                 break
             intervals.step()
 
-    def _find_any(self, times: StageTimes, space: StateSpace) -> None:
+    def _find_any(self, atoms: AtomTables, space: StateSpace) -> None:
         """Find any plan that keeps its memory, or that there is none (``solvers.dynamic.states``)."""
         judged = _for_bottleneck(self.known.instance)
-        atoms = atom_tables(replace(times.tables, instance=judged), every_cut(judged), times)
+        times = replace(atoms.times, tables=replace(atoms.times.tables, instance=judged))
+        atoms = replace(atoms, fine=replace(atoms.fine, instance=judged), times=times)
         # Values of another goal are nobody's progress.
-        found = Incumbent(NAME, judged, replace(self.known.limits, progress=lambda _: None), FORBIDDEN)
+        quiet = replace(self.known.limits, progress=lambda _: None, below=None)
+        found = Incumbent(NAME, judged, quiet, FORBIDDEN)
         if states.StateSearch(space, StageTable(atoms), found).ask(FORBIDDEN - 1) is False:
             self.known.lower = self.known.upper
         elif found.plan is not None and self._intervals is not None:

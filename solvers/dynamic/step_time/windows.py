@@ -31,7 +31,7 @@ class Windows:
 def windows(spans: StageSpans, steps: FlatSteps, threshold_ns: int) -> Windows:
     """Find the windows of all states. Cost: O(kinds x layers**2 + steps) in numpy."""
     total = spans.total
-    ends = np.array([spans.limits.ends(0, kind, threshold_ns) for kind in range(spans.kinds)])
+    ends = spans.limits.ends(0, threshold_ns)
     ends = np.maximum.accumulate(ends, axis=1)
     cuts = np.arange(total + 1)
     starts = np.array([np.searchsorted(row, cuts) for row in ends])

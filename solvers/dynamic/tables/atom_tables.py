@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.costs.memory_tables import MemoryTables, memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
-from solvers.dynamic.tables.stage_times import StageTimes, stage_times
+from solvers.dynamic.tables.stage_times import StageTimes
 
 __all__: list[str] = []
 
@@ -44,16 +44,19 @@ def atom_tables(
 
     ``memory`` is False for who does not see its limit.
 
-    Raises ValueError as ``solvers.dynamic.tables.stage_times.stage_times`` does.
+    Raises ValueError as ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
     """
-    times = stage_times(tables, space) if times is None else times
-    held = memory_tables(tables) if memory and tables.instance.constraints.memory else None
+    times = StageTimes.of(tables, space) if times is None else times
+    held = MemoryTables.of(tables) if memory and tables.instance.constraints.memory else None
     least = None if held is None else _small_memory(held, space)
     return AtomTables(space, tables, replace(times, tables=_small_tables(tables, space)), held, least)
 
 
 def _small_tables(tables: Tables, space: CutSpace) -> Tables:
-    """Return the tables of the atoms: sums of computation, of the least communication inside, and boundaries."""
+    """Return the tables of the atoms: sums of computation, of the least communication inside, and boundaries.
+
+    Copies of weights are left out here: they are in the stage times, and what is inside is a lower limit.
+    """
     starts, places = list(space.places[:-1]), list(space.places)
     least = np.add.reduceat(tables.inside.min(axis=2), starts, axis=1)
     return replace(
@@ -63,6 +66,7 @@ def _small_tables(tables: Tables, space: CutSpace) -> Tables:
         between=np.zeros((len(tables.kinds), 0, 3, 3), dtype=np.int64),
         activation=tables.activation[:, places],
         gradient=tables.gradient[:, places],
+        copies={},
     )
 
 
@@ -79,5 +83,6 @@ def _small_memory(held: MemoryTables, space: CutSpace) -> MemoryTables:
         by_micro_batch=same(np.add.reduceat(held.least(held.by_micro_batch), starts, axis=1)),
         working_set=same(np.maximum.reduceat(held.least(held.working_set), starts, axis=1)),
         received=held.received[:, list(space.places)],
+        copies={},
         possible=np.ones((len(held.once), len(starts), 3), dtype=np.bool_),
     )

@@ -1,7 +1,7 @@
 """The forms of one stage: Viterbi's dynamic programme over the layers of a span, with back-pointers.
 
 A layer's form matters until the last layer that looks at it: the consumer at the end of a form edge, or a
-FOLLOW layer that synchronises weights in its layout. A form that still matters is *live*. On a chain one layer
+FOLLOW layer that pays in its layout. A form that still matters is *live*. On a chain one layer
 is live at a time (the classic recurrence, AccPar §4); at a residual join the layer before the fork is live too,
 so the state is the forms of all live layers together, which is exact for any graph.
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.costs.forms import forms_on
 from formulation.costs.tables import Tables
+from formulation.problem.groups import forms_on
 from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import Split
 from formulation.problem.plan import Span
@@ -25,22 +25,18 @@ __all__ = ["best_forms"]
 def last_uses(tables: Tables) -> tuple[int, ...]:
     """Return, for every layer, the last layer whose communication depends on its form (at least itself).
 
-    FOLLOW layers have no form; those without weights do not keep the form of their source live, as nothing
-    of theirs is synchronised on any kind of group. Cost: linear in layers, form edges and table cells.
+    FOLLOW layers have no form; they keep that of their source live only if it makes a difference on some kind of
+    group: if their weights are synchronised, or if they compute more in some layouts. Cost: linear in layers, form
+    edges and table cells.
     """
     instance = tables.instance
     last = list(range(len(instance.layers)))
     for edge in instance.form_edges:
         last[edge.source] = max(last[edge.source], edge.consumer)
     for layer, source in enumerate(instance.sources):
-        if source is not None and source != layer and synchronises(tables, layer):
+        if source is not None and source != layer and tables.moves(layer):
             last[source] = max(last[source], layer)
     return tuple(last)
-
-
-def synchronises(tables: Tables, layer: int) -> bool:
-    """Tell whether a FOLLOW layer communicates under form 0 on some kind of group (it has weights)."""
-    return bool(tables.inside[:, layer, 0].any())
 
 
 def edges_into(instance: Instance) -> dict[int, list[tuple[int, FormEdge]]]:
@@ -80,10 +76,10 @@ def best_forms(tables: Tables, kind: int, span: Span) -> tuple[int, ...]:
     live: list[int] = []
     for layer in span.layers:
         if tables.instance.layers[layer].split is Split.FOLLOW:
-            states = _follow(tables, kind, layer, live, states)
+            states = _follow(tables, (kind, span.first), layer, live, states)
         else:
             edges = [(index, edge) for index, edge in incoming.get(layer, []) if edge.source in span]
-            states = _bear(tables, kind, layer, live, states, edges)
+            states = _bear(tables, (kind, span.first), layer, live, states, edges)
             live = [*live, layer]
         states, live = _retire(states, live, [one for one in live if last[one] > layer])
     _, chosen = min(states.values(), key=lambda state: state[0])
@@ -94,30 +90,33 @@ def best_forms(tables: Tables, kind: int, span: Span) -> tuple[int, ...]:
     return tuple(forms)
 
 
-def _follow(tables: Tables, kind: int, layer: int, live: list[int], states: _States) -> _States:
-    """Add what a FOLLOW layer synchronises in the layout of its source (outside the stage: as in form 0)."""
-    if not synchronises(tables, layer):
+def _follow(tables: Tables, stage: tuple[int, int], layer: int, live: list[int], states: _States) -> _States:
+    """Add what a FOLLOW layer pays in the layout of its source (outside the stage: as in form 0).
+
+    ``stage`` is its kind and its first layer.
+    """
+    if not tables.moves(layer):
         return states
     source = tables.instance.sources[layer]
     at = live.index(source) if source in live else None
-    row = tables.inside[kind, layer].tolist()
+    kind, first = stage
+    row = tables.own(kind, layer, first).tolist()
     return {key: (time + row[0 if at is None else key[at]], back) for key, (time, back) in states.items()}
 
 
 def _bear(
     tables: Tables,
-    kind: int,
+    stage: tuple[int, int],
     layer: int,
     live: list[int],
     states: _States,
     edges: list[tuple[int, FormEdge]],
 ) -> _States:
     """Try every form of a layer on every state: what it moves inside itself and at the edges into it."""
-    inside = tables.inside[kind, layer].tolist()
+    kind, first = stage
+    inside = tables.own(kind, layer, first).tolist()
     change = [(live.index(edge.source), tables.between[kind, index].tolist()) for index, edge in edges]
-    allowed = sorted(
-        forms_on(tables.instance.layers[layer].allowed_forms, tables.kinds[kind].tensor_parallel_degree)
-    )
+    allowed = sorted(forms_on(tables.instance.layers[layer], tables.kinds[kind]))
     grown: _States = {}
     for key, (time, back) in states.items():
         for form in allowed:

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.forms import forms_on
-from formulation.costs.memory import Keeps
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
-from formulation.problem.layers import FORMS, Split
+from formulation.problem.groups import forms_on
+from formulation.problem.layers import Split
+from formulation.problem.model.across import EVERY_FORM
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
+from formulation.schedules.keeps import Keeps
 from solvers.dynamic.tables.best_forms import edges_into
 
 __all__: list[str] = []
@@ -87,11 +88,12 @@ class Thrift:
         labels = _Labels(nothing, nothing, nothing, np.zeros((1, 0), dtype=np.int64), nothing, nothing)
         live: list[int] = []
         way: list[tuple[Rows, Rows]] = []
-        lasting, (more_time, more_held) = self._lasting(slot, kind), self._least_behind(slot, kind)
+        held = self._held.in_stage(slot, kind, span.first, self._lasting(slot, kind))
+        more_time, more_held = self._least_behind(slot, kind)
         for layer in in_time(span.layers, self._tables.deadline):
             later_time = int(more_time[layer + 1] - more_time[span.stop])
             later_held = int(more_held[layer + 1] - more_held[span.stop])
-            grown = self._grown(lasting, kind, span, layer, live, labels)
+            grown = self._grown(held, kind, span, layer, live, labels)
             kept = [*live, layer] if self._tables.instance.layers[layer].split is not Split.FOLLOW else live
             still = [at for at, one in enumerate(kept) if self._last[one] > layer]
             fits = (grown.time + later_time <= time_left) & (grown.held + later_held + grown.working <= room)
@@ -103,7 +105,10 @@ class Thrift:
         return _forms_of(way, int(labels.time.argmin()))
 
     def _least_behind(self, slot: int, kind: int) -> tuple[Times, Times]:
-        """Return by layer what it and all layers behind it communicate and hold at least, to the model's end."""
+        """Return by layer what it and all layers behind it communicate and hold at least, to the model's end.
+
+        Copies of weights are left out.
+        """
         rule = (kind, self._held.keeps(slot))
         if rule not in self._behind:
             own = self._tables.inside[kind].min(axis=1)
@@ -121,9 +126,12 @@ class Thrift:
         return self._kept[rule]
 
     def _grown(
-        self, lasting: Times, kind: int, span: Span, layer: int, live: list[int], labels: _Labels
+        self, held: tuple[Times, Times], kind: int, span: Span, layer: int, live: list[int], labels: _Labels
     ) -> _Labels:
-        """Return every label with the next layer in every form that it may have."""
+        """Return every label with the next layer in every form that it may have.
+
+        ``held`` are what layers keep between passes and their working sets.
+        """
         row, count = self._tables.instance.layers[layer], len(labels.time)
         before = np.arange(count)
         if row.split is Split.FOLLOW:
@@ -131,7 +139,7 @@ class Thrift:
             lies = labels.key[:, live.index(source)] if source in live else np.zeros(count, dtype=np.int64)
             form, key, change = np.zeros(count, dtype=np.int64), labels.key, np.int64(0)
         else:
-            forms = forms_on(row.allowed_forms, self._tables.kinds[kind].tensor_parallel_degree)
+            forms = forms_on(row, self._tables.kinds[kind])
             before = np.tile(before, len(forms))
             form = lies = np.repeat(np.array(forms, dtype=np.int64), count)
             key = np.column_stack([labels.key[before], form])
@@ -140,9 +148,9 @@ class Thrift:
                 if edge.source in span:
                     change += self._tables.between[kind, index][key[:, live.index(edge.source)], form]
         return _Labels(
-            time=labels.time[before] + change + self._tables.inside[kind, layer][lies],
-            held=labels.held[before] + lasting[layer][lies],
-            working=np.maximum(labels.working[before], self._held.working_set[kind, layer][lies]),
+            time=labels.time[before] + change + self._tables.own(kind, layer, span.first)[lies],
+            held=labels.held[before] + held[0][layer][lies],
+            working=np.maximum(labels.working[before], held[1][layer][lies]),
             key=key,
             before=before,
             form=form,
@@ -179,7 +187,7 @@ def _code(key: Rows) -> Rows:
     for at, column in enumerate(key.T):
         if at % COLUMNS == COLUMNS - 1:
             code = np.unique(code, return_inverse=True)[1]
-        code = len(FORMS) * code + column
+        code = len(EVERY_FORM) * code + column
     return code
 
 

@@ -8,20 +8,14 @@ only one form and the limit is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
-from numpy.typing import NDArray
 
-from formulation.costs.memory import Keeps
-from formulation.costs.memory_tables import MemoryTables, memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Times
-from formulation.limits.deadline import in_time
+from formulation.schedules.keeps import Keeps
 from solvers.dynamic.tables.stage_times import StageTimes
 
 __all__: list[str] = []
-
-Bits = NDArray[np.bool_]
 
 
 class StageLimits:
@@ -37,8 +31,9 @@ class StageLimits:
         self.times = times
         self.total = times.tables.rows
         limited = times.tables.instance.constraints.memory
-        self.held: MemoryTables | None = held or (memory_tables(times.tables) if limited else None)
-        self._roomy: dict[tuple[int, Keeps], Times] = {}
+        self.held: MemoryTables | None = held or (MemoryTables.of(times.tables) if limited else None)
+        self._roomy: dict[Keeps, Times] = {}
+        self._sums: tuple[Times, Times, Times, Times] | None = None
         self._timely: tuple[int, Times] | None = None
 
     def slots(self, slots: int) -> list[int]:
@@ -48,42 +43,47 @@ class StageLimits:
         rules = [self.held.keeps(slot) for slot in range(slots)]
         return [rules.index(rule) for rule in rules]
 
-    def ends(self, slot: int, kind: int, threshold_ns: int) -> Times:
-        """Return for i = 0..N the furthest layer index where a stage from i on may stop; i itself if none fits."""
-        timely = self._in_time(threshold_ns)[kind]
-        return timely.copy() if self.held is None else np.minimum(timely, self._in_memory(self.held, slot, kind))
+    def ends(self, slot: int, threshold_ns: int) -> Times:
+        """Return by kind and i = 0..N the furthest layer where a stage from i on may stop; i if none fits."""
+        timely = self._in_time(threshold_ns)
+        return timely.copy() if self.held is None else np.minimum(timely, self._in_memory(self.held, slot))
 
     def _in_time(self, threshold_ns: int) -> Times:
         """Return ends by time for all kinds; of the last threshold they are remembered."""
         if self._timely is None or self._timely[0] != threshold_ns:
-            rows = in_time(self.times.time, self.times.tables.deadline)
-            self._timely = (threshold_ns, _ends((row <= threshold_ns for row in rows), self.total))
+            self._timely = (threshold_ns, self.times.ends(threshold_ns))
         return self._timely[1]
 
-    def _in_memory(self, held: MemoryTables, slot: int, kind: int) -> Times:
+    def _in_memory(self, held: MemoryTables, slot: int) -> Times:
+        """Return ends by memory for all kinds, by bisection: what is held only grows with the last layer."""
         keeps = held.keeps(slot)
-        if (kind, keeps) not in self._roomy:
+        if keeps not in self._roomy:
             self.times.tables.deadline.check()
-            parts = (held.once, held.by_version, held.by_micro_batch)
-            once, weights, stash = (_prefix(held.least(part, kind)) for part in parts)
+            once, weights, stash, largest = self._least_held(held)
             summed = once + keeps.versions * weights + keeps.in_flight * stash
-            needed = summed[None, :] - summed[:-1, None] + keeps.in_flight * held.received[kind, :-1, None]
-            needed[:, 1:] += _largest_so_far(held.least(held.working_set, kind))
-            self._roomy[kind, keeps] = _ends([np.triu(needed <= held.capacity[kind], 1)], self.total)[0]
-        return self._roomy[kind, keeps]
+            room = np.array(held.capacity)[:, None] - keeps.in_flight * held.received[:, :-1] + summed[:, :-1]
+            kinds, first = np.arange(len(summed))[:, None], np.arange(self.total)
+            low, high = np.broadcast_to(first, room.shape).copy(), np.full(room.shape, self.total)
+            while (low < high).any():
+                middle = (low + high + 1) // 2
+                level = np.frexp(np.maximum(middle - first, 1).astype(np.float64))[1] - 1
+                working = np.maximum(
+                    largest[level, kinds, first], largest[level, kinds, np.maximum(middle - (1 << level), 0)]
+                )
+                fits = summed[kinds, middle] + working <= room
+                low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+            self._roomy[keeps] = np.concatenate([low, np.full((len(low), 1), self.total)], axis=1)
+        return self._roomy[keeps]
 
-
-def _ends(fitting: Iterable[Bits], total: int) -> Times:
-    """Return the furthest ends by first layer 0..N, from tables [i, j] of what fits: counting finds them."""
-    later = np.stack([fits.sum(axis=1) for fits in fitting])
-    return np.concatenate([np.arange(total) + later, np.full((len(later), 1), total)], axis=1)
-
-
-def _prefix(values: Times) -> Times:
-    return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-
-
-def _largest_so_far(values: Times) -> Times:
-    """Return by (i, j): the largest of values i..j; where j < i the value 0."""
-    rows = np.triu(np.broadcast_to(values, (len(values), len(values))))
-    return np.maximum.accumulate(rows, axis=1)
+    def _least_held(self, held: MemoryTables) -> tuple[Times, Times, Times, Times]:
+        """Return prefix sums of what layers hold at least, and the largest working set of 1, 2, 4, ... layers."""
+        if self._sums is None:
+            parts = (held.once, held.by_version, held.by_micro_batch)
+            once, weights, stash = (np.pad(held.least(part).cumsum(axis=1), ((0, 0), (1, 0))) for part in parts)
+            rows = [held.least(held.working_set)]
+            while (half := 1 << (len(rows) - 1)) < self.total:
+                further = np.zeros_like(rows[-1])
+                further[:, :-half] = rows[-1][:, half:]
+                rows.append(np.maximum(rows[-1], further))
+            self._sums = once, weights, stash, np.stack(rows)
+        return self._sums

@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
+from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.atoms.chains import Chains, ExactRow
+from solvers.atoms.chains import Chains, Chosen, ExactRow
 from solvers.dynamic.tables.atom_tables import AtomTables
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.dynamic.tables.stage_times import best_forms
@@ -51,15 +51,15 @@ class StageTable:
         """The instance on which plans are priced."""
         return self.tables.instance
 
-    def ends(self, slot: int, kind: int, threshold_ns: int) -> Times:
-        """Return the furthest ends by first atom, as ``StageLimits.ends``, or nearer where a row is known.
+    def ends(self, slot: int, threshold_ns: int) -> Times:
+        """Return the furthest ends by kind and first atom, as ``StageLimits.ends``; nearer where a row is known.
 
         A row holds for its slot and those before it in the pipeline, which keep no less.
         """
-        ends = self.limits.ends(slot, kind, threshold_ns)
-        for (first_slot, of_kind, start), row in self._rows.items():
-            if of_kind == kind and first_slot <= slot:
-                ends[start] = min(int(ends[start]), row.end(start, threshold_ns))
+        ends = self.limits.ends(slot, threshold_ns)
+        for (first_slot, kind, start), row in self._rows.items():
+            if first_slot <= slot:
+                ends[kind, start] = min(int(ends[kind, start]), row.end(start, threshold_ns))
         return ends
 
     def with_forms(self, plan: Plan, threshold_ns: int) -> Plan | None:
@@ -67,26 +67,29 @@ class StageTable:
 
         None where a stage has no such forms; the rows of all such stages are known from then on.
         """
-        kind_of = dict(zip(self.tables.groups, self.tables.kind_of, strict=True))
+        kind_of = {kind: at for at, kind in enumerate(self.tables.kinds)}
         filled: list[Stage] = []
         for index, stage in enumerate(plan.stages):
-            slot, kind = len(plan) - 1 - index, kind_of[stage.group]
-            forms = self._forms(slot, kind, stage.span, threshold_ns)
-            if forms is None:
+            slot, kind = len(plan) - 1 - index, kind_of[GroupKind.of(self.instance, stage.group)]
+            found = self._forms(slot, kind, stage.span, threshold_ns)
+            if found is None:
                 self._refuse(slot, kind, stage.span, threshold_ns)
             else:
-                filled.append(replace(stage, span=self.atoms.space.layers(stage.span), forms=forms))
+                layers = self.atoms.space.layers(stage.span)
+                filled.append(replace(stage, span=layers, forms=found[0], again=found[1]))
         return Plan(tuple(filled)) if len(filled) == len(plan) else None
 
-    def candidates(self, low: int, high: int) -> Times:
+    def candidates(self, low: int, high: int) -> Times | None:
         """Return, ascending, every value from ``low`` up to below ``high`` at which the answer can change.
 
-        These are stage times and boundary times; rows add their own (:meth:`exact_times`).
+        These are stage times and boundary times; rows add their own (:meth:`exact_times`). None where nobody
+        knows all stage times.
         """
-        rows = [np.zeros(0, dtype=np.int64)]
-        for part in (self.atoms.times.time, self.tables.activation + self.tables.gradient):
-            rows += [row[(row >= low) & (row < high)] for row in in_time(part, self.tables.deadline)]
-        return distinct(np.concatenate(rows), self.tables.deadline)
+        times, crossing = self.atoms.times.values(low, high), self.tables.activation + self.tables.gradient
+        if times is None:
+            return None
+        crossing = crossing[(crossing >= low) & (crossing < high)]
+        return distinct(np.concatenate([times, crossing]), self.tables.deadline)
 
     def exact_times(self, low: int, high: int) -> Times:
         """Return, ascending, the values in this range at which rows that are known make a difference."""
@@ -94,9 +97,9 @@ class StageTable:
         found += [row.time[(row.time >= low) & (row.time < high)] for row in self._rows.values()]
         return np.unique(np.concatenate(found))
 
-    def _forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> tuple[int, ...] | None:
+    def _forms(self, slot: int, kind: int, span: Span, threshold_ns: int) -> Chosen | None:
         if self._chains is None:
-            return best_forms(self.atoms.fine, kind, self.atoms.space.layers(span))
+            return best_forms(self.atoms.fine, kind, self.atoms.space.layers(span)), ()
         return self._chains.forms(slot, kind, span, threshold_ns)
 
     def _refuse(self, slot: int, kind: int, span: Span, threshold_ns: int) -> None:
@@ -106,18 +109,19 @@ class StageTable:
             self._rows[first_slot, kind, span.first] = self._chains.row(slot, kind, span.first, threshold_ns)
 
 
-def stage_time_ns(tables: Tables, kind: int, span: Span, forms: Sequence[int]) -> int:
-    """Return the time of a stage with these forms, from the tables."""
-    instance = tables.instance
-    moved = 0
+def stage_time_ns(tables: Tables, kind: int, span: Span, forms: Sequence[int], again: Sequence[Span] = ()) -> int:
+    """Return the time of a stage with these forms, and blocks that are computed again, from the tables."""
+    instance, rerun = tables.instance, {layer for run in again for layer in run.layers}
+    of_layer = {layer: tables.recomputing()[kind] if layer in rerun else kind for layer in span.layers}
+    moved = computing = 0
     for layer, form in zip(span.layers, forms, strict=True):
+        computing += int(tables.compute[of_layer[layer], layer])
         if instance.layers[layer].split is Split.FOLLOW:
             source = instance.sources[layer]
             form = forms[source - span.first] if source is not None and source in span else 0
-        moved += int(tables.inside[kind, layer, form])
+        moved += int(tables.own(of_layer[layer], layer, span.first)[form])
     for index, edge in enumerate(instance.form_edges):
         if edge.source in span and edge.consumer in span:
             source, consumer = forms[edge.source - span.first], forms[edge.consumer - span.first]
-            moved += int(tables.between[kind, index, source, consumer])
-    computing = int(tables.compute[kind, span.first : span.stop].sum())
+            moved += int(tables.between[of_layer[edge.consumer], index, source, consumer])
     return max(computing, moved) if instance.cost.stage_time is StageTime.OVERLAP else computing + moved

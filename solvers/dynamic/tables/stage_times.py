@@ -29,13 +29,13 @@ import numpy as np
 
 from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.limits.deadline import in_time
-from formulation.limits.size import refuse_above
-from formulation.problem.cuts import CutSpace, every_cut
+from formulation.limits.size import TooLargeError
+from formulation.problem.cuts import CutSpace
 from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
-from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses, synchronises
+from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses
 
-__all__ = ["StageTimes", "best_forms", "stage_times"]
+__all__ = ["StageTimes", "best_forms"]
 
 BYTES_A_SPAN = 24
 """For each kind and span: its time, and twice its communication while that is made."""
@@ -58,47 +58,65 @@ class StageTimes:
     communication: Times
     time: Times
 
+    def ends(self, threshold_ns: int) -> Times:
+        """Return the furthest ends by kind and first layer 0 .. N within a time; the layer itself if none fits.
+
+        A stage that fits never stops fitting when its last layer is taken away, so counting finds them.
+        """
+        total = self.time.shape[1]
+        later = np.stack([(row <= threshold_ns).sum(axis=1) for row in in_time(self.time, self.tables.deadline)])
+        return np.concatenate([np.arange(total) + later, np.full((len(later), 1), total)], axis=1)
+
+    def values(self, low: int, high: int) -> Times | None:
+        """Return the times from ``low`` to below ``high``, in no order; None where nobody knows them all."""
+        rows = in_time(self.time, self.tables.deadline)
+        return np.concatenate([row[(row >= low) & (row < high)] for row in rows])
+
     def compute(self, kind: int) -> Times:
         """Return the computation of every span, ``[i, j]``, N x (N + 1); negative where ``j <= i``."""
         row = self.compute_sum[kind]
         return row[None, :] - row[:-1, None]
 
+    @staticmethod
+    def of(tables: Tables, space: CutSpace | None = None, max_live: int = MAX_LIVE) -> StageTimes:
+        """Return the stage times of all spans and kinds; of those between the places of a space alone, if given.
 
-def stage_times(tables: Tables, space: CutSpace | None = None, max_live: int = MAX_LIVE) -> StageTimes:
-    """Return the stage times of all spans and kinds; of those between the places of a space alone, if given.
-
-    Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once; TooLargeError
-    before it takes too much memory; StoppedError after the deadline of the tables.
-    Cost: O(kinds x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each kind and span.
-    """
-    places = list((space or every_cut(tables.instance)).places)
-    kinds, total = len(tables.kinds), len(places) - 1
-    check_size(kinds, total)
-    sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)
-    np.cumsum(tables.compute, axis=1, out=sums[:, 1:])
-    compute_sum = sums[:, places]
-    communication = _forbidden(kinds, total, tables)
-    upper = np.triu_indices(total, 1, total + 1)
-    whole = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree == 1]
-    several = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree > 1]
-    for index in in_time(whole, tables.deadline):  # nothing is split, so gradients are summed and that is all
-        moved = np.concatenate([[0], np.cumsum(tables.inside[index, :, 0])])[places]
-        communication[index][upper] = (moved[None, :] - moved[:-1, None])[upper]
-    if several:
-        communication[several] = _least_communication(tables, several, max_live, places)
-    join = np.maximum if tables.instance.cost.stage_time is StageTime.OVERLAP else np.add
-    time, lower = np.empty_like(communication), np.tril_indices(total, 0, total + 1)
-    for kind in in_time(range(kinds), tables.deadline):
-        compute = compute_sum[kind, None, :] - compute_sum[kind, :-1, None]
-        join(compute, communication[kind], out=time[kind])
-        time[kind][lower] = FORBIDDEN
-    return StageTimes(tables, compute_sum, communication, time)
+        Raises ValueError where more than ``max_live`` layers with a choice of forms are live at once;
+        TooLargeError before it takes too much memory; StoppedError after the deadline of the tables. Cost: O(kinds
+        x layers**2 x 3**live) in numpy, and BYTES_A_SPAN of memory for each kind and span.
+        """
+        places = list((space or CutSpace.everywhere(tables.instance)).places)
+        kinds, total = len(tables.kinds), len(places) - 1
+        check_size(kinds, total)
+        sums = np.zeros((kinds, len(tables.instance.layers) + 1), dtype=np.int64)
+        np.cumsum(tables.compute, axis=1, out=sums[:, 1:])
+        compute_sum = sums[:, places]
+        communication = _forbidden(kinds, total, tables)
+        upper = np.triu_indices(total, 1, total + 1)
+        whole = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree == 1]
+        several = [index for index, kind in enumerate(tables.kinds) if kind.tensor_parallel_degree > 1]
+        for index in in_time(whole, tables.deadline):  # nothing is split, so gradients are summed and that is all
+            moved = np.concatenate([[0], np.cumsum(tables.inside[index, :, 0])])[places]
+            communication[index][upper] = (moved[None, :] - moved[:-1, None])[upper]
+            for (earlier, layer), copy in tables.copies.items():
+                behind, reached = np.searchsorted(places[:-1], [earlier, layer], side="right")
+                stops = np.searchsorted(places, layer, side="right")
+                communication[index][behind:reached, stops:] += copy[index, 0]
+        if several:
+            communication[several] = _least_communication(tables, several, max_live, places)
+        join = np.maximum if tables.instance.cost.stage_time is StageTime.OVERLAP else np.add
+        time, lower = np.empty_like(communication), np.tril_indices(total, 0, total + 1)
+        for kind in in_time(range(kinds), tables.deadline):
+            compute = compute_sum[kind, None, :] - compute_sum[kind, :-1, None]
+            join(compute, communication[kind], out=time[kind])
+            time[kind][lower] = FORBIDDEN
+        return StageTimes(tables, compute_sum, communication, time)
 
 
 def check_size(kinds: int, total: int) -> int:
     """Return the bytes that the times of all stages take. Raises TooLargeError if they are too many."""
     needed = BYTES_A_SPAN * kinds * total * (total + 1)
-    refuse_above(
+    TooLargeError.refuse_above(
         f"times of all stages ({kinds} kinds of device groups, {total} layers)",
         needed,
         "merge layers, close cuts with constraints.no_cut, or narrow constraints.devices_per_stage",
@@ -149,7 +167,8 @@ class _Frontier:
         self.instance = instance
         self.inside = tables.inside[kinds]
         self.between = tables.between[kinds]
-        self.weighted = [synchronises(tables, layer) for layer in range(len(instance.layers))]
+        self.copies = {layer: (earlier, copy[kinds]) for (earlier, layer), copy in tables.copies.items()}
+        self.pays = [tables.moves(layer) for layer in range(len(instance.layers))]
         self.allowed = [sorted(layer.allowed_forms) for layer in instance.layers]
         self.live: list[int] = []
         self.state: Times = np.zeros((len(kinds), len(starts)), dtype=np.int64)
@@ -175,6 +194,10 @@ class _Frontier:
         self.state = np.repeat(self.state[..., None, :], len(forms), axis=-2)
         self.live.append(layer)
         self.state[..., : self.reached(layer)] += self._along({layer: 1}, self.inside[:, layer, forms])
+        if layer in self.copies:
+            earlier, copy = self.copies[layer]
+            behind = slice(self.reached(earlier), self.reached(layer))
+            self.state[..., behind] += self._along({layer: 1}, copy[:, forms])
 
     def change(self, index: int, source: int, consumer: int) -> None:
         """Add form edge ``index`` for the stages that hold its source, that is, start at it or before."""
@@ -182,8 +205,8 @@ class _Frontier:
         self.state[..., : self.reached(source)] += self._along({source: 1, consumer: 2}, cells)
 
     def follow(self, layer: int) -> None:
-        """Add what a FOLLOW layer synchronises: in the layout of its source, from outside as in form 0."""
-        if not self.weighted[layer]:
+        """Add what a FOLLOW layer pays: in the layout of its source, from outside as in form 0."""
+        if not self.pays[layer]:
             return
         source = self.instance.sources[layer]
         begun = 0 if source is None else self.reached(source)
@@ -191,6 +214,12 @@ class _Frontier:
             cells = self.inside[:, layer, self.allowed[source]]
             self.state[..., :begun] += self._along({source: 1}, cells)
         self.state[..., begun : self.reached(layer)] += self._along({}, self.inside[:, layer, 0])
+        if layer in self.copies:
+            earlier, copy = self.copies[layer]
+            behind = self.reached(earlier)
+            if source is not None and behind < begun:
+                self.state[..., behind:begun] += self._along({source: 1}, copy[:, self.allowed[source]])
+            self.state[..., max(begun, behind) : self.reached(layer)] += self._along({}, copy[:, 0])
 
     def retire(self, layers: list[int]) -> None:
         """Take the least over the forms of layers that no later layer looks at."""

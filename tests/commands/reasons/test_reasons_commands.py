@@ -71,6 +71,30 @@ def test_the_best_plan_is_searched_for_where_none_is_given(pipecut: Command, sce
         assert idle["best"]["objective"] >= asked["optimum"]["objective"]
 
 
+def test_executed_goals_are_explained_by_the_chain(pipecut: Command, scenario: Path) -> None:
+    ran = pipecut("explain", scenario, "--set", "objective=step_time", "--set", "training.schedule=one_f_one_b")
+    assert "what overlaps does not add up" in ran.out and "\nchain " in ran.out
+    assert "is paced" not in ran.out
+
+
+def test_what_is_not_answered_in_time_is_said(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.reasons.explain.REASONS_S", 0.0)
+    plan = written("hand.json", (LAYERS[:2], {"node0": 1}), (LAYERS[2:], {"node1": 2}))
+    ran = pipecut("explain", plan, scenario)
+    assert "not answered in time" in ran.out and "\nopen " in ran.out and "--time-limit" in ran.out
+    assert "there is no other" not in ran.out
+
+
+def test_that_nothing_may_be_cut_beside_a_cut_is_said_once(pipecut: Command, scenario: Path) -> None:
+    plan = written("hand.json", (LAYERS[:2], {"node0": 1}), (LAYERS[2:], {"node1": 2}))
+    narrowed = scenario.read_text(encoding="utf-8") + "\nconstraints: {no_cut: [relu1, relu2, fc*]}\n"
+    scenario.write_text(narrowed, encoding="utf-8")
+    ran = pipecut("explain", plan, scenario)
+    assert ran.out.count("no_cut") == 1 and "breaks no_cut" not in ran.out
+
+
 def test_reasons_are_told_line_by_line(pipecut: Command, scenario: Path) -> None:
     plan = written("hand.json", (LAYERS[:2], {"node0": 1}), (LAYERS[2:], {"node1": 2}))
     text = pipecut("explain", plan, scenario).out
@@ -129,6 +153,14 @@ def test_effects_add_up_to_the_difference(pipecut: Command, scenario: Path) -> N
     text = pipecut("diff", one, other, scenario).out
     assert text.startswith("from ") and "\nsum " in text
     assert "no effect" in pipecut("diff", one, one, scenario).out
+
+
+def test_options_may_stand_between_plan_and_scenario(pipecut: Command, scenario: Path) -> None:
+    plan = written("hand.json", (LAYERS[:2], {"node0": 1}), (LAYERS[2:], {"node1": 2}))
+    found = pipecut("explain", plan, "--json", scenario)
+    assert found.json["plan"] == str(plan)
+    wrong = pipecut("explain", plan, scenario, "another")
+    assert wrong.code == 2 and "unrecognized arguments: another" in wrong.err
 
 
 def test_a_plan_of_another_model_is_refused(pipecut: Command, scenario: Path) -> None:

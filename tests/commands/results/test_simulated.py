@@ -25,7 +25,7 @@ def halves(problem: pipecut.Instance) -> pipecut.Plan:
     return pipecut.read_plan(write_plan((LAYERS[:3], {"node0": 1}), (LAYERS[3:], {"node1": 1})), problem)
 
 
-def test_the_best_plan_is_run_and_drawn(scenario: Path) -> None:
+def test_the_best_plan_is_run_and_drawn(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problem = pipecut.load(scenario)
     outcome = pipecut.plan(problem)
     ran = pipecut.simulate(problem, outcome.needed_plan(), claim=outcome)
@@ -36,6 +36,7 @@ def test_the_best_plan_is_run_and_drawn(scenario: Path) -> None:
     assert Page(Path("page.html").read_text(encoding="utf-8")).json == ran.content
     assert json.loads(Path("trace.json").read_text(encoding="utf-8"))["traceEvents"]
     assert len(list(Path("pictures").glob("*.svg"))) == 4
+    assert capsys.readouterr() == ("", ""), "a program is not told what it has asked for"
     with pytest.raises(ValueError, match="there is no directory"):
         ran.write("none/page.html")
 

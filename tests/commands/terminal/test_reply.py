@@ -29,7 +29,8 @@ from tests.commands.test_bad_input import in_a_process
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 COMMANDS = sorted(
     path.stem
-    for path in (*(ROOT / "commands").glob("*.py"), *(ROOT / "commands" / "reasons").glob("*.py"))
+    for folder in ("", "reasons", "sweep", "whatif")
+    for path in (ROOT / "commands" / folder).glob("*.py")
     if "\ndef run(" in path.read_text(encoding="utf-8")
 )
 

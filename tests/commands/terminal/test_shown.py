@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from commands.outputs.schema import OUTPUTS
 from commands.parser.examples import EXAMPLES
 from commands.parser.suggestions import did_you_mean
 from commands.tables.key_lines import KEYS, KeyLines
+from commands.tables.run_tables import measure_lines
 from commands.tables.stage_lines import StageLines, stage_in_words
-from commands.terminal.output import drawn
+from commands.terminal.output import broken, drawn
 from commands.terminal.progress import progress_text
 from formulation.evaluate import evaluate
-from formulation.problem.demands import with_constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
@@ -24,6 +26,7 @@ from formulation.problem.options import Combine, Constraints, CostModel, Recompu
 from formulation.problem.plan import Plan, Span, Stage
 from tests.command_line import Command
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.report.runs import content
 
 LONG = "a.layer.of.many.modules"
 
@@ -31,7 +34,7 @@ LONG = "a.layer.of.many.modules"
 def example(cost: CostModel = PLAIN) -> tuple[Instance, Plan]:
     layers = chain([matrix(f"{LONG}.{index}", 8, 4, taken=4, made=4) for index in range(4)], [4, 4, 4])
     constraints = Constraints(tensor_parallel_degrees=(1, 2), recompute=Recompute.ALLOWED, memory=False)
-    instance = with_constraints(instance_of(layers, mesh(4, 2), cost), constraints)
+    instance = replace(instance_of(layers, mesh(4, 2), cost), constraints=constraints)
     plan = Plan(
         (
             Stage(Span(0, 3), Group(((0, 4),), Mode(2, recompute=True)), (0, 0, 2)),
@@ -47,12 +50,12 @@ def test_names_and_words_are_whole_at_any_width(width: int) -> None:
     text = drawn(StageLines(instance, plan, evaluate(instance, plan)), width=width)
     assert f"{LONG}.0" in text and f"{LONG}.2" in text and f"{LONG}.3" in text
     assert max(map(len, text.splitlines())) <= width
-    assert set(re.findall(r"\w+", stage_in_words(instance, plan.stages[0]))) <= set(re.findall(r"\w+", text))
+    assert set(re.findall(r"\w+", stage_in_words(instance, plan, 0))) <= set(re.findall(r"\w+", text))
 
 
 def test_a_stage_says_replicas_degree_splits_and_recomputation() -> None:
     instance, plan = example()
-    one, two = (stage_in_words(instance, stage) for stage in plan.stages)
+    one, two = (stage_in_words(instance, plan, at) for at in range(2))
     assert "2 replicas of 2 devices, recomputes activations" in one
     assert "split by samples (2 layers) and output features (1 layer)" in one and one.endswith("(3 layers)")
     assert "2 replicas of 1 device: " in two and "split" not in two and two.endswith(f"{LONG}.3 (1 layer)")
@@ -137,5 +140,48 @@ def test_a_broken_memory_limit_is_told_with_both_numbers(pipecut: Command, scena
     pipecut("plan", scenario, "--out", "plan.json")
     ran = pipecut("evaluate", "plan.json", scenario, "--no-optimum", "--set", "cluster.devices.card.memory=3 MB")
     assert ran.code == 1 and re.search(
-        r"stage 0 needs \d,\d{3},\d{3} bytes on .* which have 3,000,000 bytes", ran.out
+        r"stage 0 needs [\d.]+ MiB \(\d,\d{3},\d{3} bytes\) on .* which have 2\.862 MiB \(3,000,000 bytes\)",
+        ran.out,
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("short", "short"),
+        ("one of auto, cpsat, line_dp, state_dp", "one of auto, cpsat,\n    line_dp,\n    state_dp"),
+        ("  further in, and longer than it", "  further in, and\n      longer than it"),
+        ("a https://example.org/a/long/address-of/a-page", "a\n    https://example.org/a/long/address-of/a-page"),
+    ],
+)
+def test_remarks_are_broken_between_words(line: str, shown: str) -> None:
+    assert broken(line, 20) == shown
+
+
+def test_a_run_fits_into_eighty_columns() -> None:
+    found = content(4, 12)
+    lines = list(measure_lines(found))
+    assert max(map(len, lines)) <= 80
+    words = " ".join(" ".join(lines).split())
+    for row in found["measures"]:
+        assert row["name"] in words and row["source"] in words
+
+
+def test_a_run_says_what_it_is_worth() -> None:
+    found = content(4, 12)
+    nothing = dict.fromkeys(found["throughput"])
+    assert "throughput" not in " ".join(measure_lines(found | {"throughput": nothing}))
+    rates = {"samples_per_second": 1234.5, "tflops_per_device": 100.0, "model_flops_utilisation": 0.25}
+    *_, rate, flops = measure_lines(found | {"throughput": nothing | rates})
+    assert "1,234 samples/s" in rate and "tokens" not in rate
+    assert "100 TFLOP/s a device, 25.0 % of the peak" in flops
+    tokens = {"tokens_per_second": 2e6, "price_of_step": 0.125}
+    *_, rate, _, price = measure_lines(found | {"throughput": nothing | rates | tokens})
+    assert rate.endswith("1,234 samples/s, 2e+06 tokens/s") and price.endswith(" 0.125")
+
+
+def test_only_the_key_of_a_line_is_bold() -> None:
+    screen = Console(width=40, file=io.StringIO())
+    (line,) = KeyLines([("note", "some words")]).__rich_console__(screen, screen.options)
+    assert line.plain == "note".ljust(KEYS) + "some words" and not line.style
+    assert [(span.start, span.end, span.style) for span in line.spans] == [(0, KEYS, "bold")]

@@ -17,8 +17,7 @@ from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Demands
-from formulation.problem.cuts import cut_space
-from formulation.problem.demands import with_constraints
+from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import LayerGraph, layer_graph
@@ -31,7 +30,7 @@ INSTANCE = instance_of(LAYERS, mesh(1, 1, 2))
 
 
 def asked(**demands: Any) -> Instance:
-    return with_constraints(INSTANCE, Constraints(**demands))
+    return replace(INSTANCE, constraints=Constraints(**demands))
 
 
 def stages(*cuts: int, servers: tuple[int, ...] = (0, 1, 2)) -> Plan:
@@ -43,6 +42,15 @@ def stages(*cuts: int, servers: tuple[int, ...] = (0, 1, 2)) -> Plan:
             for first, stop, server in zip(ends, ends[1:], servers, strict=False)
         )
     )
+
+
+UNEQUAL = Plan(
+    (
+        Stage(Span(0, 2), Group(((0, 1),)), (0, 0)),
+        Stage(Span(2, 4), Group(((1, 1), (2, 1))), (0, 0)),
+    )
+)
+"""One device, then two."""
 
 
 def test_globs_and_names_become_indices() -> None:
@@ -71,7 +79,7 @@ def test_globs_and_names_become_indices() -> None:
 def test_forms_narrow_layers_that_choose_one() -> None:
     instance = asked(forms=(FormLimit("*", (0, 1)), FormLimit("mid*", (1, 2))))
     assert [layer.allowed_forms for layer in instance.layers] == [(0, 1), (1,), (0, 1, 2), (0,)]
-    assert with_constraints(instance, Constraints()) == INSTANCE
+    assert replace(instance, constraints=Constraints()) == INSTANCE
 
 
 def test_a_reserve_makes_a_class_of_its_own_and_is_given_back() -> None:
@@ -89,9 +97,9 @@ def test_a_reserve_makes_a_class_of_its_own_and_is_given_back() -> None:
         ("slow", 80),
         ("fast", 70),
     ]
-    assert built == with_constraints(plain, limits)
+    assert built == replace(plain, constraints=limits)
     assert built.forward_ns == (plain.forward_ns[0], plain.forward_ns[1], plain.forward_ns[0])
-    assert with_constraints(built, Constraints()) == plain
+    assert replace(built, constraints=Constraints()) == plain
 
 
 WRONG: tuple[tuple[dict[str, Any], str], ...] = (
@@ -103,7 +111,8 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"apart": (("mid*", "*.1"),)}, "constraints.apart[0]: layer mid.1 matches 'mid*' and '*.1', and"),
     ({"forms": (FormLimit("mid.1", (0,)),)}, "constraints.forms[0]: every layer that matches 'mid.1' keeps"),
     ({"forms": (FormLimit("fc*", (1,)),)}, "constraints.forms: they leave layer fc[3] none of its forms (0, 2)"),
-    ({"forms": (FormLimit("in", (3,)),)}, "constraints.forms[0]: allowed forms [3], expected some of [0, 1, 2]"),
+    ({"forms": (FormLimit("in", (34,)),)}, "constraints.forms[0]: allowed forms [34], expected some of 0 to 33"),
+    ({"forms": (FormLimit("in", (3,)),)}, "constraints.forms: they leave layer in none of its forms (0, 1, 2)"),
     ({"reserve": (Reserve("s7", 1),)}, "constraints.reserve.s7: no server 's7'"),
     ({"reserve": (Reserve("s0", 1 << 40),)}, "constraints.reserve.s0: 1099511627776 bytes of devices that have"),
 )  # fmt: skip
@@ -161,6 +170,7 @@ BROKEN: tuple[tuple[dict[str, Any], Plan, tuple[str, str, int, int, str]], ...] 
     ({"no_cut": ("mid.1", "in")}, stages(2), ("no_cut", "stage 1", 1, 0, "cuts")),
     ({"devices_per_stage": (3, 2)}, stages(), ("devices_per_stage", "stage 0", 1, 2, "devices")),
     ({"stages_per_server": 1}, stages(1, 2, 3, servers=(0, 1, 2, 2)), ("stages_per_server", "s2", 2, 1, "stages")),
+    ({"equal_stages": True}, UNEQUAL, ("equal_stages", "stage 1", 2, 1, "devices")),
     ({"own": (Own("rich", rich, lambda v: iter(())),)}, stages(2), ("own:rich", "plan", 2, 1, "stages")),
 )
 
@@ -183,6 +193,7 @@ KEPT: tuple[tuple[dict[str, Any], Plan], ...] = (
     ({"no_cut": ("in", "mid.1")}, stages(1, 3)),
     ({"devices_per_stage": (1,)}, stages(1, 3)),
     ({"stages_per_server": 1}, stages(1, 3)),
+    ({"equal_stages": True}, stages(1, 3)),
 )
 
 
@@ -194,8 +205,8 @@ def test_a_plan_that_keeps_a_demand_breaks_nothing(demands: dict[str, Any], plan
 def test_a_model_is_cut_at_its_places_only() -> None:
     graph = INSTANCE.layer_graph
     graph.graph["cuts"] = ("fc[3]",)
-    closed = with_constraints(instance_of(graph, mesh(1, 1, 2)), Constraints(no_cut=("mid.1",)))
-    assert cut_space(closed).places == (0, 3, 4) and closed.model.closed() == (1, 2)
+    closed = replace(instance_of(graph, mesh(1, 1, 2)), constraints=Constraints(no_cut=("mid.1",)))
+    assert CutSpace.of(closed).places == (0, 3, 4) and closed.model.closed() == (1, 2)
     assert evaluate(closed, stages(3)).violations == () == evaluate(closed, stages()).violations
     one, other = evaluate(closed, stages(1, 2)).violations
     assert (one.rule, one.where, one.found, one.limit) == ("no_cut", "stage 1", 1, 0)
@@ -204,7 +215,7 @@ def test_a_model_is_cut_at_its_places_only() -> None:
     )
     assert other.where == "stage 2" and "layer mid.1" in other.message
     nowhere = replace(closed, model=replace(closed.model, cuts=()))
-    assert cut_space(nowhere).places == (0, 4)
+    assert CutSpace.of(nowhere).places == (0, 4)
     assert "the model has none" in evaluate(nowhere, stages(3)).violations[0].message
 
 

@@ -12,10 +12,10 @@ import pytest
 from formulation.constraints.layers.together import Together
 from formulation.constraints.plans.stages import StageCount
 from formulation.problem.constraints import Constraint, Constraints, kinds
-from formulation.problem.demands import with_constraints
 from ingest.scenario.schema import ConstraintsSection
 from solvers.blind import unseen
 from solvers.cpsat.model import FAMILIES
+from solvers.dynamic.line.solver import PLACES
 from solvers.explain.loosening import limits_of
 from tests.examples import chain, instance_of, matrix, mesh
 
@@ -51,7 +51,7 @@ def test_a_family_shares_no_code_with_its_rule(path: str) -> None:
 def test_every_field_has_one_owner_and_asks_for_nothing_by_itself() -> None:
     names = [one.name for kind in kinds() for one in fields(kind)]  # type: ignore[arg-type]
     assert len(names) == len(set(names))
-    plain = with_constraints(instance_of(chain([matrix("a")], []), mesh(1)), Constraints())
+    plain = replace(instance_of(chain([matrix("a")], []), mesh(1)), constraints=Constraints())
     assert [one.rule for one in plain.constraints.values if one.limits] == ["line"]
     assert [limit.kind for limit in limits_of(plain)] == ["placement"]
     assert unseen(plain, "line", "memory", "devices") == ("line",) and plain.demands.named() == ()
@@ -66,7 +66,9 @@ def test_the_page_names_every_constraint_and_says_truly_who_sees_it() -> None:
     page = (ROOT / "docs/constraints.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| .+ \| ([^|]+) \|$", page, re.MULTILINE))
     demands = [kind.key.name for kind in kinds() if kind.key and kind.demand and not kind.asked]
-    assert {name: rows.get(name) for name in demands} == dict.fromkeys(demands, "CP-SAT, brute force")
+    exact = {*PLACES, "devices_per_stage"}
+    seen_by = {name: "every exact solver" if name in exact else "CP-SAT, brute force" for name in demands}
+    assert {name: rows.get(name) for name in demands} == seen_by
     assert [kind.key.name for kind in kinds() if kind.key and not re.search(rf"\b{kind.key.name}\b", page)] == []
 
 

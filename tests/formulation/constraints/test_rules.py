@@ -142,7 +142,7 @@ def test_a_group_with_less_than_one_device_of_a_server_has_no_price():
 
 
 def test_an_unknown_form_has_no_price():
-    assert evaluate(INSTANCE, plan(tail=replace(TAIL, forms=(3, 1)))).objective is None
+    assert evaluate(INSTANCE, plan(tail=replace(TAIL, forms=(8, 1)))).objective is None
 
 
 def test_messages_name_the_place_and_both_numbers():

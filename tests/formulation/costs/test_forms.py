@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from formulation.costs import forms
+from formulation.evaluate import evaluate
+from formulation.problem.groups import Group, forms_on
+from formulation.problem.instance import build_instance
 from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import AllReduce
+from formulation.problem.model.across import Across, Axis
+from formulation.problem.modes import Mode, modes
+from formulation.problem.options import AllReduce, Constraints, CostModel, Training
+from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.shares import equal_shares
 from formulation.problem.units import NOTHING, Volume
+from tests.examples import chain, join, matrix, mesh
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 
@@ -21,22 +29,23 @@ ACCPAR_BETWEEN = (
     (2 * QUARTER, 0, HALF),
 )
 WEIGHTS, OUTPUT, INPUT = Fraction(1000), Fraction(100), Fraction(10)
+GATHERED, SUMMED = Fraction(7), Fraction(8)
 
 
 def changed(consumer: Split, source: int, form: int, size: int, devices: int, forwards: int = 1) -> Volume:
     """What one of so many equal devices moves at an edge."""
     shares = equal_shares(devices, 1)
-    parts = (size * shares.gather, size * shares.turn)
-    return forms.between(consumer, source, form, devices, parts=parts, forwards=forwards)
+    parts = (size * shares.gather, size * shares.turn, 2 * size * shares.turn)
+    (have, *_), (want, *_) = forms.layouts(consumer, source, form)
+    return forms.between(have, want, devices, parts=parts, forwards=forwards)
 
 
 def spent(split: Split, form: int, devices: int, kind: AllReduce) -> list[Volume]:
     """What one replica on so many devices moves for a layer: in its passes, and for its weights."""
-    passes = forms.inside(split, form, devices, sizes=(OUTPUT, INPUT), kind=kind)
-    sync = forms.synchronised(
-        split, form, devices, 1, weights_bytes=int(WEIGHTS), shard=Fraction(1, devices), kind=kind
-    )
-    return [volume for volume in (passes, sync) if volume != NOTHING]
+    passes = forms.inside(split, form, devices, sizes=(OUTPUT, INPUT), own=(GATHERED, SUMMED), kind=kind)
+    held = forms.held(split, form, Fraction(1, devices))
+    sync = forms.all_reduce(held * WEIGHTS, forms.holders(split, form, devices, 1), kind)
+    return [volume for volume in (*passes, sync) if volume != NOTHING]
 
 
 @pytest.mark.parametrize("source", FORMS)
@@ -89,6 +98,13 @@ def test_each_form_of_a_matrix_sums_another_tensor(form, amount):
     assert spent(Split.MATRIX, form, 4, AllReduce.RING) == [Volume(amount * Fraction(6, 4), 6)]
 
 
+@pytest.mark.parametrize(("form", "amount"), [(3, OUTPUT), (4, INPUT)], ids=["output", "input"])
+def test_sums_to_rows_and_gathered_rows_are_halves_of_a_sum_in_either_pass(form, amount):
+    """Korthikanti et al. §4.2.2: what reduce-scatter and all-gather move together is what the all-reduce moved."""
+    assert spent(Split.MATRIX, form, 4, AllReduce.RING) == [Volume(amount * Fraction(3, 4), 3)] * 2
+    assert forms.holders(Split.MATRIX, form, 4, 2) == 2
+
+
 @pytest.mark.parametrize("split", [Split.FOLLOW, Split.JOIN])
 def test_other_layers_sum_their_weights_under_form_0_only(split):
     assert [spent(split, form, 2, AllReduce.RING) for form in FORMS] == [[Volume(WEIGHTS, 2)], [], []]
@@ -105,7 +121,8 @@ def test_other_layers_sum_their_weights_under_form_0_only(split):
     ],
 )
 def test_replicas_sum_the_gradients_of_what_they_both_hold(split, form, amount, devices):
-    found = forms.synchronised(split, form, 4, 2, weights_bytes=1000, shard=Fraction(1, 4), kind=AllReduce.RING)
+    held = forms.held(split, form, Fraction(1, 4))
+    found = forms.all_reduce(held * 1000, forms.holders(split, form, 4, 2), AllReduce.RING)
     assert found == Volume(Fraction(2 * (devices - 1) * amount, devices), 2 * (devices - 1))
 
 
@@ -113,8 +130,57 @@ def test_replicas_sum_the_gradients_of_what_they_both_hold(split, form, amount, 
 def test_one_device_shares_nothing(kind):
     assert forms.all_reduce(WEIGHTS, 1, kind) == NOTHING
     assert changed(Split.MATRIX, 0, 1, 9, 1) == NOTHING
-    assert forms.forms_on((1, 2), 1) == (0,)
-    assert forms.forms_on((1, 2), 2) == (1, 2)
+    one, two = Group(((0, 1),)), Group(((0, 2),))
+    assert forms_on(matrix("a", allowed=(1, 2)), one) == (0,)
+    assert forms_on(matrix("a", allowed=(1, 2)), two) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("devices", "replicas", "expected"),
+    [(2, 1, (0, 1, 2, 5)), (3, 1, (1, 5)), (4, 2, (1, 2, 5)), (6, 3, ())],
+)
+def test_devices_have_whole_heads_and_whole_samples(devices, replicas, expected):
+    """Four heads and micro-batches of two samples: no two replicas share one, in a ring and whole neither."""
+    across = Across(Axis.CONTEXT, pieces=4, samples=2)
+    row = replace(join("a"), allowed_forms=(0, 1, 2, 5), across=across)
+    assert forms_on(row, Group(((0, devices),), Mode(replicas))) == expected
+
+
+@pytest.mark.parametrize(("replicas", "kept"), [(1, True), (2, True), (3, False), (6, False)])
+def test_no_plan_has_more_replicas_than_samples_where_rows_may_be_tokens(replicas: int, kept: bool) -> None:
+    """Replicas of one device, too: their form is 0 whatever the layer may take."""
+    attention = replace(join("a"), across=Across(Axis.CONTEXT, pieces=6))
+    whole = Constraints(tensor_parallel_degrees=(1, 2, 3, 6), splits=(Axis.SEQUENCE,))
+    training = Training(global_batch=4, micro_batches=2)
+    instance = build_instance(chain([matrix("b"), attention], [8]), mesh(6), training, CostModel(), whole)
+    plan = Plan((Stage(Span(0, 2), Group(((0, 6),), Mode(replicas)), (0 if replicas == 6 else 1,) * 2),))
+    broken = {one.rule for one in evaluate(instance, plan).violations}
+    assert ("forms" not in broken) is kept
+    assert (Mode(replicas) in modes(instance, 6)) is kept
+    plain = replace(instance, constraints=replace(whole, splits=()))
+    assert evaluate(plain, plan).feasible
+
+
+@pytest.mark.parametrize("kind", AllReduce)
+def test_a_ring_takes_keys_and_values_round_once_and_back_with_their_gradients(kind):
+    found = forms.inside(Split.JOIN, 5, 4, sizes=(OUTPUT, INPUT), own=(GATHERED, SUMMED), kind=kind)
+    assert found == (Volume(GATHERED, 3), Volume(2 * GATHERED, 6))
+
+
+def test_a_loss_adds_up_three_numbers_a_token():
+    ring = spent(Split.JOIN, 7, 4, AllReduce.RING)
+    assert ring == [Volume(3 * SUMMED * Fraction(6, 4), 18)]
+    assert changed(Split.JOIN, 2, 7, 9, 3) == NOTHING  # scores by columns stay where they are
+
+
+def test_tokens_go_to_experts_and_back_in_two_all_to_alls_a_pass():
+    """Of 9 bytes on 3 devices each has 3 and sends 2 of them; here the fullest device has twice its share."""
+    assert changed(Split.MATRIX, 0, 6, 9, 3) == Volume(2 * 2 * Fraction(2), 2 * 2)
+    assert changed(Split.JOIN, 6, 0, 9, 3) == Volume(2 * 2 * Fraction(2), 2 * 2)
+    assert changed(Split.MATRIX, 6, 6, 9, 3) == NOTHING
+    assert forms.held(Split.MATRIX, 6, Fraction(1, 3)) == Fraction(1, 3)
+    assert forms.holders(Split.MATRIX, 6, 3, 2) == 2
+    assert spent(Split.MATRIX, 6, 3, AllReduce.RING) == []
 
 
 def test_ring_and_plain_agree_on_two_devices_only():

@@ -13,33 +13,39 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.goals import goal_value
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import (
-    Combine,
     Constraints,
     CostModel,
     Goal,
     Placement,
-    Recompute,
     Schedule,
     Training,
 )
 from solvers import exhaustive as brute_force
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
-from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.generators import (
+    OF_SINGLE_STAGES,
+    cluster_graphs,
+    goals_of,
+    hosts,
+    instances,
+    layer_graphs,
+    recomputation,
+    sharded_kinds,
+)
 from tests.solvers.cpsat.demanded import SLOW
 
 FORWARD_ONLY = CostModel(flops_per_mac=1, backward_factor=Fraction(0))
+schedules = st.sampled_from(OF_SINGLE_STAGES)
 MOST_PLANS = 3000
 
 
 @st.composite
 def limited_instances(draw: st.DrawFn) -> Instance:
     """Small instances with every freedom and any schedule, judged by any goal, often within limits on others."""
-    goal = draw(st.sampled_from(Goal))
-    instance = draw(instances(layer_graphs(4, places=True), cluster_graphs(3)))
-    cost = instance.cost if goal is not Goal.ITERATION_TIME else replace(instance.cost, combine=Combine.MAX)
+    instance, schedule = draw(instances(layer_graphs(4, places=True), cluster_graphs(3))), draw(schedules)
+    goal = draw(st.sampled_from(goals_of(instance.cost, schedule)))
     names = [layer.name for layer in instance.layers]
     constraints = Constraints(
         memory=draw(st.booleans()),
@@ -48,13 +54,15 @@ def limited_instances(draw: st.DrawFn) -> Instance:
         stages_at_least=draw(st.sampled_from([None, None, 2])),
         tensor_parallel_degrees=draw(st.sampled_from([(), (1,), (1, 2), (2,)])),
         devices_per_stage=draw(st.sampled_from([(), (), (1,), (2,), (1, 3)])),
-        recompute=draw(st.sampled_from(Recompute)),
+        **draw(recomputation),
+        sharded=draw(sharded_kinds),
+        optimizer_on_host=draw(hosts),
         no_cut=draw(st.sampled_from([(), (names[-1],)])),
         together=draw(st.sampled_from([(), ((names[0], names[-1]),)])),
     )
-    training = replace(instance.training, schedule=draw(st.sampled_from(Schedule)))
-    instance = replace(instance, training=training, cost=cost, goals=(goal,))
-    return with_prices(with_constraints(instance, constraints), draw)
+    training = replace(instance.training, schedule=schedule)
+    instance = replace(instance, training=training, goals=(goal,))
+    return with_prices(replace(instance, constraints=constraints), draw)
 
 
 def with_prices(instance: Instance, draw: st.DrawFn) -> Instance:
@@ -79,12 +87,11 @@ def test_no_plan_undercuts_it(instance: Instance, data: st.DataObject) -> None:
     assert lower_bound(instance) <= min(found.objective or 0 for _, found in kept)
     # Within limits that one of the plans just keeps, as for a later one of several goals.
     plan, found = data.draw(st.sampled_from(kept))
-    allowed = [goal for goal in Goal if goal is not instance.goals[0]]
-    if instance.cost.combine is not Combine.MAX:
-        allowed.remove(Goal.ITERATION_TIME)
+    known = goals_of(instance.cost, instance.training.schedule)
+    allowed = [goal for goal in known if goal not in (instance.goals[0], Goal.STEP_TIME, Goal.PERIOD)]
     goals = data.draw(st.sets(st.sampled_from(allowed), min_size=1, max_size=2))
     limits = tuple(GoalLimit(goal, goal_value(goal, instance, plan, found.stages)) for goal in sorted(goals))
-    narrowed = with_constraints(instance, replace(instance.constraints, at_most=limits))
+    narrowed = replace(instance, constraints=replace(instance.constraints, at_most=limits))
     values = (evaluate(narrowed, plan) for plan, _ in kept)
     assert lower_bound(narrowed) <= min(found.objective or 0 for found in values if found.feasible)
 
@@ -93,7 +100,7 @@ def four(goal: Goal, constraints: Constraints | None = None, training: Training 
     """Layers of 10, 20, 30 and 40 ns with 100 bytes of weights each, on two servers of two devices."""
     layers = chain([matrix(name, 10 * at, weights=100) for at, name in enumerate("abcd", 1)], [0, 0, 0])
     instance = instance_of(layers, mesh(2, 2), FORWARD_ONLY, training)
-    return replace(with_constraints(instance, constraints or Constraints()), goals=(goal,))
+    return replace(replace(instance, constraints=constraints or Constraints()), goals=(goal,))
 
 
 ONE_EACH = Constraints(devices_per_stage=(1,))
@@ -124,7 +131,9 @@ def test_by_hand(goal: Goal, constraints: Constraints, value: int) -> None:
 @pytest.mark.parametrize("goal", Goal)
 def test_where_a_limit_leaves_nothing_it_is_some_number(goal: Goal, nothing: Goal) -> None:
     """No stage, no device, no byte, no time: there is no plan, so any number is a lower limit."""
-    assert lower_bound(four(goal, Constraints(at_most=(GoalLimit(nothing, 0),)))) >= 0
+    schedule = Schedule.DOUBLE_BUFFERED if goal is Goal.PERIOD else Schedule.ONE_F_ONE_B
+    training = Training(global_batch=1, schedule=schedule)
+    assert lower_bound(four(goal, Constraints(at_most=(GoalLimit(nothing, 0),)), training)) >= 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from formulation.costs.megatron_forms import megatron_forms
 from formulation.evaluate import evaluate
 from formulation.problem.constraints import Constraints
-from formulation.problem.demands import with_constraints
 from formulation.problem.groups import Group
 from formulation.problem.layers import layer_graph
 from formulation.problem.plan import Plan, Span, Stage
@@ -30,7 +29,7 @@ def test_columns_first_costs_less_than_rows_first():
     """
     pair = [("a", 8, 32), ("b", 32, 8), ("c", 8, 32), ("d", 32, 8)]
     layers = chain([matrix(name, taken=taken, made=made) for name, taken, made in pair], [32, 8, 32])
-    instance = with_constraints(instance_of(layers, mesh(2)), Constraints(tensor_parallel_degrees=(2,)))
+    instance = replace(instance_of(layers, mesh(2)), constraints=Constraints(tensor_parallel_degrees=(2,)))
 
     def price(forms):
         found = evaluate(instance, Plan((Stage(Span(0, 4), Group(((0, 2),)), forms),)))

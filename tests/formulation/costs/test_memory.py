@@ -9,18 +9,19 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory import MemoryParts, stage_memory, undivided
+from formulation.costs.memory import MemoryParts
 from formulation.evaluate import evaluate
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import Schedule, Sharing, Training
+from formulation.problem.options import Schedule, Sharded, Sharing, Training
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.precision import Precision
 from formulation.timeline.from_plan import footprint_of
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.generators import OF_SINGLE_STAGES, instances
 from tests.generators import groups as any_group
-from tests.generators import instances
 
 
 @st.composite
@@ -28,14 +29,14 @@ def plans(draw: st.DrawFn) -> tuple[Instance, Plan]:
     """Any stages in order, each on devices of its own choice in any mode; equal shares of the work."""
     instance = draw(instances())
     cost = replace(instance.cost, sharing=Sharing.EQUAL)
-    training = replace(instance.training, schedule=draw(st.sampled_from(Schedule)))
+    training = replace(instance.training, schedule=draw(st.sampled_from(OF_SINGLE_STAGES)))
     instance = replace(instance, cost=cost, training=training)
     total = len(instance.layers)
     cuts = sorted(draw(st.sets(st.integers(1, total - 1)))) if total > 1 else []
     stages = []
     for first, stop in itertools.pairwise([0, *cuts, total]):
         group = draw(any_group(instance))
-        forms = tuple(draw(st.integers(0, 2 * (group.tensor_parallel_degree > 1))) for _ in range(first, stop))
+        forms = tuple(draw(st.integers(0, 4 * (group.tensor_parallel_degree > 1))) for _ in range(first, stop))
         stages.append(Stage(Span(first, stop), group, forms))
     return instance, Plan(tuple(stages))
 
@@ -43,24 +44,46 @@ def plans(draw: st.DrawFn) -> tuple[Instance, Plan]:
 def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
     """Return the parts of a stage from docs/formulation.md, with no help from the product's formula."""
     stage, training = plan.stages[index], instance.training
-    versions, kept = copies_of(instance, len(plan) - index)
+    versions, kept = copies_of(instance, len(plan) - index, len(plan))
+    halves = training.schedule is Schedule.ZERO_BUBBLE_H1
+    late = min(index + 1, training.micro_batches) if halves else 1
     devices, replicas = stage.group.devices, stage.group.replicas
-    found = dict.fromkeys(("weights", "gradients", "optimizer", "stash"), 0)
+    found = dict.fromkeys(("weights", "gradients", "optimizer", "stash", "recomputed", "waiting"), 0)
     working = 0
     for layer in stage.span.layers:
         source, is_product = instance.sources[layer], instance.layers[layer].split is Split.MATRIX
         form = stage.forms[source - stage.span.first] if source is not None and source in stage.span else 0
-        shard = Fraction(replicas, devices) if form == 2 or (form == 1 and is_product) else Fraction(1)
+        shard = Fraction(replicas, devices) if form in (2, 4) or (form in (1, 3) and is_product) else Fraction(1)
         taken = Fraction(1, replicas) if form == (2 if is_product else 1) else Fraction(1, devices)
         made = Fraction(1, replicas) if form == 1 else Fraction(1, devices)
+        used = Fraction(1, replicas) if is_product and form == 4 else taken
+        added = Fraction(1, replicas) if is_product and form == 3 else made
         trained = instance.layers[layer].trained_bytes
         elements = -(-trained // instance.model.element_bytes)
-        found["weights"] += up(instance.parameter_bytes[layer] * shard)
-        found["gradients"] += up(-(-trained * training.elements.gradients // instance.model.element_bytes) * shard)
-        found["optimizer"] += up(elements * training.elements.optimizer * shard)
-        found["stash"] += up(instance.stash_bytes[layer] * taken)
+        weights = instance.parameter_bytes[layer]
+        gradients = -(-trained * Precision.of(training).gradients // instance.model.element_bytes)
+        optimizer = elements * Precision.of(training).optimizer
+        copy = instance.copies[layer]
+        if copy is not None and copy.earlier < stage.span.first:
+            weights, gradients = weights + copy.parameter_bytes, gradients + copy.gradient_bytes
+            optimizer += copy.optimizer_bytes
+        by_rows = form == 0 or (form == 3 and not is_product)
+        level, holders = list(Sharded).index(stage.group.mode.sharded), devices if by_rows else replicas
+        found["weights"] += up(weights * shard / (holders if level == 3 else 1))
+        found["gradients"] += up(gradients * shard / (holders if level >= 2 else 1))
+        found["optimizer"] += up(optimizer * shard / (holders if level else 1))
+        again = stage.group.mode.recompute
+        named = instance.demands.recompute_layers
+        once = layer in named if again == "layers" else again
+        found["recomputed" if once else "stash"] += up(instance.stash_bytes[layer] * taken)
+        found["stash"] += up(lent_by(instance, layer) * made) if again == "layers" else 0
         inputs, outputs = instance.input_bytes[layer], instance.output_bytes[layer]
-        working = max(working, up(2 * inputs * taken) + up(2 * outputs * made))
+        tied = instance.copies[layer]
+        if halves and (trained or (tied is not None and tied.gradient_bytes)):
+            found["waiting"] += up(outputs * added)
+        lent = up(weights * shard) if level == 3 and holders > 1 else 0
+        lent += up(gradients * shard) if level >= 2 and holders > 1 else 0
+        working = max(working, up(2 * inputs * used) + up(2 * outputs * added) + lent)
     sent: dict[int, int] = {}
     for edge in instance.edges:
         if edge.producer < stage.span.first <= edge.consumer:
@@ -69,19 +92,43 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
     return MemoryParts(
         weights=versions * found["weights"],
         gradients=found["gradients"],
-        optimizer=found["optimizer"],
-        stash=(1 if stage.group.recompute else kept) * found["stash"],
+        optimizer=0 if stage.group.mode.optimizer_on_host else found["optimizer"],
+        stash=kept * found["stash"],
         received=kept * up(crossed * Fraction(1, devices)),
         working_set=working,
+        recomputed=late * found["recomputed"],
+        output_gradients=late * found["waiting"],
     )
 
 
-def copies_of(instance: Instance, left: int) -> tuple[int, int]:
+def lent_by(instance: Instance, layer: int) -> int:
+    """Return what stays of the output of a layer where named layers are computed again."""
+    named = instance.demands.recompute_layers
+    read = [
+        sum(one.size_bytes for one in instance.edges if one.consumer == at) for at in range(len(instance.layers))
+    ]
+    return min(
+        instance.output_bytes[layer],
+        sum(
+            one.size_bytes
+            for one in instance.edges
+            if one.producer == layer
+            and (
+                one.consumer in named
+                if layer not in named
+                else one.consumer not in named and instance.stash_bytes[one.consumer] < read[one.consumer]
+            )
+        ),
+    )
+
+
+def copies_of(instance: Instance, left: int, stages: int) -> tuple[int, int]:
     """Return versions of the weights and micro-batches in flight of a stage with so many from it to the last."""
     many = instance.training.micro_batches
     return {
         Schedule.NAIVE: (1, 1),
         Schedule.GPIPE: (1, many),
+        Schedule.ZERO_BUBBLE_H1: (1, min(stages, many)),
         Schedule.ONE_F_ONE_B: (1, min(left, many)),
         Schedule.ASYNC_ONE_F_ONE_B: (left, left),
         Schedule.DOUBLE_BUFFERED: (2, left),
@@ -99,11 +146,11 @@ def test_parts_are_those_of_the_page_and_add_up_to_the_peak(case: tuple[Instance
     instance, plan = case
     footprint, evaluation = footprint_of(instance, plan), evaluate(instance, plan)
     for index, cost in enumerate(evaluation.stages):
-        parts = stage_memory(instance, plan, index)
+        parts = MemoryParts.of_stage(instance, plan, index)
         assert parts == cost.memory == by_hand(instance, plan, index)
         assert sum(astuple(parts)) == parts.total == cost.memory_bytes
         assert parts.lasting + parts.working_set == parts.total
-        kept = copies_of(instance, len(plan) - index)[1]
+        kept = copies_of(instance, len(plan) - index, len(plan))[1]
         peak = footprint.static_bytes[index] + kept * footprint.stash_bytes[index]
         more = 0 if instance.training.schedule.flushes else kept - 1
         assert peak + more * footprint.version_bytes[index] == parts.total
@@ -121,6 +168,36 @@ def test_parts_of_two_stages_in_small_numbers() -> None:
         )
     )
     sizes = 2  # samples in a micro-batch
-    assert stage_memory(instance, plan, 0) == MemoryParts(100, 100, 200, 3 * 30 * sizes, 0, 2 * (8 + 6) * sizes)
-    assert stage_memory(instance, plan, 1) == MemoryParts(100, 100, 200, 30, 3 * 6, 2 * (8 + 6))
-    assert undivided(instance) == MemoryParts(200, 200, 400, 2 * 30 * sizes, 0, 2 * (8 + 6) * sizes)
+    assert MemoryParts.of_stage(instance, plan, 0) == MemoryParts(
+        100, 100, 200, 3 * 30 * sizes, 0, 2 * (8 + 6) * sizes
+    )
+    assert MemoryParts.of_stage(instance, plan, 1) == MemoryParts(100, 100, 200, 0, 3 * 6, 2 * (8 + 6), 30)
+    assert MemoryParts.undivided(instance) == MemoryParts(200, 200, 400, 2 * 30 * sizes, 0, 2 * (8 + 6) * sizes)
+
+
+def test_gradients_of_outputs_wait_for_those_of_the_weights() -> None:
+    """Two stages under ZB-H1, 2 samples a micro-batch: stage 1 puts one off while it takes another back.
+
+    Of both it keeps the gradient of the output, unless it trains nothing; and what it computes again of both.
+    """
+    layers = [replace(matrix(name, 10, 100, taken=8, made=6), stash_bytes=30) for name in "ab"]
+    training = Training(6, 3, 4, 8, Schedule.ZERO_BUBBLE_H1)
+    instance = instance_of(chain(layers, [6]), mesh(2, 1), PLAIN, training)
+
+    def plan(*, recompute: bool) -> Plan:
+        groups = (Group(((0, 1),), Mode(recompute=recompute)), Group(((1, 1),), Mode(recompute=recompute)))
+        return Plan(tuple(Stage(Span(at, at + 1), group, (0,)) for at, group in enumerate(groups)))
+
+    kept, again = plan(recompute=False), plan(recompute=True)
+    working = 2 * (16 + 12)
+    assert MemoryParts.of_stage(instance, kept, 0) == MemoryParts(100, 100, 200, 2 * 60, 0, working, 0, 12)
+    assert MemoryParts.of_stage(instance, kept, 1) == MemoryParts(
+        100, 100, 200, 2 * 60, 2 * 12, working, 0, 2 * 12
+    )
+    assert MemoryParts.of_stage(instance, again, 1) == MemoryParts(
+        100, 100, 200, 0, 2 * 12, working, 2 * 60, 2 * 12
+    )
+    frozen = instance_of(
+        chain([layers[0], replace(layers[1], trainable_bytes=0)], [6]), mesh(2, 1), PLAIN, training
+    )
+    assert MemoryParts.of_stage(frozen, kept, 1).output_gradients == 0

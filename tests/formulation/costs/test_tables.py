@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.costs import times
-from formulation.costs.forms import forms_on
+from formulation.costs.bulk.alike import number_of_forms
+from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.tables import FORBIDDEN, build_tables, line_groups
-from formulation.problem.groups import group_kind, line_group, link_between
-from formulation.problem.layers import FORMS, Split
+from formulation.problem.groups import Group, GroupKind, forms_on
+from formulation.problem.layers import Split
+from formulation.problem.model.across import SINGLE_FORMS
 from tests.examples import chain, instance_of, matrix, mesh
-from tests.generators import groups, instances
+from tests.generators import groups, instances, on_grids
 
 
 @st.composite
@@ -24,35 +26,57 @@ def priced(draw):
     return build_tables(instance, tuple(chosen))
 
 
-@given(priced())
-def test_compute(tables):
+def check_compute(tables):
     for k, kind in enumerate(tables.kinds):
         for layer in range(len(tables.instance.layers)):
-            assert tables.compute[k, layer] == times.compute_ns(tables.instance, layer, kind)
+            assert tables.compute[k, layer] == times.least_compute_ns(tables.instance, layer, kind)
 
 
-@given(priced())
-def test_inside(tables):
+def check_inside(tables):
     instance = tables.instance
     for k, kind in enumerate(tables.kinds):
         for at, layer in enumerate(instance.layers):
-            for form in FORMS:
-                own = layer.split is not Split.FOLLOW
-                degree = kind.tensor_parallel_degree
-                possible = forms_on(layer.allowed_forms if own else FORMS, degree)
-                expected = times.inside_ns(instance, at, form, kind) if form in possible else FORBIDDEN
-                assert tables.inside[k, at, form] == expected
+            forms = range(number_of_forms(instance.layers))
+            own = layer.split is not Split.FOLLOW or kind.tensor_parallel_degree == 1
+            laid_out = forms if kind.axes else SINGLE_FORMS
+            possible = forms_on(layer, kind) if own else laid_out
+            for form in forms:
+                if form not in possible:
+                    assert tables.inside[k, at, form] >= FORBIDDEN
+                    continue
+                # A layer that follows another has columns of forms in which that one cannot be.
+                more = max(0, times.compute_ns(instance, at, form, kind) - tables.compute[k, at])
+                assert tables.inside[k, at, form] == times.inside_ns(instance, at, form, kind) + more
 
 
-@given(priced())
-def test_between(tables):
+def check_between(tables):
     instance = tables.instance
     for k, kind in enumerate(tables.kinds):
         for at, edge in enumerate(instance.form_edges):
-            for source in FORMS:
-                for form in FORMS:
+            every = range(number_of_forms(instance.layers))
+            for source in every:
+                for form in every:
+                    if max(source, form) not in SINGLE_FORMS and not kind.axes:
+                        continue
                     expected = times.between_ns(instance, edge, source, form, kind)
                     assert tables.between[k, at, source, form] == expected
+
+
+CHECKS = (check_compute, check_inside, check_between)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@given(priced())
+def test_cells(check, tables):
+    check(tables)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@settings(max_examples=25)
+@given(on_grids())
+def test_pairs_of_forms(check, found):
+    """On a group in a grid, and on the same one that is in none."""
+    check(build_tables(*found))
 
 
 @given(priced())
@@ -67,11 +91,17 @@ def test_boundaries(tables):
     assert not ends.any()
 
 
+@given(instances())
+def test_what_crosses_every_cut_is_counted_in_one_pass(instance):
+    cuts = range(len(instance.layers) + 1)
+    assert crossing_bytes(instance) == [times.cut_bytes(instance, cut) for cut in cuts]
+
+
 @given(priced())
 def test_kinds_and_links_of_groups(tables):
     instance = tables.instance
     for g, group in enumerate(tables.groups):
-        assert tables.kinds[tables.kind_of[g]] == group_kind(instance, group)
+        assert tables.kinds[tables.kind_of[g]] == GroupKind.of(instance, group)
     apart = [
         (one, other)
         for one, a in enumerate(tables.groups)
@@ -79,7 +109,7 @@ def test_kinds_and_links_of_groups(tables):
         if not {server for server, _ in a.counts} & {server for server, _ in b.counts}
     ]
     for one, other in apart:
-        link = link_between(instance, tables.groups[one], tables.groups[other])
+        link = Group.link_between(instance, tables.groups[one], tables.groups[other])
         assert tables.links[tables.link_index(one, other)] == link
 
 
@@ -92,7 +122,7 @@ def test_neighbours_on_the_line_have_a_link(instance):
         for more in range(1, instance.devices - first - count + 1):
             other = (first + count, more)
             link = tables.links[tables.link_index(index[first, count], index[other])]
-            assert link == link_between(instance, places[first, count], places[other])
+            assert link == Group.link_between(instance, places[first, count], places[other])
 
 
 @pytest.mark.parametrize("devices", [1, 2, 5])
@@ -100,7 +130,7 @@ def test_line_groups_are_all_runs(devices):
     instance = instance_of(chain([matrix("a")], []), mesh(*[1] * devices))
     places = line_groups(instance)
     assert len(places) == devices * (devices + 1) // 2
-    assert all(places[first, count] == line_group(instance, first, count) for first, count in places)
+    assert all(places[first, count] == Group.on_line(instance, first, count) for first, count in places)
     assert all(group.devices == count for (_, count), group in places.items())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from formulation.costs import times
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group, GroupKind, group_kind, line_group, link_between
+from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Edge, FormEdge
 from formulation.problem.layers import layer_graph
 from formulation.problem.modes import Mode
@@ -25,25 +25,27 @@ TRIO = GroupKind(3, (0,), BYTE_LINK, BYTE_LINK)
 def test_compute_rounds_forward_and_backward_up_apart():
     """Forward 7, backward 14: ceil(7/2) + ceil(14/2); ceil(7/3) + ceil(14/3)."""
     instance = instance_of(chain([matrix("a", 7)], []), mesh(3))
-    assert times.compute_ns(instance, 0, GroupKind(1, (0,), None)) == 21
-    assert times.compute_ns(instance, 0, PAIR) == 4 + 7
-    assert times.compute_ns(instance, 0, TRIO) == 3 + 5
+    assert times.compute_ns(instance, 0, 0, GroupKind(1, (0,), None)) == 21
+    assert times.compute_ns(instance, 0, 0, PAIR) == 4 + 7
+    assert times.compute_ns(instance, 0, 0, TRIO) == 3 + 5
 
 
 def test_a_stage_that_recomputes_runs_forward_twice():
     """Forward 7 on two devices: 2 * 4 + 7; its all-reduce of 4 bytes forward (form 1) comes twice, too."""
     instance = instance_of(chain([matrix("a", 7, taken=8, made=4)], []), mesh(2))
     again = replace(PAIR, mode=Mode(recompute=True))
-    assert times.compute_ns(instance, 0, again) == 2 * 4 + 7
+    assert times.compute_ns(instance, 0, 0, again) == 2 * 4 + 7
     assert [times.inside_ns(instance, 0, form, again) for form in (0, 1, 2)] == [0, 8, 8]
 
 
 def test_two_replicas_of_two_devices_each():
     """Half of the samples each: 2 of 4 output bytes are summed inside; weights of 90, or shards of 45, across."""
     instance = instance_of(chain([matrix("a", weights=90, taken=8, made=4)], []), mesh(2, 2, inside=BYTE_LINK))
-    kind = group_kind(instance, line_group(instance, 0, 4, Mode(2)))
+    kind = GroupKind.of(instance, Group.on_line(instance, 0, 4, Mode(2)))
     assert (kind.inner, kind.link) == (instance.links[0][0], instance.links[0][1])
-    assert times.passes_ns(instance, 0, 1, kind) == 2
+    assert times.passes_ns(instance, 0, 1, kind) == (2, 0)
+    assert times.passes_ns(instance, 0, 3, kind) == (1, 1)
+    assert times.passes_ns(instance, 0, 4, kind) == (2, 2)
     assert times.synchronisation_ns(instance, 0, 1, kind) == 45
     assert times.synchronisation_ns(instance, 0, 0, kind) == 135
 
@@ -51,18 +53,18 @@ def test_two_replicas_of_two_devices_each():
 def test_a_replica_that_straddles_servers_feels_their_link():
     slow = mesh(2, 2, inside=Link(80 * GIGA), between=Link(8 * GIGA))
     instance = instance_of(chain([matrix("a")], []), slow)
-    assert group_kind(instance, line_group(instance, 0, 4, Mode(2))).inner == Link(80 * GIGA)
-    assert group_kind(instance, line_group(instance, 1, 2)).inner == Link(8 * GIGA)
-    assert group_kind(instance, Group(((0, 1), (1, 1)), Mode(2))).inner is None
+    assert GroupKind.of(instance, Group.on_line(instance, 0, 4, Mode(2))).inner == Link(80 * GIGA)
+    assert GroupKind.of(instance, Group.on_line(instance, 1, 2)).inner == Link(8 * GIGA)
+    assert GroupKind.of(instance, Group(((0, 1), (1, 1)), Mode(2))).inner is None
 
 
 def test_the_slowest_class_sets_the_pace():
     fast = DeviceClass("fast", 1, 2 * GIGA)
     cluster = cluster_graph("mixed", [Server("f", fast, 1), Server("u", UNIT, 1)], [("f", "u", BYTE_LINK)])
     instance = instance_of(chain([matrix("a", 8)], []), cluster)
-    assert times.compute_ns(instance, 0, GroupKind(1, (0,), None)) == 12
-    assert times.compute_ns(instance, 0, group_kind(instance, line_group(instance, 0, 2))) == 12
-    assert times.compute_ns(instance, 0, GroupKind(1, (1,), None)) == 24
+    assert times.compute_ns(instance, 0, 0, GroupKind(1, (0,), None)) == 12
+    assert times.compute_ns(instance, 0, 0, GroupKind.of(instance, Group.on_line(instance, 0, 2))) == 12
+    assert times.compute_ns(instance, 0, 0, GroupKind(1, (1,), None)) == 24
 
 
 def test_options_of_counting():
@@ -144,10 +146,10 @@ def test_groups_feel_their_slowest_link():
     servers = [Server("a", UNIT, 2, inside), Server("b", UNIT, 1), Server("c", UNIT, 2, inside)]
     links = [("a", "b", near), ("b", "c", far), ("a", "c", far)]
     instance = instance_of(chain([matrix("m")], []), cluster_graph("three", servers, links))
-    assert group_kind(instance, line_group(instance, 0, 1)) == GroupKind(1, (0,), None)
-    assert group_kind(instance, line_group(instance, 0, 2)).link == inside
-    assert group_kind(instance, line_group(instance, 1, 2)).link == near
-    assert group_kind(instance, line_group(instance, 0, 4)).link == Link(10 * GIGA, 9)
-    assert link_between(instance, line_group(instance, 0, 1), line_group(instance, 1, 1)) == inside
-    assert link_between(instance, line_group(instance, 0, 1), line_group(instance, 1, 2)) == near
-    assert link_between(instance, line_group(instance, 0, 3), Group(((2, 1),))) == far
+    assert GroupKind.of(instance, Group.on_line(instance, 0, 1)) == GroupKind(1, (0,), None)
+    assert GroupKind.of(instance, Group.on_line(instance, 0, 2)).link == inside
+    assert GroupKind.of(instance, Group.on_line(instance, 1, 2)).link == near
+    assert GroupKind.of(instance, Group.on_line(instance, 0, 4)).link == Link(10 * GIGA, 9)
+    assert Group.link_between(instance, Group.on_line(instance, 0, 1), Group.on_line(instance, 1, 1)) == inside
+    assert Group.link_between(instance, Group.on_line(instance, 0, 1), Group.on_line(instance, 1, 2)) == near
+    assert Group.link_between(instance, Group.on_line(instance, 0, 3), Group(((2, 1),))) == far

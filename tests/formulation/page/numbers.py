@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
 from math import ceil
 
 import networkx as nx
@@ -12,7 +14,7 @@ import networkx as nx
 from formulation.problem.cluster import Server
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer
-from formulation.problem.options import AllReduce, Constraints, CostModel, Count, Goal, Training
+from formulation.problem.options import AllReduce, Constraints, CostModel, Goal, Training
 
 Link = tuple[int, int]
 """Bandwidth in bits per second, latency in ns of a message."""
@@ -20,17 +22,25 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of an instance by layer and server; ``edges`` are (producer, consumer, bytes)."""
+    """The numbers of an instance by layer and server; ``edges`` are (producer, consumer, bytes).
+
+    ``copies`` by layer: e_l, and the weights, gradients, trained weights and optimiser state that it copies.
+    """
 
     layers: list[Layer]
     weights: list[int]
+    updated: list[int]
     gradients: list[int]
     optimizer: list[int]
     taken: list[int]
     made: list[int]
     stash: list[int]
+    sent: list[int]
     edges: list[tuple[int, int, int]]
+    copies: dict[int, tuple[int, tuple[int, ...]]]
+    frozen: list[bool]
     cuts: set[int] | None
+    activation_ratio: Fraction
     servers: list[Server]
     memory: list[int]
     links: dict[tuple[int, int], Link]
@@ -38,30 +48,6 @@ class Numbers:
     cost: CostModel
     constraints: Constraints
     goals: tuple[Goal, ...]
-
-    def forward_ns(self, layer: int, server: int) -> int:
-        """f_cl of a device of the server."""
-        row, samples = self.layers[layer], Fraction(self.training.global_batch, self.training.micro_batches)
-        for found in row.measured:
-            if found.device_class == self.servers[server].device_class.name:
-                return ceil(found.forward_ns * samples / found.samples)
-        return ceil(10**9 * self._operations(row) / self.servers[server].device_class.flops_per_second)
-
-    def backward_ns(self, layer: int, server: int) -> int:
-        """g_cl of a device of the server."""
-        row, samples = self.layers[layer], Fraction(self.training.global_batch, self.training.micro_batches)
-        for found in row.measured:
-            if found.device_class == self.servers[server].device_class.name:
-                return ceil(found.backward_ns * samples / found.samples)
-        products = self.cost.backward_factor - (row.trainable_bytes == 0 < row.parameter_bytes)
-        work = 10**9 * max(0, products) * self._operations(row)
-        return ceil(work / self.servers[server].device_class.flops_per_second)
-
-    def _operations(self, row: Layer) -> Fraction:
-        counted = row.macs if self.cost.count is Count.MACS else row.torchstat_flops
-        return (
-            Fraction(self.training.global_batch, self.training.micro_batches) * self.cost.flops_per_mac * counted
-        )
 
     def matching(self, *globs: str) -> set[int]:
         """The layers that match one of the globs."""
@@ -72,6 +58,11 @@ class Numbers:
             if layer.name == glob or fnmatchcase(layer.name, glob)
         }
 
+    @cached_property
+    def again(self) -> set[int]:
+        """The layers that a stage may compute again alone."""
+        return self.matching(*self.constraints.recompute_layers)
+
     def sum_ns(self, size: Fraction | int, devices: int, link: Link | None) -> int:
         """Time to add a tensor of so many bytes over so many devices."""
         if devices == 1:
@@ -79,6 +70,14 @@ class Numbers:
         if self.cost.all_reduce is AllReduce.PLAIN:
             return transfer_ns(size, 1, link)
         return transfer_ns(Fraction(2 * (devices - 1), devices) * size, 2 * (devices - 1), link)
+
+    def halves_ns(self, there: list[Fraction], devices: int, link: Link | None) -> int:
+        """half() of one tensor or of two that are sent one after the other."""
+        if devices == 1:
+            return 0
+        ring = self.cost.all_reduce is AllReduce.RING
+        size, messages = (Fraction(devices - 1, devices), devices - 1) if ring else (Fraction(1, 2), 1)
+        return transfer_ns(size * sum(there, Fraction(0)), messages * sum(one > 0 for one in there), link)
 
 
 def transfer_ns(size: Fraction | int, messages: int, link: Link | None) -> int:
@@ -105,23 +104,54 @@ def numbers_of(instance: Instance) -> Numbers:
     same, state = training.bytes_per_element, training.optimizer_bytes_per_parameter
     weight, gradient, activation, state = astuple(chosen) if chosen else (same, same, same, state)
     trained = [row.parameter_bytes if row.trainable_bytes is None else row.trainable_bytes for row in layers]
+    shared = [
+        (sorted(place[name] for name in names), weights, gradients)
+        for names, weights, gradients in graph.graph.get("ties", ())
+    ]
+    copies: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for users, weights, gradients in shared:
+        for before, user in pairwise(users):
+            earlier, sizes = copies.get(user, (before, (0, 0, 0, 0)))
+            more = (
+                ceil(Fraction(weight, size) * weights),
+                ceil(Fraction(gradient, size) * gradients),
+                ceil(Fraction(weight, size) * gradients),
+                state * ceil(Fraction(gradients, size)),
+            )
+            copies[user] = min(before, earlier), tuple(map(sum, zip(sizes, more, strict=True)))
+    used = [
+        (
+            row.parameter_bytes + sum(weights for users, weights, _ in shared if at in users[1:]),
+            one + sum(gradients for users, _, gradients in shared if at in users[1:]),
+        )
+        for at, (row, one) in enumerate(zip(layers, trained, strict=True))
+    ]
     batch = Fraction(activation, size) * training.global_batch / training.micro_batches
     servers = [row["server"] for _, row in instance.cluster_graph.nodes(data=True) if "server" in row]
     kept = {server.name: 0 for server in servers}
     for reserve in instance.constraints.reserve:
         kept[reserve.server] += reserve.memory_bytes
+    margin = instance.constraints.memory_margin
     return Numbers(
         layers=layers,
         weights=[ceil(Fraction(weight, size) * layer.parameter_bytes) for layer in layers],
+        updated=[ceil(Fraction(weight, size) * one) for one in trained],
         gradients=[ceil(Fraction(gradient, size) * one) for one in trained],
         optimizer=[state * ceil(Fraction(one, size)) for one in trained],
         taken=[ceil(batch * layer.input_bytes) for layer in layers],
         made=[ceil(batch * layer.output_bytes) for layer in layers],
         stash=[ceil(batch * layer.stash_bytes) for layer in layers],
+        sent=[ceil(batch * layer.across.sent_bytes) if layer.across else 0 for layer in layers],
         edges=[(place[u], place[v], ceil(batch * size)) for u, v, size in graph.edges(data="bytes")],
+        copies=copies,
+        frozen=[weights > 0 and gradients == 0 for weights, gradients in used],
         cuts={place[name] for name in graph.graph["cuts"]} if "cuts" in graph.graph else None,
+        activation_ratio=Fraction(activation, size),
         servers=servers,
-        memory=[server.device_class.memory_bytes - kept[server.name] for server in servers],
+        memory=[
+            int(Fraction(server.device_class.memory_bytes - kept[server.name]) / (1 + margin))
+            for server in servers
+        ],
         links=_links(instance.cluster_graph, servers),
         training=training,
         cost=instance.cost,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import networkx as nx
@@ -14,14 +15,31 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
-from formulation.problem.groups import Group
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Measured, Split
+from formulation.problem.layers import Layer, Split
+from formulation.problem.model.across import FORMS_ALONG, PAIRS, Axis, with_pairs
 from formulation.problem.modes import Mode
-from formulation.problem.options import Combine, Constraints, Goal, Placement, Recompute, Schedule, Training
+from formulation.problem.options import Constraints, Goal, Placement, Recompute, Schedule, StageTime, Training
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.precision import PRESETS, Precision
-from tests.generators import CLASSES, cluster_graphs, cost_models, groups, layer_graphs, links
+from formulation.problem.precision import Precision
+from tests.generators import (
+    CLASSES,
+    OF_SINGLE_STAGES,
+    any_costs,
+    any_recomputation,
+    chunked,
+    cluster_graphs,
+    curves,
+    goals_of,
+    groups,
+    hosts,
+    layer_graphs,
+    links,
+    sharded_kinds,
+    warm_ups,
+)
 from tests.solvers.cpsat import demanded
 
 
@@ -34,9 +52,12 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Any instance and plan; one plan in ten has something that takes its price away."""
-    instance = draw(free_instances())
-    plan = draw(plans(instance))
+    """Any instance and plan, in one of five its groups hold several stages; one plan in ten has a mistake."""
+    if draw(st.integers(0, 4)):
+        instance = draw(free_instances())
+        plan = draw(plans(instance))
+    else:
+        instance, plan = draw(chunked(any_costs))
     limits = draw(constraints(instance, plan))
     goals = draw(st.lists(st.sampled_from(_goals(instance)), min_size=1, unique=True))
     built = build_instance(
@@ -48,30 +69,32 @@ def cases(draw: st.DrawFn) -> Case:
 @st.composite
 def free_instances(draw: st.DrawFn) -> Instance:
     """An instance without constraints."""
+    cost = draw(any_costs)
     layers, cluster = draw(layer_graphs(places=True)), draw(st.one_of(cluster_graphs(max_devices=6), rings()))
     layers.graph["element_bytes"] = draw(st.sampled_from([4, 4, 3]))
     cluster = draw(renewed(cluster))
     if draw(st.integers(0, 4)) == 0:
+        rows = 3 if cost.stage_time is StageTime.ADD else 1
         measured = draw(st.sets(st.sampled_from(sorted({one.device_class.name for one in servers_of(cluster)}))))
         for _, row in layers.nodes(data=True):
-            row["layer"] = replace(row["layer"], measured=tuple(draw(times(name)) for name in sorted(measured)))
+            row["layer"] = replace(
+                row["layer"],
+                measured=tuple(one for name in sorted(measured) for one in draw(curves(name, rows=rows))),
+            )
         _give_macs(layers)
-    micro_batches = draw(st.integers(1, 4))
+    micro_batches, schedule = draw(st.integers(1, 4)), draw(st.sampled_from(OF_SINGLE_STAGES))
     training = Training(
         global_batch=micro_batches * draw(st.integers(1, 3)),
         micro_batches=micro_batches,
         bytes_per_element=draw(st.sampled_from([2, 4])),
         optimizer_bytes_per_parameter=draw(st.sampled_from([0, 4, 7])),
-        schedule=draw(st.sampled_from(Schedule)),
-        precision=draw(st.none() | st.sampled_from(list(PRESETS.values())) | st.just(Precision(3, 5, 1, 0))),
+        schedule=schedule,
+        warm_up=draw(warm_ups) if schedule is Schedule.ONE_F_ONE_B else "classic",
+        precision=draw(
+            st.none() | st.sampled_from(list(Precision.presets().values())) | st.just(Precision(3, 5, 1, 0))
+        ),
     )
-    return build_instance(layers, cluster, training, draw(cost_models))
-
-
-def times(device_class: str) -> st.SearchStrategy[Measured]:
-    """Times measured on a device class."""
-    some = st.integers(0, 10**6)
-    return st.builds(Measured, st.just(device_class), st.integers(1, 4), some, some)
+    return build_instance(layers, cluster, training, cost)
 
 
 def _give_macs(layers: nx.DiGraph) -> None:
@@ -108,7 +131,8 @@ def renewed(draw: st.DrawFn, cluster: nx.Graph) -> nx.Graph:
 
 
 def _goals(instance: Instance) -> list[Goal]:
-    return [goal for goal in Goal if goal is not Goal.ITERATION_TIME or instance.cost.combine is Combine.MAX]
+    found = goals_of(instance.cost, instance.training.schedule)
+    return [one for one in found if one is not Goal.ITERATION_TIME or instance.training.chunks == 1]
 
 
 @st.composite
@@ -117,17 +141,29 @@ def constraints(draw: st.DrawFn, instance: Instance, plan: Plan) -> Constraints:
     found = (
         draw(demanded.constraints(instance)) if draw(st.booleans()) else Constraints(memory=draw(st.booleans()))
     )
-    limited = draw(st.sets(st.sampled_from(_goals(instance)), max_size=2))
+    limited = draw(
+        st.sets(
+            st.sampled_from([one for one in _goals(instance) if one not in (Goal.STEP_TIME, Goal.PERIOD)]),
+            max_size=2,
+        )
+    )
     at_most = [
         GoalLimit(goal, max(0, needed(instance, plan, goal) - draw(st.integers(0, 1)))) for goal in sorted(limited)
     ]
     longest = max(len(stage.span) for stage in plan.stages)
+    pairs = draw(st.booleans()) or any(stage.group.mode.grid > 1 for stage in plan.stages)
+    by_blocks = {"recompute": Recompute.BLOCKS}
+    again = st.just(by_blocks) if any(stage.again for stage in plan.stages) else st.nothing()
     return replace(
         found,
         placement=draw(st.sampled_from(Placement)),
         max_servers=draw(st.sampled_from([None, None, 1, 2])),
         tensor_parallel_degrees=tuple(draw(st.sets(st.integers(1, 4)))),
-        recompute=draw(st.sampled_from(Recompute)),
+        **draw(st.one_of(again, any_recomputation)),
+        memory_margin=draw(st.sampled_from([Fraction(0), Fraction(0), Fraction(1, 20), Fraction(1, 3)])),
+        splits=(*draw(st.sets(st.sampled_from(tuple(FORMS_ALONG)))), *[Axis.PAIRS] * pairs),
+        sharded=draw(sharded_kinds),
+        optimizer_on_host=draw(hosts),
         at_most=tuple(at_most),
         own=(shorter_than(longest + draw(st.integers(0, 1))),) if draw(st.booleans()) else (),
     )
@@ -165,19 +201,53 @@ def plans(draw: st.DrawFn, instance: Instance) -> Plan:
             taken, line = line[: group.devices], line[group.devices :]
             counts = tuple((server, taken.count(server)) for server in sorted(set(taken)))
             replicas = draw(st.sampled_from([one for one in range(1, len(taken) + 1) if len(taken) % one == 0]))
-            group = Group(counts, Mode(replicas, group.recompute))
-        any_form = draw(st.integers(0, 9)) == 0
+            group = Group(counts, replace(group.mode, replicas=replicas))
+        group = draw(gridded(group))
+        any_form, grid = draw(st.integers(0, 9)) == 0, group.mode.grid > 1
         forms = tuple(
-            draw(st.sampled_from((0, 1, 2) if any_form else offered(instance.layers[layer], group)))
+            draw(
+                st.sampled_from(
+                    (0, 1, 2, 3, 4, 6, *PAIRS)[: None if grid else 6]
+                    if any_form
+                    else offered(instance.layers[layer], group)
+                )
+            )
             for layer in range(first, stop)
         )
-        stages.append(Stage(Span(first, stop), group, forms))
-    return Plan(tuple(stages))
+        stages.append(Stage(Span(first, stop), group, forms, again=draw(runs(instance, Span(first, stop), group))))
+    if instance.training.warm_up == "classic" or draw(st.booleans()):
+        return Plan(tuple(stages))
+    own = sorted(draw(st.lists(st.integers(1, 4), min_size=len(stages), max_size=len(stages))), reverse=True)
+    return Plan(tuple(replace(stage, warm_up=many) for stage, many in zip(stages, own, strict=True)))
+
+
+@st.composite
+def gridded(draw: st.DrawFn, group: Group) -> Group:
+    """The group, with the devices of its replicas in a grid where they can be, mostly."""
+    degree = group.tensor_parallel_degree
+    rows = [row for row in range(2, degree) if degree % row == 0]
+    return replace(group, mode=replace(group.mode, grid=draw(st.sampled_from([*rows, *rows, 1]))))
+
+
+@st.composite
+def runs(draw: st.DrawFn, instance: Instance, span: Span, group: Group) -> tuple[Span, ...]:
+    """Blocks of a stage that are computed again: mostly of one that keeps activations, and mostly whole ones."""
+    if draw(st.booleans()) or (group.mode.recompute and draw(st.integers(0, 9))):
+        return ()
+    blocks = [Span(*ends) for ends in CutSpace.of(instance).atoms()]
+    inside = [one for one in blocks if span.first <= one.first and one.stop <= span.stop]
+    found = [one for one in inside if draw(st.booleans())]
+    if draw(st.integers(0, 9)) == 0:
+        found[-1:] = [Span(span.first, span.stop)]
+    return tuple(found)
 
 
 def offered(layer: Layer, group: Group) -> tuple[int, ...]:
-    """The forms that a layer may take on a group."""
-    return (0,) if layer.split is Split.FOLLOW or group.devices == group.replicas else layer.allowed_forms
+    """The forms that a layer may take on a group, in a grid with pairs of them."""
+    if layer.split is Split.FOLLOW:
+        return (0,)
+    layer = replace(layer, allowed_forms=with_pairs(layer.allowed_forms))
+    return forms_on(layer, group) or layer.allowed_forms
 
 
 @st.composite
@@ -190,10 +260,13 @@ def spoilt(draw: st.DrawFn, plan: Plan) -> Plan:
         st.sampled_from(
             [
                 replace(stage, span=Span(span.first + 1, span.stop)),
+                replace(stage, group=Group(group.counts, replace(group.mode, recompute=not group.mode.recompute))),
                 replace(stage, span=Span(span.first, span.stop - 1)),
                 replace(stage, span=Span(span.first, span.stop + 1)),
                 replace(stage, forms=stage.forms[1:]),
-                replace(stage, forms=(*stage.forms[1:], 3)),
+                replace(stage, forms=(*stage.forms[1:], 34)),
+                replace(stage, group=Group(group.counts, replace(group.mode, grid=5))),
+                replace(stage, group=Group(group.counts, replace(group.mode, grid=1))),
                 replace(stage, group=Group(group.counts, Mode(0))),
                 replace(stage, group=Group(group.counts, Mode(group.devices + 1))),
                 replace(stage, group=Group(((0, 3),), Mode(2))),
@@ -201,6 +274,11 @@ def spoilt(draw: st.DrawFn, plan: Plan) -> Plan:
                 replace(stage, group=Group(((0, 0), *group.counts[1:]))),
                 replace(stage, group=Group(((99, 1),))),
                 replace(stage, group=Group(((0, 9),))),
+                replace(stage, warm_up=0),
+                replace(stage, warm_up=3),
+                replace(stage, again=(span, span)),
+                replace(stage, again=(Span(span.first, span.first),)),
+                replace(stage, again=(Span(span.first, span.stop + 1),)),
             ]
         )
     )

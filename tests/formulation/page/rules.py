@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from formulation.constraints.layers.pin import Pin
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import Placement, Recompute
+from formulation.problem.layers import Layer, Split
+from formulation.problem.model.across import Axis
+from formulation.problem.options import OnHost, Placement, Recompute, Schedule, Sharded
 from formulation.problem.plan import Plan
+from tests.formulation.page.chunks import dealt, groups
 from tests.formulation.page.goals import peaks, priced, value
-from tests.formulation.page.memory import capacity_bytes
+from tests.formulation.page.layouts import FORMS, PAIRS
+from tests.formulation.page.memory import capacity_bytes, warm_up
 from tests.formulation.page.numbers import Numbers
+from tests.formulation.page.stages import PricedStage
 
 
 def covers(numbers: Numbers, plan: Plan) -> bool:
@@ -27,17 +31,37 @@ def covers(numbers: Numbers, plan: Plan) -> bool:
 
 
 def works(numbers: Numbers, plan: Plan) -> bool:
-    """Every stage has devices of known servers, no more than all, replicas that divide them, and forms 0 to 2."""
+    """Stages have devices of known servers, no more than all, equal replicas, forms 0 to 33, grids, groups."""
     for stage in plan.stages:
         counts = [count for _, count in stage.group.counts]
         known = all(0 <= server < len(numbers.servers) for server, _ in stage.group.counts)
-        if not known or not counts or min(counts) < 1 or not set(stage.forms) <= {0, 1, 2}:
+        if not known or not counts or min(counts) < 1 or not set(stage.forms) <= {*FORMS}:
             return False
         if sum(counts) > sum(server.devices for server in numbers.servers):
             return False
+        ends = [stage.span.first, *(end for run in stage.again for end in (run.first, run.stop)), stage.span.stop]
+        if sorted(ends) != ends or any(run.first == run.stop for run in stage.again):
+            return False
         if not 1 <= stage.group.replicas <= sum(counts) or sum(counts) % stage.group.replicas:
             return False
-    return True
+        grid, degree = stage.group.mode.grid, sum(counts) // stage.group.replicas
+        if grid == 1 and not PAIRS.keys().isdisjoint(stage.forms):
+            return False
+        if grid != 1 and (not 1 < grid < degree or degree % grid):
+            return False
+    return dealt(numbers, plan) and _in_some_order(numbers, plan)
+
+
+def _in_some_order(numbers: Numbers, plan: Plan) -> bool:
+    """omega_s is said of all stages or of none, under 1F1B alone, 1 or more and no more than before."""
+    own = [stage.warm_up for stage in plan.stages if stage.warm_up is not None]
+    if len(own) not in (0, len(plan.stages)) or (own and _other_order(numbers)):
+        return False
+    return own == sorted(own, reverse=True) and min(own, default=1) >= 1
+
+
+def _other_order(numbers: Numbers) -> bool:
+    return numbers.training.schedule is not Schedule.ONE_F_ONE_B or numbers.training.chunks > 1
 
 
 def broken(numbers: Numbers, instance: Instance, plan: Plan) -> set[str]:
@@ -51,40 +75,147 @@ def broken(numbers: Numbers, instance: Instance, plan: Plan) -> set[str]:
 
 def _devices(numbers: Numbers, plan: Plan) -> bool:
     limits, taken = numbers.constraints, [0] * len(numbers.servers)
-    for stage in priced(numbers, plan):
+    runs = all(_runs_may_be(numbers, stage) for stage in priced(numbers, plan))
+    if not runs or not _alike(numbers, plan) or not _grids(numbers, plan):
+        return False
+    for stage in _one_a_group(numbers, plan):
         for server in stage.servers:
             taken[server] += 1
         if limits.max_servers is not None and len(set(stage.servers)) > limits.max_servers:
             return False
         if stage.degree not in (limits.tensor_parallel_degrees or (len(stage.servers),)):
             return False
-        if (limits.recompute is Recompute.NEVER and stage.again) or (
-            limits.recompute is Recompute.ALWAYS and not stage.again
+        if (
+            stage.recompute
+            not in {
+                Recompute.NEVER: (False,),
+                Recompute.ALLOWED: (False, True, *["layers"][: len(limits.recompute_layers)]),
+                Recompute.BLOCKS: (False, True),
+                Recompute.ALWAYS: (True,),
+            }[limits.recompute]
+        ):
+            return False
+        own, behind = plan.stages[stage.index].warm_up, len(plan.stages) - stage.index
+        least = warm_up(numbers.training, behind, None)
+        most = numbers.training.micro_batches if numbers.training.warm_up == "choose" else least
+        if own is not None and not least <= own <= most:
+            return False
+        if limits.optimizer_on_host is (OnHost.NEVER if stage.on_host else OnHost.ALWAYS):
+            return False
+        if stage.plan.stages[stage.index].group.mode.sharded not in (
+            limits.sharded if len(stage.servers) > 1 else (Sharded.NONE,)
         ):
             return False
     return all(count <= server.devices for count, server in zip(taken, numbers.servers, strict=True))
+
+
+def _grids(numbers: Numbers, plan: Plan) -> bool:
+    return "pairs" in numbers.constraints.splits or all(stage.group.mode.grid == 1 for stage in plan.stages)
+
+
+def _one_a_group(numbers: Numbers, plan: Plan) -> list[PricedStage]:
+    return priced(numbers, plan)[: groups(numbers, len(plan.stages))]
+
+
+def _alike(numbers: Numbers, plan: Plan) -> bool:
+    """Groups that hold several stages have equally many devices, all of one class, in the same mode."""
+    if numbers.training.chunks == 1:
+        return True
+    found = {
+        (numbers.servers[server].device_class, numbers.memory[server], len(stage.servers), mode)
+        for stage in _one_a_group(numbers, plan)
+        for mode in (plan.stages[stage.index].group.mode,)
+        for server in stage.servers
+    }
+    return len(found) == 1
+
+
+def _runs_may_be(numbers: Numbers, stage: PricedStage) -> bool:
+    """Runs are blocks, where a stage may choose them and does not recompute as a whole."""
+    may = numbers.constraints.recompute is Recompute.BLOCKS and not stage.recompute
+    return not stage.runs or (may and {(run.start, run.stop) for run in stage.runs} <= _blocks(numbers))
+
+
+def _blocks(numbers: Numbers) -> set[tuple[int, int]]:
+    """First and last end of what lies between two neighbouring places to cut."""
+    limits, total = numbers.constraints, len(numbers.layers)
+    closed = numbers.matching(*limits.no_cut)
+    for layers in (numbers.matching(*globs) for globs in limits.together):
+        closed |= {*range(min(layers) + 1, max(layers) + 1)}
+    inner = numbers.cuts if numbers.cuts is not None else set(range(1, total))
+    return set(pairwise([0, *sorted(inner - closed - {0}), total]))
 
 
 def _line(numbers: Numbers, plan: Plan) -> bool:
     if numbers.constraints.placement is Placement.FREE:
         return True
     line = [server for server, row in enumerate(numbers.servers) for _ in range(row.devices)]
-    taken = [server for stage in priced(numbers, plan) for server in stage.servers]
+    taken = [server for stage in _one_a_group(numbers, plan) for server in stage.servers]
     return taken == line[: len(taken)]
 
 
 def _forms(numbers: Numbers, plan: Plan) -> bool:
     for stage in priced(numbers, plan):
+        if not all(_has_form(numbers, layer, stage) for layer in range(len(numbers.layers))):
+            return False
         for layer, form in stage.forms.items():
-            row = numbers.layers[layer]
-            allowed = set(row.allowed_forms)
-            for limit in numbers.constraints.forms:
-                if layer in numbers.matching(limit.layers):
-                    allowed &= set(limit.allowed)
+            row, allowed = numbers.layers[layer], _allowed(numbers, layer)
             if stage.degree == 1 or row.split is Split.FOLLOW:
                 allowed = {0}
-            if form not in allowed:
+            if form not in allowed or not _divides(numbers, row, form, stage):
                 return False
+    return True
+
+
+def _allowed(numbers: Numbers, layer: int) -> set[int]:
+    """F_l with the axes that are asked for and less what limits leave out."""
+    row = numbers.layers[layer]
+    allowed = set(row.allowed_forms)
+    allowed |= _along(numbers, row, allowed)
+    for limit in numbers.constraints.forms:
+        if layer in numbers.matching(limit.layers) and row.split is not Split.FOLLOW:
+            allowed &= set(limit.allowed)
+    return allowed
+
+
+def _has_form(numbers: Numbers, layer: int, stage: PricedStage) -> bool:
+    allowed = _allowed(numbers, layer) if stage.degree > 1 else {0}
+    known = (form for form in allowed if stage.grid > 1 or form not in PAIRS)
+    return any(_divides(numbers, numbers.layers[layer], form, stage) for form in known)
+
+
+def _along(numbers: Numbers, row: Layer, allowed: set[int]) -> set[int]:
+    """Forms along the axes that constraints.splits names."""
+    axes, found = numbers.constraints.splits, set[int]()
+    if Axis.SEQUENCE in axes and row.split is Split.MATRIX:
+        found |= {form + 2 for form in allowed & {1, 2}}
+    if row.across is not None and row.across.axis in axes:
+        form, beside = {Axis.CONTEXT: (5, 0), Axis.EXPERTS: (6, 0), Axis.VOCABULARY: (7, 1)}[row.across.axis]
+        found |= {form} if beside in allowed else set()
+    if Axis.PAIRS in axes and row.split is not Split.FOLLOW:
+        found |= {number for number, pair in PAIRS.items() if set(pair) <= allowed | found}
+    return found
+
+
+def _divides(numbers: Numbers, row: Layer, form: int, stage: PricedStage) -> bool:
+    """Whether the devices divide heads or experts, and each replica, in form 0 each device, has a sample."""
+    if form not in PAIRS:
+        return _divided(numbers, row, form, stage.degree, stage.replicas)
+    sizes = stage.grid, stage.degree // stage.grid
+    return all(_divided(numbers, row, *one, stage.replicas) for one in zip(PAIRS[form], sizes, strict=True))
+
+
+def _divided(numbers: Numbers, row: Layer, form: int, devices: int, replicas: int) -> bool:
+    """The same for one form, over so many devices of each replica."""
+    if row.across is None:
+        return True
+    axis, axes, training = row.across.axis, numbers.constraints.splits, numbers.training
+    if axis is Axis.CONTEXT and {Axis.SEQUENCE, Axis.CONTEXT} & set(axes):
+        sharing = devices * replicas if form == 0 else replicas
+        if sharing * training.micro_batches > training.global_batch:
+            return False
+    if (axis, form) in ((Axis.CONTEXT, 2), (Axis.EXPERTS, 6)):
+        return row.across.pieces % devices == 0
     return True
 
 
@@ -159,6 +290,11 @@ def _stages_per_server(numbers: Numbers, plan: Plan) -> bool:
     return most is None or max(touching) <= most
 
 
+def _equal_stages(numbers: Numbers, plan: Plan) -> bool:
+    sizes = {(stage.group.devices, stage.group.replicas) for stage in plan.stages}
+    return not numbers.constraints.equal_stages or len(sizes) == 1
+
+
 KEPT: dict[str, Callable[[Numbers, Plan], bool]] = {
     "devices": _devices,
     "line": _line,
@@ -172,4 +308,5 @@ KEPT: dict[str, Callable[[Numbers, Plan], bool]] = {
     "devices_per_stage": _devices_per_stage,
     "at_most": _at_most,
     "stages_per_server": _stages_per_server,
+    "equal_stages": _equal_stages,
 }

@@ -1,94 +1,99 @@
-"""docs/formulation.md from "Devices of a stage" to "Time of a stage": what a stage takes, for one micro-batch."""
+"""docs/formulation.md from "Computation" to "Time of a stage": what a stage takes, for one micro-batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import combinations
-from math import ceil
+from math import ceil, prod
+from operator import mul
 
 from formulation.problem.layers import Split
-from formulation.problem.options import Boundary, BoundaryCharge, Sharing, StageTime, Synchronisation
+from formulation.problem.options import (
+    Boundary,
+    BoundaryCharge,
+    Sharded,
+    StageTime,
+    Synchronisation,
+)
 from formulation.problem.plan import Plan
-from tests.formulation.page.numbers import Link, Numbers, slowest, transfer_ns
+from tests.formulation.page.chunks import on
+from tests.formulation.page.computing import Part, hidden_ns, part, passes_ns, updating_ns
+from tests.formulation.page.devices import Devices
+from tests.formulation.page.layouts import (
+    MADE,
+    PAIRS,
+    TAKEN,
+    TAKEN_BY_JOIN,
+    Axis,
+    changed,
+    divides,
+    in_pair,
+    on_axes,
+    pair_of,
+    sent_ns,
+)
+from tests.formulation.page.numbers import Numbers, slowest, transfer_ns
 
-ROWS, WHOLE, COLUMNS = "rows", "whole", "columns"
-MADE = {0: ROWS, 1: WHOLE, 2: COLUMNS}
-TAKEN = {0: ROWS, 1: COLUMNS, 2: WHOLE}
 
-
-@dataclass(frozen=True)
-class Shares:
-    """The largest part of the work, and of tensors, of any device."""
-
-    device: Fraction
-    replica: Fraction
-    gather: Fraction
-    turn: Fraction
-    shard: Fraction
-
-
-class PricedStage:
+class PricedStage(Devices):
     """Stage ``index`` of a plan."""
 
     def __init__(self, numbers: Numbers, plan: Plan, index: int) -> None:
-        self.numbers, self.plan, self.index = numbers, plan, index
+        self.plan, self.index = plan, index
         stage = plan.stages[index]
+        super().__init__(numbers, stage)
         self.first, self.stop = stage.span.first, stage.span.stop
         self.layers = range(self.first, self.stop)
-        self.servers = [server for server, count in sorted(stage.group.counts) for _ in range(count)]
-        """The server of each device, in server order."""
-        self.replicas = stage.group.replicas
-        self.degree = len(self.servers) // self.replicas
-        self.again = 1 if stage.group.recompute else 0
+        self.recompute = stage.group.mode.recompute
+        self.runs = [range(run.first, run.stop) for run in stage.again]
+        kinds = (Sharded.NONE, Sharded.OPTIMIZER, Sharded.GRADIENTS, Sharded.WEIGHTS)
+        self.divided = kinds.index(stage.group.mode.sharded)
+        self.on_host = stage.group.mode.optimizer_on_host
         self.forms = dict(zip(self.layers, stage.forms, strict=True))
 
-    @cached_property
-    def all_link(self) -> Link | None:
-        return self._slowest_in(self.servers)
+    def again(self, layer: int) -> int:
+        """rho_l."""
+        named = layer in self.numbers.again if self.recompute == "layers" else self.recompute
+        return int(named or self.run_of(layer) is not None)
 
-    @cached_property
-    def inner_link(self) -> Link | None:
-        found = [self._slowest_in(replica) for replica in self._replicas(self.servers)]
-        return slowest([link for link in found if link is not None])
-
-    def _slowest_in(self, servers: list[int]) -> Link | None:
-        links = self.numbers.links
-        return slowest([links[pair] for pair in combinations(servers, 2) if pair in links])
-
-    def _replicas(self, row: list) -> list[list]:
-        return [row[at : at + self.degree] for at in range(0, len(row), self.degree)]
-
-    @cached_property
-    def parts(self) -> list[Fraction]:
-        """sigma of each device."""
-        classes = [self.numbers.servers[server].device_class for server in self.servers]
-        if self.numbers.cost.sharing is Sharing.EQUAL or len({one.name for one in classes}) == 1:
-            return [Fraction(1, len(classes))] * len(classes)
-        return [Fraction(one.flops_per_second, sum(two.flops_per_second for two in classes)) for one in classes]
-
-    @cached_property
-    def shares(self) -> Shares:
-        of_replica = [sum(row, Fraction(0)) for row in self._replicas(self.parts)]
-        pairs = [(part, of_replica[at // self.degree]) for at, part in enumerate(self.parts)]
-        return Shares(
-            device=max(self.parts),
-            replica=max(of_replica),
-            gather=max(whole - part for part, whole in pairs),
-            turn=max(part * (whole - part) / whole for part, whole in pairs),
-            shard=max(part / whole for part, whole in pairs),
-        )
+    def run_of(self, layer: int) -> range | None:
+        return next((run for run in self.runs if layer in run), None)
 
     @cached_property
     def compute_ns(self) -> int:
         return sum(self._compute_ns(layer) for layer in self.layers)
 
     def _compute_ns(self, layer: int) -> int:
-        return max(
-            (1 + self.again) * ceil(part * self.numbers.forward_ns(layer, server))
-            + ceil(part * self.numbers.backward_ns(layer, server))
-            for part, server in zip(self.parts, self.servers, strict=True)
+        passes = (
+            passes_ns(self.numbers, layer, server, *work)
+            for work, server in zip(self.work(layer), self.servers, strict=True)
+        )
+        return max((1 + self.again(layer)) * ceil(forward) + ceil(backward) for forward, backward in passes)
+
+    def work(self, layer: int) -> list[tuple[Fraction, Part]]:
+        """sigma of each device, for this layer, and x, a and b of its part."""
+        form, row, replica = self.form(layer), self.numbers.layers[layer], self.shares.replica
+        if form in PAIRS:
+            return [in_pair(self, row, form)] * len(self.servers)
+        load = self.numbers.cost.expert_load if form == 6 else 1
+        loaded = [min(replica, load * one) for one in self.parts]
+        return [(one, part(row, form, one, replica)) for one in loaded]
+
+    def lies(self, layer: int, whole: set[int]) -> Fraction:
+        """What the fullest device has of a tensor of a layer that lies whole in some forms."""
+        form, load = self.form(layer), self.numbers.cost.expert_load
+        if form not in PAIRS:
+            return self.shares.replica if form in whole else max(one for one, _ in self.work(layer))
+        parts = [Fraction(1) if axis.form in whole else divides(axis, load) for axis in self.axes(layer)]
+        return self.shares.replica * parts[0] * parts[1]
+
+    def axes(self, layer: int) -> list[Axis]:
+        """The devices that share a layer in each of its forms, one or two."""
+        form, shares = self.form(layer), self.shares
+        return (
+            pair_of(self, form)
+            if form in PAIRS
+            else [Axis(form, self.degree, self.inner_link, shares.replica, shares.gather)]
         )
 
     def source(self, layer: int) -> int | None:
@@ -103,49 +108,100 @@ class PricedStage:
 
     @cached_property
     def inside_ns(self) -> int:
-        return sum(self._passes_ns(layer) + self._charged_ns(layer) for layer in self.layers)
+        return sum(self._moved_ns(layer) + self._charged_ns(layer) for layer in self.layers)
 
-    def _passes_ns(self, layer: int) -> int:
-        numbers, form = self.numbers, self.form(layer)
-        if form == 0 or numbers.layers[layer].split is not Split.MATRIX:
-            return 0
-        if form == 1:
-            once = numbers.sum_ns(self.shares.replica * numbers.made[layer], self.degree, self.inner_link)
-            return (1 + self.again) * once
-        return numbers.sum_ns(self.shares.replica * numbers.taken[layer], self.degree, self.inner_link)
+    def _moved_ns(self, layer: int) -> int:
+        there, back = self._passes_ns(layer)
+        return (1 + self.again(layer)) * there + back
+
+    def _passes_ns(self, layer: int) -> tuple[int, int]:
+        """Forward and backward."""
+        axes = [(axis.form, sent_ns(self, layer, axis)) for axis in self.axes(layer)]
+        there, back = (sum(sent[which] for _, sent in axes) for which in (0, 1))
+        beside = sum(sent[1] for form, sent in axes if form in (2, 4))
+        return there, back - (min(beside, hidden_ns(self, layer)) if beside else 0)
+
+    def held(self, layer: int) -> Fraction:
+        """The part of a layer's weights that a device works with."""
+        matrix, axes = self.numbers.layers[layer].split is Split.MATRIX, self.axes(layer)
+        parted = [axis for axis in axes if axis.form in (2, 4) or (matrix and axis.form in (1, 3, 6))]
+        if len(axes) == 1:
+            return self.shares.shard if parted else Fraction(1)
+        return Fraction(1, prod(axis.devices for axis in parted))
+
+    def holders(self, layer: int) -> int:
+        """h_l: the devices that hold the same weights."""
+        alike = (0,) if self.numbers.layers[layer].split is Split.MATRIX else (0, 3, 5, 6)
+        return self.replicas * prod(axis.devices for axis in self.axes(layer) if axis.form in alike)
 
     def _charged_ns(self, layer: int) -> int:
         if self.numbers.cost.synchronisation is Synchronisation.OVERLAPPED:
             return 0
-        return ceil(Fraction(self._sync_ns(layer), self.numbers.training.micro_batches))
+        (weights, gradients, _, _), steps = self.sizes(layer), self.numbers.training.micro_batches
+        once = ceil(Fraction(self._sync_ns(layer), steps)) + ceil(Fraction(self._exchanged_ns(layer), steps))
+        gathered = self._half_ns(layer, [weights]) if self.divided == 3 else 0
+        added = self._half_ns(layer, [gradients]) if self.divided >= 2 else 0
+        return once + (2 + self.again(layer)) * gathered + added
+
+    def copied(self, layer: int) -> tuple[int, ...]:
+        """Weights, gradients, trained weights and optimiser state that a layer copies in this stage."""
+        earlier, sizes = self.numbers.copies.get(layer, (layer, (0, 0, 0, 0)))
+        return sizes if earlier < self.first else (0, 0, 0, 0)
+
+    def sizes(self, layer: int) -> list[int]:
+        """Weights, gradients, trained weights and optimiser state of a layer, with its copy."""
+        numbers = self.numbers
+        own = [row[layer] for row in (numbers.weights, numbers.gradients, numbers.updated, numbers.optimizer)]
+        return [one + more for one, more in zip(own, self.copied(layer), strict=True)]
 
     def _sync_ns(self, layer: int) -> int:
-        numbers, form = self.numbers, self.form(layer)
-        weights = numbers.gradients[layer]
-        if form == 0:
-            return numbers.sum_ns(weights, len(self.servers), self.all_link)
-        if form == 1 and numbers.layers[layer].split is not Split.MATRIX:
-            return numbers.sum_ns(weights, self.replicas, self.all_link)
-        return numbers.sum_ns(self.shares.shard * weights, self.replicas, self.all_link)
+        return self._among_ns(layer) + (self._host_ns(layer) if self.on_host else self._updating_ns(layer))
+
+    def _updating_ns(self, layer: int) -> int:
+        moved = self.held(layer) * sum(map(mul, self.sizes(layer), (0, 1, 2, 2)))
+        return updating_ns(self.numbers, self.servers, moved / (self.holders(layer) if self.divided else 1))
+
+    def _host_ns(self, layer: int) -> int:
+        _, gradients, updated, _ = self.sizes(layer)
+        parts = self.holders(layer) if self.divided else 1
+        links = [self.numbers.servers[server].device_class.host_link for server in self.servers]
+        size, messages = self.held(layer) * (gradients + updated) / parts, (gradients > 0) + (updated > 0)
+        known = [(one.bits_per_second, one.latency_ns) for one in links if one is not None]
+        return max((transfer_ns(size, messages, one) for one in known), default=0)
+
+    def _among_ns(self, layer: int) -> int:
+        _, gradients, updated, _ = self.sizes(layer)
+        if self.divided == 0:
+            return self.numbers.sum_ns(self.held(layer) * gradients, self.holders(layer), self.all_link)
+        return self._half_ns(layer, {1: [gradients, updated], 2: [updated], 3: []}[self.divided])
+
+    def _exchanged_ns(self, layer: int) -> int:
+        """Time to add the gradients of a copy to those of the stage before that has the weights."""
+        sent = self.held(layer) * self.copied(layer)[1] / (self.holders(layer) if self.divided >= 2 else 1)
+        return self.numbers.sum_ns(sent, 2, slowest(list(self.numbers.links.values())))
+
+    def _half_ns(self, layer: int, tensors: list[int]) -> int:
+        """half() of what a device works with of these."""
+        held = [self.held(layer) * size for size in tensors]
+        return self.numbers.halves_ns(held, self.holders(layer), self.all_link)
 
     @cached_property
     def between_ns(self) -> int:
-        return sum(self._between_ns(u, v, size) for u, v, size in self.numbers.edges if v in self.layers)
+        edges = [(u, v, size) for u, v, size in self.numbers.edges if v in self.layers]
+        return sum(time for u, v, size in edges for _, _, time in self.changes(u, v, size, 1 + self.again(v)))
 
-    def _between_ns(self, u: int, v: int, size: int) -> int:
+    def changes(self, u: int, v: int, size: int, forwards: int) -> list[tuple[str, str, int]]:
+        """How a tensor lies, how it is wanted and the time between, of all devices or along either axis."""
         split, source = self.numbers.layers[v].split, self.source(u)
         if split is Split.FOLLOW or source is None or source not in self.layers:
-            return 0
-        have = MADE[self.forms[source]]
-        want = (TAKEN if split is Split.MATRIX else MADE)[self.forms[v]]
-        there, back = self._change(have, want, size), self._change(want, have, size)
-        messages = (self.degree - 1) * ((1 + self.again) * (there > 0) + (back > 0))
-        return transfer_ns((1 + self.again) * there + back, messages, self.inner_link)
-
-    def _change(self, have: str, want: str, size: int) -> Fraction:
-        if have in (want, WHOLE):
-            return Fraction(0)
-        return size * (self.shares.gather if want == WHOLE else self.shares.turn)
+            return []
+        ends = self.forms[source], self.forms[v]
+        if not PAIRS.keys().isdisjoint(ends):
+            return on_axes(self, v, ends, size, forwards)
+        have, want = MADE[ends[0]], (TAKEN if split is Split.MATRIX else TAKEN_BY_JOIN)[ends[1]]
+        there, back = changed(self, have, want, size), changed(self, want, have, size)
+        messages = (self.degree - 1) * (forwards * (there > 0) + (back > 0))
+        return [(have, want, transfer_ns(forwards * there + back, messages, self.inner_link))]
 
     @cached_property
     def activation_ns(self) -> int:
@@ -157,9 +213,14 @@ class PricedStage:
         return self._crossing_ns() if self.index > 0 and self.numbers.cost.boundary is Boundary.BOTH else 0
 
     def _crossing_ns(self) -> int:
+        total = len(self.plan.stages)
+        if on(self.numbers, self.index - 1, total) == on(self.numbers, self.index, total):
+            return 0
         before = PricedStage(self.numbers, self.plan, self.index - 1)
         pairs = [(one, two) for one in before.servers for two in self.servers]
         link = slowest([self.numbers.links[pair] for pair in pairs if pair in self.numbers.links])
+        if link is not None:
+            link = link[0] * min(before.lanes, self.lanes), link[1]
         return transfer_ns(self.crossing_bytes, 1, link)
 
     @cached_property

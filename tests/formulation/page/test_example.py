@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import operator
 import re
+from contextlib import suppress
 from fractions import Fraction
+from functools import reduce
 from math import ceil
 from pathlib import Path
 
@@ -17,12 +20,15 @@ from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from tests.formulation.page.evaluator import evaluate_page
 
-PAGE = (Path(__file__).parents[3] / "docs" / "formulation.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "formulation.md").read_text(encoding="utf-8")
+ROOMS = ("formulation", "ingest", "report", "solvers")
+MODULES = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 EXAMPLE = PAGE.split("\n## A worked example\n")[1].split("\n## ")[0]
 (PROGRAM,) = re.findall(r"```python\n(.+?)```", EXAMPLE, re.DOTALL)
 (WORKED,) = re.findall(r"```text\n(.+?)```", EXAMPLE, re.DOTALL)
 LINES = re.findall(r"^  (\w+) += (.+) = (\d+)$", WORKED, re.MULTILINE)
-GOALS = tuple(Goal)
+GOALS = tuple(goal for goal in Goal if goal is not Goal.PERIOD)
 FIELDS = {"compute": "compute_ns", "inside": "inside_ns", "between": "between_ns", "total": "total_ns"} | {
     "boundary": "boundary_ns",
     "peak": "memory_bytes",
@@ -83,3 +89,29 @@ def test_the_example_is_what_the_page_says(example: tuple[Instance, Plan]) -> No
     found, page = evaluate(*example), evaluate_page(*example)
     assert page.goals == (found.objective, *found.further) and not page.broken
     assert [one.memory_bytes for one in page.stages] == [one.memory_bytes for one in found.stages]
+
+
+def named(text: str) -> list[str]:
+    """Return what stands in brackets as code: a module, perhaps with rooms before it, and a name in it."""
+    found = [one for part in re.findall(r"\[(`[^\]]+`)\](?!\()", text) for one in re.findall(r"`([^`]+)`", part)]
+    return [one for one in found if re.fullmatch(r"[a-z_]+(\.\w+)+", one)]
+
+
+def is_there(name: str) -> bool:
+    """Tell whether some module of formulation, solvers, ingest or report that is called so has the name."""
+    words = name.split(".")
+    for cut in range(len(words), 0, -1):
+        ending, rest = "/".join(words[:cut]) + ".py", words[cut:]
+        for path in MODULES:
+            if f"/{path}".endswith(f"/{ending}"):
+                thing: object = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+                with suppress(AttributeError):
+                    return reduce(getattr, rest, thing) is not None
+    folder = name.replace(".", "/")
+    return any(f"/{path}".rpartition("/")[0].endswith(f"/{folder}") for path in MODULES)
+
+
+def test_every_name_in_brackets_is_one_of_the_product() -> None:
+    names = named(PAGE)
+    assert len(names) > 50 and [name for name in names if not is_there(name)] == []
+    assert not is_there("times.no_such_function") and not is_there("no_such_module.at_all")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.certificates.stages import StageFits
-from formulation.problem.groups import Group, group_kind
+from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.options import BoundaryCharge, Constraints
 from formulation.problem.plan import Plan, Span, Stage
@@ -46,7 +46,7 @@ def test_a_stage_fits_from_the_least_time_on(data: st.DataObject) -> None:
     least = least_that_fits(instance, span, group, slot)
 
     def fits(threshold_ns: int) -> bool:
-        kinds = (group_kind(instance, group),)
+        kinds = (GroupKind.of(instance, group),)
         stages = StageFits(instance, kinds, threshold_ns)
         return stages.first_that_fits(slot, 0, (span.first,), span.stop) == span.first
 

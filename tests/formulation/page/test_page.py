@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import ast
-from itertools import combinations
+from collections.abc import Iterator
+from itertools import combinations, islice
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from formulation.constraints.layers.pin import Pin
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group
-from formulation.problem.instance import build_instance
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import Constraints, CostModel, Sharing, Training
 from formulation.problem.plan import Plan, Span, Stage
 from tests.examples import BYTE_LINK, GIGA, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import StagePrice, evaluate_page
-from tests.formulation.page.plans import Case, cases
+from tests.formulation.page.layouts import PAIRS
+from tests.formulation.page.plans import Case, cases, offered
+from tests.generators import on_grids
 
 HERE = Path(__file__).parent
-WRITTEN_FROM_THE_PAGE = ("evaluator", "goals", "memory", "numbers", "rules", "stages")
+WRITTEN_FROM_THE_PAGE = (
+    "chunks",
+    "devices",
+    "evaluator",
+    "goals",
+    "layouts",
+    "memory",
+    "numbers",
+    "rules",
+    "stages",
+)
 USER_FACING = {
     "constraints.layers.pin",
-    *(f"problem.{name}" for name in ("cluster", "instance", "layers", "options", "plan")),
+    *(f"problem.{name}" for name in ("cluster", "instance", "layers", "model.across", "options", "plan")),
 }
 """Modules with the classes of what a user writes."""
 MOST_LINES = 250
@@ -47,11 +63,46 @@ def test_the_page_says_what_is_computed(case: Case) -> None:
     agree(case)
 
 
+@given(on_grids(), st.data())
+def test_the_page_says_what_is_computed_in_grids(
+    found: tuple[Instance, tuple[Group, ...]], data: st.DataObject
+) -> None:
+    """One stage on all devices, with layers in any form that there can be, or with a layer in any form at all."""
+    instance, groups = found
+    group = data.draw(st.sampled_from(groups))
+    forms = [data.draw(st.sampled_from(offered(layer, group))) for layer in instance.layers]
+    if data.draw(st.integers(0, 9)) == 0:
+        # Of a product in form 5 or 7, by itself or in a pair, the page says no layout.
+        product = instance.layers[-1].split is Split.MATRIX
+        pairs = [one for one, pair in sorted(PAIRS.items()) if not (product and {5, 7} & {*pair})]
+        forms[-1] = data.draw(st.sampled_from(pairs))
+    agree(Case(instance, Plan((Stage(Span(0, len(forms)), group, tuple(forms)),))))
+
+
+def others(case: Case, choice: Random) -> Iterator[Case]:
+    """Yield the instance with as many stages cut elsewhere, on each other's groups, in other forms.
+
+    It takes far longer to draw an instance than to price a plan.
+    """
+    total, many = len(case.instance.layers), len(case.plan)
+    while True:
+        cuts = sorted(choice.sample(range(1, total), many - 1)) if many <= total else []
+        ends = zip([0, *cuts], [*cuts, total], strict=True)
+        groups = choice.sample([stage.group for stage in case.plan.stages], min(many, len(cuts) + 1))
+        stages = (
+            Stage(Span(first, stop), group, tuple(choice.choices((0, 1, 2), k=stop - first)))
+            for (first, stop), group in zip(ends, groups, strict=True)
+        )
+        yield Case(case.instance, Plan(tuple(stages)))
+
+
 @pytest.mark.slow
-@settings(max_examples=10_000)
-@given(cases())
-def test_the_page_says_what_is_computed_ten_thousand_times(case: Case) -> None:
+@settings(max_examples=250)
+@given(cases(), st.randoms(use_true_random=False))
+def test_the_page_says_what_is_computed_of_thousands_of_plans(case: Case, choice: Random) -> None:
     agree(case)
+    for other in islice(others(case, choice) if len(case.plan) else iter(()), 9):
+        agree(other)
 
 
 def test_the_busiest_device_in_turning_rows_into_columns_is_not_always_the_fastest() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from formulation.problem.cuts import CutSpace, cut_space, every_cut
-from formulation.problem.demands import with_constraints
+from formulation.problem.cuts import CutSpace
 from formulation.problem.options import Constraints
 from formulation.problem.plan import Span
 from tests.examples import chain, instance_of, matrix, mesh
@@ -25,6 +26,6 @@ def test_places_that_do_not_rise_from_0_are_refused(places: tuple[int, ...]) -> 
 
 def test_what_is_closed_or_kept_together_is_no_place() -> None:
     instance = instance_of(chain([matrix(name) for name in "abcdef"], [0] * 5), mesh(1))
-    assert every_cut(instance) == CutSpace(tuple(range(7)))
-    closed = with_constraints(instance, Constraints(no_cut=("b",), together=(("c", "e"),)))
-    assert cut_space(closed) == CutSpace((0, 2, 5, 6))
+    assert CutSpace.everywhere(instance) == CutSpace(tuple(range(7)))
+    closed = replace(instance, constraints=Constraints(no_cut=("b",), together=(("c", "e"),)))
+    assert CutSpace.of(closed) == CutSpace((0, 2, 5, 6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formulation.problem.groups import line, line_group
+from formulation.problem.groups import Group, line
 from tests.examples import chain, instance_of, matrix, mesh
 
 
@@ -16,4 +16,4 @@ def test_a_group_of_the_line_counts_the_devices_of_a_stretch(servers: tuple[int,
         for count in range(1, len(devices) - first + 1):
             stretch = devices[first : first + count]
             expected = tuple((server, stretch.count(server)) for server in dict.fromkeys(stretch))
-            assert line_group(instance, first, count).counts == expected
+            assert Group.on_line(instance, first, count).counts == expected

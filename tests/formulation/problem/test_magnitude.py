@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from formulation.constraints.devices.memory import enough_bytes
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.ceiling import ceiling
-from formulation.costs.memory_tables import memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
-from formulation.problem.groups import possible_groups
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.magnitude import MOST, MOST_NS, longest_ns, most_bytes
 from formulation.problem.options import BoundaryCharge, Constraints, CostModel, Goal, Schedule, Training
@@ -86,7 +86,7 @@ def test_a_large_memory_is_no_problem() -> None:
     """More than any stage can need is as good as enough: no sum is formed of it."""
     servers = [replace(one, device_class=replace(one.device_class, memory_bytes=10**30)) for one in ONE.servers]
     instance = on_servers(replace(ONE, constraints=Constraints(memory=True)), servers)
-    held = memory_tables(build_tables(instance, possible_groups(instance)))
+    held = MemoryTables.of(build_tables(instance, Group.possible(instance)))
     assert set(held.capacity) == {most_bytes(instance)}
 
 
@@ -101,7 +101,7 @@ def test_runs_without_a_flush_count_all_their_steps() -> None:
 @settings(max_examples=100, deadline=None)
 @given(instances())
 def test_no_plan_and_no_table_exceeds_what_is_counted_with(instance: Instance) -> None:
-    tables = build_tables(instance, possible_groups(instance))
+    tables = build_tables(instance, Group.possible(instance))
     assert ceiling(tables, Goal.BOTTLENECK) <= longest_ns(instance) < MOST_NS
     assert most_bytes(instance) < MOST and enough_bytes(instance) < 4 * MOST
     for plan, _ in zip(plans(instance), range(200), strict=False):
@@ -110,3 +110,12 @@ def test_no_plan_and_no_table_exceeds_what_is_counted_with(instance: Instance) -
         spent = sum(stage.total_ns + stage.boundary_ns * by_links for stage in priced.stages)
         assert spent <= longest_ns(instance)
         assert max(stage.memory_bytes for stage in priced.stages) <= most_bytes(instance)
+
+
+def test_the_first_layer_starts_a_stage_whatever_forbids_cuts_there() -> None:
+    """A pattern of ``no_cut`` may match the first layer; two stages hold two versions all the same."""
+    training = Training(2, 2, schedule=Schedule.ASYNC_ONE_F_ONE_B)
+    layers = [replace(matrix(name, 1), parameter_bytes=100) for name in "ab"]
+    free = replace(instance_of(chain(layers, [4]), mesh(1, 2)), training=training)
+    assert most_bytes(replace(free, constraints=Constraints(no_cut=("a",)))) == most_bytes(free)
+    assert most_bytes(replace(free, constraints=Constraints(no_cut=("b",)))) < most_bytes(free)

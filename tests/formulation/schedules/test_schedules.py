@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.costs import memory
 from formulation.problem import options
+from formulation.schedules import keeps
 from formulation.schedules.actions import Action, Kind
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b, in_flight_of_replica
-from formulation.schedules.catalogue import SCHEDULES
+from formulation.schedules.catalogue import schedule_of
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, ScheduleError, of_actions
+from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.schedules.validate import DeadlockError, validate
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline import closed_forms
+from formulation.schedules.zero_bubble_v import zero_bubble_v
 from formulation.timeline.durations import Durations, uniform
 from formulation.timeline.footprint import peak_in_flight
 from formulation.timeline.timeline import run
+from report import theory
+from tests.generators import OF_SINGLE_STAGES
 
 SIZES = st.integers(1, 6)
 FOUR = [naive, gpipe, one_f_one_b, zero_bubble_h1]
@@ -36,13 +39,14 @@ EVERY_DIAGRAM: list[tuple[str, PipelineSchedule, Durations]] = [
     ("one_f_one_b", one_f_one_b(4, 6), uniform(4, 1, 1)),
     ("zero_bubble_h1", zero_bubble_h1(4, 6), uniform(4, 1, 2)),
     ("interleaved", interleaved(2, 2, 4), uniform(4, 1, 1)),
+    ("zero_bubble_v", zero_bubble_v(2, 4), uniform(4, 1, 2)),
     ("async_one_f_one_b", async_one_f_one_b(2, 8, (2, 1)), Durations((2, 1), (2, 1))),
 ]
 
 
 def rows(*texts: str) -> PipelineSchedule:
     """A schedule out of one text of tokens for each rank."""
-    return of_actions("test", [[Action.parse(token) for token in text.split()] for text in texts])
+    return PipelineSchedule.of_actions("test", [[Action.parse(token) for token in text.split()] for text in texts])
 
 
 def tokens(schedule: PipelineSchedule) -> list[str]:
@@ -53,7 +57,7 @@ def tokens(schedule: PipelineSchedule) -> list[str]:
 @given(st.integers(0, 10**6), st.sampled_from(Kind), st.integers(0, 10**6))
 def test_action_prints_and_parses_as_a_pytorch_token(stage: int, kind: Kind, micro_batch: int):
     action = Action(stage, kind, micro_batch)
-    assert str(action) == f"{stage}{kind.value}{micro_batch}"
+    assert str(action) == f"{stage}{kind.letter}{micro_batch}"
     assert Action.parse(str(action)) == action
 
 
@@ -102,6 +106,28 @@ def test_interleaved_schedules_are_possible(ranks: int, chunks: int, groups: int
     assert schedule.stage_ranks == tuple((stage % ranks,) for stage in range(ranks * chunks))
 
 
+@given(SIZES, st.integers(1, 14))
+def test_a_v_is_possible_and_ends_where_it_begins(ranks: int, micro_batches: int):
+    schedule = zero_bubble_v(ranks, micro_batches)
+    validate(schedule)
+    down = [(rank,) for rank in range(ranks)]
+    assert schedule.stage_ranks == (*down, *reversed(down))
+
+
+@pytest.mark.slow
+def test_a_v_has_the_order_of_torch():
+    module = pytest.importorskip("torch.distributed.pipelining.schedules")
+    letters = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+    for ranks, micro_batches in itertools.product(range(1, 6), range(1, 12)):
+        asked = SimpleNamespace(pp_group_size=ranks, num_stages=2 * ranks, _n_microbatches=micro_batches)
+        for rank, ours in enumerate(tokens(zero_bubble_v(ranks, micro_batches))):
+            row = module.ScheduleZBVZeroBubble._calculate_single_rank_operations(asked, rank)
+            passes = (one for one in row if one is not None)
+            assert ours.split() == [
+                f"{one.stage_index}{letters[one.computation_type.name]}{one.microbatch_index}" for one in passes
+            ]
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 12))
 def test_replicated_schedules_are_possible_and_in_turn(replicas: list[int], micro_batches: int):
     schedule = async_one_f_one_b(len(replicas), micro_batches, replicas)
@@ -128,10 +154,12 @@ def test_asynchronous_1f1b_without_replicas_is_1f1b():
     assert tokens(async_one_f_one_b(4, 9)) == tokens(one_f_one_b(4, 9))
 
 
-@given(st.sampled_from(options.Schedule), SIZES, SIZES)
+@given(st.sampled_from(OF_SINGLE_STAGES), SIZES, SIZES)
 def test_in_flight_of_the_memory_formula_is_that_of_the_schedule(kind: options.Schedule, stages: int, size: int):
-    counted = peak_in_flight(SCHEDULES[kind](stages, size))
-    expected = [memory.in_flight(kind, stage, stages, size) for stage in range(stages)]
+    counted = peak_in_flight(schedule_of(options.Training(size, size, schedule=kind), stages))
+    expected = [
+        keeps.in_flight(options.Training(size, size, schedule=kind), stage, stages) for stage in range(stages)
+    ]
     if not kind.flushes:  # the formula is that of a run without end
         expected = [min(count, size) for count in expected]
     assert counted == expected
@@ -146,7 +174,7 @@ def test_zero_bubble_keeps_no_more_in_flight_than_the_first_stage_of_1f1b(stages
     assert until_inputs == of_1f1b
     assert max(until_weights) == max(of_1f1b)
     assert list(zip(until_inputs, until_weights, strict=True)) == [
-        closed_forms.zero_bubble_h1_in_flight(stages, stage, micro_batches) for stage in range(stages)
+        theory.zero_bubble_h1_in_flight(stages, stage, micro_batches) for stage in range(stages)
     ]
 
 
@@ -158,7 +186,7 @@ def test_in_flight_of_interleaved_ranks(ranks: int, chunks: int, groups: int):
         for action in schedule.actions(rank):
             live += 1 if action.kind is Kind.FORWARD else -1
             peak = max(peak, live)
-        assert peak == closed_forms.interleaved_in_flight(ranks, chunks, ranks * groups, rank)
+        assert peak == theory.interleaved_in_flight(ranks, chunks, ranks * groups, rank)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
@@ -166,14 +194,14 @@ def test_noam_is_what_the_input_stage_keeps_in_flight(replicas: list[int]):
     schedule = async_one_f_one_b(len(replicas), 12 * sum(replicas), replicas)
     expected = [in_flight_of_replica(replicas, stage) for stage in range(len(replicas))]
     assert peak_in_flight(schedule) == expected
-    assert expected[0] == closed_forms.noam(replicas)
+    assert expected[0] == theory.noam(replicas)
 
 
 def test_noam_of_pipedreams_configurations():
     # "2-1-1" keeps ceil(4 / 2) minibatches at each replica of its input stage, "15-1" keeps ceil(16 / 15).
-    assert closed_forms.noam((2, 1, 1)) == 2
-    assert closed_forms.noam((15, 1)) == 2
-    assert closed_forms.noam((1, 1, 1, 1)) == 4
+    assert theory.noam((2, 1, 1)) == 2
+    assert theory.noam((15, 1)) == 2
+    assert theory.noam((1, 1, 1, 1)) == 4
 
 
 @pytest.mark.parametrize(
@@ -254,7 +282,7 @@ def test_a_deadlock_shows_who_waits_for_whom(ranks: list[str], cycle: tuple[str,
 def test_shuffled_rows_either_run_or_show_a_circle(data: st.DataObject, stages: int, micro_batches: int):
     built = data.draw(st.sampled_from([one_f_one_b, zero_bubble_h1]))(stages, micro_batches)
     shuffled = [data.draw(st.permutations(list(built.actions(rank)))) for rank in range(stages)]
-    schedule = of_actions("shuffled", shuffled)
+    schedule = PipelineSchedule.of_actions("shuffled", shuffled)
     durations = uniform(stages, 1, 2)
     if runs_by_hand(shuffled, stages):
         validate(schedule)
@@ -276,7 +304,7 @@ def runs_by_hand(ranks: list[list[Action]], stages: int) -> bool:
         for row in left:
             if row and ready(row[0], done, stages):
                 action = row.pop(0)
-                kinds = "BI" if action.kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT) else action.kind.value
+                kinds = "BI" if action.kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT) else action.kind.letter
                 done |= {(action.stage, kind, action.micro_batch) for kind in kinds}
                 moved = True
     return not any(left)

@@ -12,18 +12,13 @@ from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import of_actions
+from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.validate import DeadlockError
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.critical import Reason, critical_chain
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.footprint import Footprint, memory_over_time
-from formulation.timeline.measures import (
-    device_utilisation,
-    link_utilisation,
-    occupied_ns,
-    period_ns,
-)
+from formulation.timeline.footprint import Footprint
+from formulation.timeline.measures import TimelineMeasures
 from formulation.timeline.timeline import run
 from tests.timelines import messages, stamps
 
@@ -55,7 +50,7 @@ def test_who_stands_still_for_a_transfer(
     timeline = run(gpipe(2, 2), uniform(2, 1, 1, 2), Execution(contention, transfers))
     assert list(stamps(timeline).values()) == of_rank_0 + of_rank_1
     assert messages(timeline)["0F1"] == (4, 6)
-    assert occupied_ns(timeline) == [8, 8]
+    assert TimelineMeasures(timeline).occupied_ns == [8, 8]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +65,8 @@ def test_transfers_overlap_with_computation(
 ):
     timeline = run(gpipe(2, 2), uniform(2, 1, 1, 2), Execution(contention))
     assert list(stamps(timeline).values()) == of_rank_0 + of_rank_1
-    assert occupied_ns(timeline) == [4, 4]
-    assert device_utilisation(timeline) == [Fraction(4, timeline.makespan_ns)] * 2
+    assert TimelineMeasures(timeline).occupied_ns == [4, 4]
+    assert TimelineMeasures(timeline).device_utilisation == [Fraction(4, timeline.makespan_ns)] * 2
 
 
 def test_a_shared_link_carries_one_message_after_another():
@@ -80,7 +75,7 @@ def test_a_shared_link_carries_one_message_after_another():
     assert free == {"0F0": (1, 5), "0F1": (2, 6), "1F0": (6, 10), "1F1": (7, 11)}
     timeline = run(gpipe(3, 2), durations, FIFO)
     assert messages(timeline) == {"0F0": (1, 5), "0F1": (5, 9), "1F0": (9, 13), "1F1": (13, 17)}
-    assert link_utilisation(timeline) == {7: Fraction(16, timeline.makespan_ns)}
+    assert TimelineMeasures(timeline).link_utilisation == {7: Fraction(16, timeline.makespan_ns)}
     waited = [(event.label, event.transfer, event.reason) for event in critical_chain(timeline)[:5]]
     assert waited == [
         ("0F0", False, Reason.START),
@@ -96,7 +91,7 @@ def test_a_device_that_sends_stands_still_for_a_busy_link_too():
     durations = Durations((1, 1, 1), (0, 0, 0), activation_ns=(4, 4), activation_link=(7, 7))
     timeline = run(gpipe(3, 2), durations, Execution(Contention.FIFO, Transfers.SENDER))
     assert messages(timeline) == {"0F0": (1, 5), "0F1": (6, 10), "1F0": (10, 14), "1F1": (15, 19)}
-    assert occupied_ns(timeline) == [10, 14, 2]
+    assert TimelineMeasures(timeline).occupied_ns == [10, 14, 2]
 
 
 def test_requests_at_the_same_moment_are_served_in_the_order_of_ranks():
@@ -122,7 +117,7 @@ def test_synchronisation_of_two_stages_on_a_rank_takes_turns(overlap: bool, expe
     timeline = run(interleaved(1, 2, 1), durations, Execution(overlap_sync=overlap))
     found = stamps(timeline)
     assert [found["1S0"], found["0S0"]] == expected
-    assert occupied_ns(timeline) == [4 if overlap else 12]
+    assert TimelineMeasures(timeline).occupied_ns == [4 if overlap else 12]
 
 
 def test_a_device_that_stands_still_to_send_synchronises_afterwards():
@@ -130,7 +125,7 @@ def test_a_device_that_stands_still_to_send_synchronises_afterwards():
     for contention in Contention:
         timeline = run(one_f_one_b(2, 1), durations, Execution(contention, Transfers.SENDER))
         assert stamps(timeline)["1S0"] == (13, 15)
-        assert occupied_ns(timeline) == [2, 14]
+        assert TimelineMeasures(timeline).occupied_ns == [2, 14]
         assert [event.label for event in critical_chain(timeline)] == ["0F0", "1F0", "1B0", "1B0", "1S0"]
 
 
@@ -145,10 +140,15 @@ def test_the_optimiser_waits_for_every_synchronisation_that_holds_its_device(
 
 def test_replicas_of_a_step_synchronise_when_all_are_done():
     rows = [["0F0", "0B0"], ["0F1", "0B1"]]
-    schedule = of_actions("data parallel", [[Action.parse(token) for token in row] for row in rows])
+    schedule = PipelineSchedule.of_actions(
+        "data parallel", [[Action.parse(token) for token in row] for row in rows]
+    )
     assert schedule.stage_ranks == ((0, 1),)
     found = stamps(run(schedule, Durations((1,), (2,), sync_ns=(4,), optimizer_ns=(1,))))
-    assert occupied_ns(run(schedule, Durations((1,), (2,), sync_ns=(4,), optimizer_ns=(1,)))) == [8, 8]
+    assert TimelineMeasures(run(schedule, Durations((1,), (2,), sync_ns=(4,), optimizer_ns=(1,)))).occupied_ns == [
+        8,
+        8,
+    ]
     assert found["0S1"] == (3, 7)
     assert found["0U1"] == (7, 8)
 
@@ -159,15 +159,17 @@ def test_period_of_replicas_is_pipedreams_formula(sync: int, updates_every: int)
     # T(i -> j, m) = max(compute, synchronisation) / m; without overlap, their sum.
     schedule, durations = async_one_f_one_b(1, 96, (2,)), Durations((4,), (8,), sync_ns=(sync,))
     overlapped = run(schedule, durations, Execution(overlap_sync=True, updates_every=updates_every))
-    assert period_ns(overlapped) == Fraction(max(12 * updates_every, sync), 2 * updates_every)
+    assert TimelineMeasures(overlapped).period_ns == Fraction(max(12 * updates_every, sync), 2 * updates_every)
     blocking = run(schedule, durations, Execution(updates_every=updates_every))
-    assert period_ns(blocking) == Fraction(12 * updates_every + sync, 2 * updates_every)
+    assert TimelineMeasures(blocking).period_ns == Fraction(12 * updates_every + sync, 2 * updates_every)
 
 
 def test_a_deadlock_over_a_synchronisation_is_told():
     # Stage 1 wants 0 and 2 first, but replica 0 of stage 0 goes on to 2 only after an update, which needs 0B1.
     rows = ["0F0 0B0 0F2 0B2", "0F1 0B1 0F3 0B3", "1F0 1B0 1F2 1B2 1F1 1B1 1F3 1B3"]
-    schedule = of_actions("late", [[Action.parse(token) for token in row.split()] for row in rows], flush=False)
+    schedule = PipelineSchedule.of_actions(
+        "late", [[Action.parse(token) for token in row.split()] for row in rows], flush=False
+    )
     run(schedule, uniform(2, 1, 1))
     for contention in Contention:
         with pytest.raises(DeadlockError, match="0F2 on rank 0 waits for 0S1; 0S1 on the network waits for 0B1; "):
@@ -195,7 +197,7 @@ def test_half_of_a_backward_pass_is_the_weight_gradient_unless_told():
         (lambda: Footprint((1, 1), (1,)), "stash_bytes has 1 entries, expected 2"),
         (lambda: Footprint((1,), (-1,)), "stash_bytes is (-1,)"),
         (
-            lambda: memory_over_time(run(gpipe(2, 1), uniform(2, 1, 1)), Footprint((1,), (1,)), 0),
+            lambda: Footprint((1,), (1,)).over_time(run(gpipe(2, 1), uniform(2, 1, 1)), 0),
             "a footprint of 1 stages for 2",
         ),
     ],
@@ -207,32 +209,30 @@ def test_what_cannot_be_is_refused(given_durations, message: str):
 
 def test_memory_over_time_by_hand():
     timeline = run(one_f_one_b(2, 2), uniform(2, 1, 2))
-    held = memory_over_time(timeline, Footprint((100, 200), (10, 20)), 0)
+    held = Footprint((100, 200), (10, 20)).over_time(timeline, 0)
     assert held.time_ns.tolist() == [0, 1, 1, 2, 4, 6, 7, 9]
     assert held.held_bytes.tolist() == [110, 110, 120, 120, 120, 110, 110, 100]
     assert (held.peak_bytes, held.peak_ns) == (120, 1)
-    assert memory_over_time(timeline, Footprint((100, 200), (10, 20)), 1).peak_bytes == 220
+    assert Footprint((100, 200), (10, 20)).over_time(timeline, 1).peak_bytes == 220
 
 
 def test_the_input_gradient_gives_back_all_but_what_the_weight_gradient_needs():
     timeline = run(zero_bubble_h1(2, 2), uniform(2, 1, 2))
-    held = memory_over_time(timeline, Footprint((0, 0), (10, 10), weight_stash_bytes=(4, 4)), 1)
+    held = Footprint((0, 0), (10, 10), weight_stash_bytes=(4, 4)).over_time(timeline, 1)
     # At start and stop of 1F0 1I0 1F1 1I1 1W0 1W1:
     assert held.held_bytes.tolist() == [10, 10, 10, 4, 14, 14, 14, 8, 8, 4, 4, 0]
 
 
 def test_every_micro_batch_in_flight_but_one_keeps_a_version_of_the_weights():
     timeline = run(async_one_f_one_b(3, 9), uniform(3, 1, 2))
-    peaks = [
-        memory_over_time(timeline, Footprint((0,) * 3, (1,) * 3, version_bytes=(100,) * 3), r) for r in range(3)
-    ]
+    peaks = [Footprint((0,) * 3, (1,) * 3, version_bytes=(100,) * 3).over_time(timeline, r) for r in range(3)]
     assert [one.peak_bytes for one in peaks] == [203, 102, 1]
     rows = [list(zero_bubble_h1(2, 2).actions(rank)) for rank in range(2)]
-    split = run(of_actions("split", rows, flush=False), uniform(2, 1, 2))
+    split = run(PipelineSchedule.of_actions("split", rows, flush=False), uniform(2, 1, 2))
     # 1F0 1I0 1F1 1I1 1W0 1W1: two micro-batches before their weight gradient, but never two before their input's.
-    assert memory_over_time(split, Footprint((0,) * 2, (1,) * 2, version_bytes=(100,) * 2), 1).peak_bytes == 2
+    assert Footprint((0,) * 2, (1,) * 2, version_bytes=(100,) * 2).over_time(split, 1).peak_bytes == 2
     flushed = run(one_f_one_b(3, 9), uniform(3, 1, 2))
-    assert memory_over_time(flushed, Footprint((0,) * 3, (1,) * 3, version_bytes=(100,) * 3), 0).peak_bytes == 3
+    assert Footprint((0,) * 3, (1,) * 3, version_bytes=(100,) * 3).over_time(flushed, 0).peak_bytes == 3
 
 
 def test_the_critical_chain_runs_along_the_slowest_device():

@@ -14,14 +14,8 @@ from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.critical import Reason, critical_chain
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.footprint import Footprint, memory_over_time, peak_in_flight
-from formulation.timeline.measures import (
-    bubble_of_ideal,
-    bubble_of_total,
-    compute_ns,
-    link_utilisation,
-    occupied_ns,
-)
+from formulation.timeline.footprint import Footprint, peak_in_flight
+from formulation.timeline.measures import TimelineMeasures
 from formulation.timeline.timeline import Timeline, run
 from tests.timelines import durations_for, messages, schedules, stamps, timelines
 
@@ -107,7 +101,11 @@ def test_the_critical_chain_has_no_gap(timeline: Timeline):
 
 @given(timelines())
 def test_times_add_up(timeline: Timeline):
-    computed, occupied, whole = compute_ns(timeline), occupied_ns(timeline), timeline.makespan_ns
+    computed, occupied, whole = (
+        TimelineMeasures(timeline).compute_ns,
+        TimelineMeasures(timeline).occupied_ns,
+        timeline.makespan_ns,
+    )
     by_hand = [sum(stop - start for _, start, stop in timeline.actions(rank)) for rank in range(len(computed))]
     assert computed == by_hand
     for rank in range(timeline.schedule.ranks):
@@ -115,10 +113,10 @@ def test_times_add_up(timeline: Timeline):
         if timeline.schedule.flush:
             assert occupied[rank] <= whole
     if whole and sum(occupied):
-        total, ideal = bubble_of_total(timeline), bubble_of_ideal(timeline)
+        total, ideal = TimelineMeasures(timeline).bubble_of_total, TimelineMeasures(timeline).bubble_of_ideal
         assert (1 - total) * (1 + ideal) == 1
     if timeline.program.execution.contention is Contention.FIFO:
-        assert all(share <= 1 for share in link_utilisation(timeline).values())
+        assert all(share <= 1 for share in TimelineMeasures(timeline).link_utilisation.values())
 
 
 @given(timelines())
@@ -126,7 +124,7 @@ def test_a_device_is_occupied_from_fetching_to_sending(timeline: Timeline):
     program, times, transfers = timeline.program, timeline.times, timeline.program.execution.transfers
     if any(timeline.program.durations.sync_ns + timeline.program.durations.optimizer_ns):
         return
-    for rank, occupied in enumerate(occupied_ns(timeline)):
+    for rank, occupied in enumerate(TimelineMeasures(timeline).occupied_ns):
         spent = 0
         for at in range(program.offsets[rank], program.offsets[rank + 1]):
             source = int(program.needs[at])
@@ -192,7 +190,7 @@ def test_without_two_messages_at_once_contention_changes_nothing(data: st.DataOb
 def test_a_schedule_without_durations_takes_no_time(schedule: PipelineSchedule):
     timeline = run(schedule, uniform(schedule.stages, 0, 0))
     assert timeline.makespan_ns == 0
-    assert bubble_of_total(timeline) == bubble_of_ideal(timeline) == 0
+    assert TimelineMeasures(timeline).bubble_of_total == TimelineMeasures(timeline).bubble_of_ideal == 0
     assert critical_chain(timeline)[0].reason is Reason.START
 
 
@@ -203,8 +201,7 @@ def test_the_peak_is_the_most_in_flight(timeline: Timeline):
         stash = tuple(int(one == stage) for one in range(schedule.stages))
         nothing = (0,) * schedule.stages
         peaks = [
-            memory_over_time(timeline, Footprint(nothing, stash), rank).peak_bytes
-            for rank in schedule.stage_ranks[stage]
+            Footprint(nothing, stash).over_time(timeline, rank).peak_bytes for rank in schedule.stage_ranks[stage]
         ]
         assert max(peaks) == count
 
@@ -215,7 +212,7 @@ def test_memory_is_what_has_started_and_not_stopped(timeline: Timeline, data: st
     rank = data.draw(st.integers(0, schedule.ranks - 1))
     static = tuple(data.draw(st.integers(0, 9)) for _ in range(schedule.stages))
     stash = tuple(data.draw(st.integers(0, 9)) for _ in range(schedule.stages))
-    held = memory_over_time(timeline, Footprint(static, stash), rank)
+    held = Footprint(static, stash).over_time(timeline, rank)
     now = data.draw(st.sampled_from(held.time_ns.tolist()))
     at_last = held.held_bytes[np.flatnonzero(held.time_ns == now)[-1]]
     expected = sum(static[stage] for stage, ranks in enumerate(schedule.stage_ranks) if rank in ranks)

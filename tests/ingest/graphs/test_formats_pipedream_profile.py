@@ -191,8 +191,8 @@ def test_public_profiles_as_layer_graphs(name, samples):
     model = public(name).planned()
     found = measured_layers(model, samples, name, "V100")
     assert len(found) == len(model.layers)
-    times = [row.measured_on("V100") for row in layers_of(found)]
-    assert sum(row.forward_ns for row in times if row) == sum(layer.forward_ns for layer in model.layers)
+    times = [time for row in layers_of(found) for time in row.measured_on("V100")]
+    assert sum(row.forward_ns for row in times) == sum(layer.forward_ns for layer in model.layers)
     assert sum(layer.parameter_bytes for layer in layers_of(found)) == sum(
         layer.parameter_bytes for layer in model.layers
     )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem.layers import Layer, Split, layer_graph
+from formulation.problem.layers import Layer, Split, layer_graph, layers_of
 from ingest.errors import GraphFileError, ModelError
 from ingest.graphs import graph_file
 from ingest.graphs.graph_file import graph_document, graph_from_document, read_graph, write_graph
@@ -26,7 +26,8 @@ TEXT = st.text(string.printable + "äß层:.", min_size=1, max_size=20)
 def layers(draw: st.DrawFn, name: str) -> Layer:
     split = draw(st.sampled_from([Split.MATRIX, Split.JOIN]))
     forms = draw(st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=3, unique=True))
-    return Layer(name, draw(TEXT), split, *(draw(COUNTS) for _ in range(6)), allowed_forms=tuple(forms))
+    counts = (draw(COUNTS) for _ in range(6))
+    return Layer(name, draw(TEXT), split, *counts, allowed_forms=tuple(forms), backward=draw(st.booleans()))
 
 
 @st.composite
@@ -36,8 +37,11 @@ def graphs(draw: st.DrawFn) -> nx.DiGraph:
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     edges = [(start, end, draw(COUNTS)) for start, end in chosen]
     graph = layer_graph(draw(TEXT), [draw(layers(name)) for name in names], edges, draw(st.integers(1, 16)))
-    if pairs and draw(st.booleans()):
-        graph.graph["shared_parameters"] = ((*draw(st.sampled_from(pairs)), draw(COUNTS)),)
+    rows = layers_of(graph)
+    if len(names) > 1 and draw(st.booleans()):
+        users = tuple(draw(st.lists(st.sampled_from(names), min_size=2, unique=True)))
+        size = draw(st.integers(0, min(row.parameter_bytes for row in rows)))
+        graph.graph["ties"] = ((users, size, size),)
     if draw(st.booleans()):
         graph.graph["cuts"] = tuple(draw(st.lists(st.sampled_from(names), unique=True)))
     ends = draw(st.lists(st.integers(0, len(names) - 1), max_size=3))
@@ -102,7 +106,7 @@ def refusal(path: Path, text: str | bytes) -> str:
             "layers[0].split: Input should be 'matrix', 'follow' or 'join'",
         ),
         (lambda d: d["layers"][0].update(allowed_forms=[]), "layers[0].allowed_forms"),
-        (lambda d: d["layers"][0].update(allowed_forms=[3]), "layers[0].allowed_forms[0]"),
+        (lambda d: d["layers"][0].update(allowed_forms=[8]), "layers[0].allowed_forms[0]"),
         (lambda d: d["layers"][0].update(name=""), "layers[0].name"),
         (lambda d: d["layers"][1].update(name="a"), "layer a appears twice"),
         (lambda d: d["edges"].append({"producer": "a", "consumer": "z", "bytes": 1}), "no layer z"),
@@ -111,7 +115,23 @@ def refusal(path: Path, text: str | bytes) -> str:
             "against the execution order",
         ),
         (lambda d: d["edges"].append(d["edges"][0]), "appears twice"),
-        (lambda d: d.update(shared_parameters=[{"first": "a", "other": "z", "bytes": 1}]), "shared_parameters"),
+        (
+            lambda d: d.update(ties=[{"layers": ["a", "z"], "parameter_bytes": 1}]),
+            "ties: layer graph: weights are tied to layers that it does not have (z)",
+        ),
+        (
+            lambda d: d.update(ties=[{"layers": ["b", "c"], "parameter_bytes": 5}]),
+            "layer b has weights of 4 bytes, 4 of them trained, and shares 5 and 5 with later layers",
+        ),
+        (lambda d: d.update(ties=[{"layers": ["a"], "parameter_bytes": 1}]), "ties[0].layers"),
+        (
+            lambda d: d.update(ties=[{"layers": ["a", "a"], "parameter_bytes": 1}]),
+            "expected two or more, each once",
+        ),
+        (
+            lambda d: d.update(ties=[{"layers": ["a", "b"], "parameter_bytes": 1, "trainable_bytes": 2}]),
+            "tied weights with trainable_bytes 2, expected 0 to 1",
+        ),
         (lambda d: d.update(layers=[], edges=[]), "no layer"),
         (lambda d: d.update(version=2), "version: Input should be 1"),
         (lambda d: d.update(format="other"), "format: Input should be 'pipecut layer graph'"),

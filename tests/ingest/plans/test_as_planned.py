@@ -98,7 +98,7 @@ def test_a_certificate_is_about_what_its_plan_chose(tmp_path: Path) -> None:
     left_open = replace(two_branches(), training=Training(8, 1, micro_batch_choices=(1, 4)))
     path.write_text(json.dumps(stages("a0 b0", "a1 b1 join") | {"micro_batches": 4}))
     about, plan = read_plan_as_made(path, left_open)
-    labels = {(0, (2,), (0,)): ((0, 0),)}
+    labels = {(0, (2,), ((0,), 1)): ((0, 0),)}
     certificate = Certificate("0" * 64, plan, 5, 3, labels)
     write_certificate(path, about, certificate)
     assert read_certificate_as_made(path, left_open) == (about, certificate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,38 @@ def test_plan_round_trips_with_its_price(tmp_path: Path) -> None:
     assert second["forms"] == [0, 1, 2, 0]
     for row, cost in zip(written["stages"], evaluation.stages, strict=True):
         assert {key: row[key] for key in PRICES} == {key: getattr(cost, key) for key in PRICES}
-        assert set(row) == {"layers", "devices", "forms", "replicas", "recompute", *PRICES}
+        assert set(row) == {
+            "layers",
+            "devices",
+            "forms",
+            "replicas",
+            "recompute",
+            "sharded",
+            "optimizer_on_host",
+            *PRICES,
+        }
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_warm_ups_that_a_plan_chose_are_written_and_read(tmp_path: Path) -> None:
+    path, instance = tmp_path / "plan.json", replace(SMALL, training=Training(8, 8, warm_up="choose"))
+    plan = Plan(tuple(replace(stage, warm_up=many) for stage, many in zip(PLAN.stages, (7, 2), strict=True)))
+    write_plan(path, instance, plan, evaluate(instance, plan))
+    assert read_plan(path, instance) == plan
+    assert [row["warm_up"] for row in json.loads(path.read_text(encoding="utf-8"))["stages"]] == [7, 2]
+    assert evaluate(instance, plan).feasible and evaluate(instance, PLAN).feasible
+    assert [one.message for one in evaluate(SMALL, plan).violations] == [
+        "stage 0 runs 7 forward passes before its first backward pass, expected 1 of 1 micro-batches with"
+        " training.warm_up classic",
+        "stage 1 runs 2 forward passes before its first backward pass, expected 1 of 1 micro-batches with"
+        " training.warm_up classic",
+    ]
+    text = path.read_text(encoding="utf-8")
+    for wrong in ("0", "true", '"4"', "2.5"):
+        with pytest.raises(
+            PlanError, match=r"stages\[1\].warm_up: expected a number of forward passes, 1 or more"
+        ):
+            read_text(tmp_path, text.replace('"warm_up": 2', f'"warm_up": {wrong}'))
 
 
 def test_plan_that_is_none_is_written_without_prices() -> None:
@@ -79,7 +110,15 @@ def test_plan_that_is_none_is_written_without_prices() -> None:
     written = plan_to_dict(SMALL, plan, evaluate(SMALL, plan))
     assert written["objective"] is None
     assert written["violations"]
-    assert set(written["stages"][0]) == {"layers", "devices", "forms", "replicas", "recompute"}
+    assert set(written["stages"][0]) == {
+        "layers",
+        "devices",
+        "forms",
+        "replicas",
+        "recompute",
+        "sharded",
+        "optimizer_on_host",
+    }
 
 
 @given(st.data())
@@ -167,10 +206,10 @@ WRONG: tuple[tuple[object, tuple[str, ...]], ...] = (
     (one_stage(devices=[]), ('stages[0].devices: expected {"server name": number of devices}, got a list',)),
     (one_stage(forms=[0]), ("stages[0].forms: expected 6 forms, one for each layer, got 1",)),
     (
-        one_stage(forms=[0, 0, 0, 0, 3, True]),
+        one_stage(forms=[0, 0, 0, 0, 34, True]),
         (
-            "stages[0].forms[4]: expected a form, 0, 1 or 2, got 3",
-            "stages[0].forms[5]: expected a form, 0, 1 or 2, got true",
+            "stages[0].forms[4]: expected a form, 0 to 33, got 34",
+            "stages[0].forms[5]: expected a form, 0 to 33, got true",
         ),
     ),
     (one_stage(form=[0]), ("stages[0]: unknown key 'form'; did you mean 'forms'?",)),
@@ -245,7 +284,7 @@ def test_the_example_of_the_document_is_a_plan(tmp_path: Path) -> None:
     plan = read_plan(path, vgg16_instance())
     assert [stage.span for stage in plan.stages] == [Span(0, 2), Span(2, 31), Span(31, 38), Span(38, 39)]
     last = plan.stages[-1].group
-    assert (last.replicas, last.tensor_parallel_degree, last.recompute) == (2, 1, True)
+    assert (last.replicas, last.tensor_parallel_degree, last.mode.recompute) == (2, 1, True)
     assert all(f"`{price}`" in document for price in PRICES)
 
 

@@ -12,12 +12,12 @@ import pytest
 from formulation.problem.units import BITS_PER_BYTE
 from ingest.mistakes import ScenarioError
 from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import device_price, facts_of, link_bits, peak_of, read_library
+from ingest.scenario.library import Library
 from ingest.scenario.library_schema import LibraryFile
 from ingest.scenario.shipped import LIBRARY, SHIPPED, scenario_files
-from ingest.text.yaml_source import read_document
+from ingest.text.yaml_source import Document
 
-LIBRARY_READ = read_library()
+LIBRARY_READ = Library.read()
 DEVICES, MACHINES = LIBRARY_READ.devices, LIBRARY_READ.machines
 FILES = sorted(LIBRARY.rglob("*.yaml"))
 WANTED = [
@@ -83,9 +83,9 @@ def test_what_a_user_expects_is_there() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(LIBRARY).as_posix())
 def test_a_file_says_how_to_read_it_and_uses_its_sources(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
-    found = LibraryFile.model_validate(read_document(path).data)
+    found = LibraryFile.model_validate(Document.read(path).data)
     entries = [*found.devices.values(), *found.machines.values()]
-    used = {fact.source for entry in entries for _, fact in facts_of(entry)}
+    used = {fact.source for entry in entries for _, fact in entry.facts()}
     assert entries and used == set(found.sources)
 
 
@@ -116,9 +116,9 @@ def test_a_machine_is_plausible(name: str) -> None:
     assert machine.devices.value == 8
     together = machine.adapters.number.value * machine.adapters.bandwidth.value
     assert 25 * GIGA <= together <= 3200 * GIGA
-    assert link_bits(machine) <= together < each * machine.devices.value
+    assert machine.link_bits <= together < each * machine.devices.value
     if machine.price_per_hour is not None:
-        assert 1 <= device_price(machine) / 10**6 <= 20 and machine.price_per_hour.currency == "USD"
+        assert 1 <= machine.device_price / 10**6 <= 20 and machine.price_per_hour.currency == "USD"
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -142,7 +142,7 @@ def test_halves_are_halves() -> None:
     """A note 'half of N' stands at a value that is half of N, and an odd sheet number is never taken whole."""
     checked = 0
     for entry in (*DEVICES.values(), *MACHINES.values()):
-        for where, fact in facts_of(entry):
+        for where, fact in entry.facts():
             found = re.search(r"half of ([\d,]+) (TFLOP/s|GB/s)", fact.note or "")
             if found:
                 unit = TERA if found[2] == "TFLOP/s" else GIGA * BITS_PER_BYTE
@@ -174,7 +174,7 @@ def test_halves_are_halves() -> None:
 def test_the_peak_follows_the_number_format(
     name: str, size: int, arithmetic: NumberFormat | None, tera: float
 ) -> None:
-    assert peak_of(name, DEVICES[name], size, arithmetic) == round(tera * TERA)
+    assert DEVICES[name].peak(name, size, arithmetic) == round(tera * TERA)
 
 
 @pytest.mark.parametrize(
@@ -190,14 +190,16 @@ def test_a_peak_that_is_not_known_is_an_error(
     name: str, size: int, arithmetic: NumberFormat | None, said: str
 ) -> None:
     with pytest.raises(LookupError, match=re.escape(said)):
-        peak_of(name, DEVICES[name], size, arithmetic)
+        DEVICES[name].peak(name, size, arithmetic)
 
 
 def test_a_link_is_what_the_adapters_of_one_device_carry() -> None:
-    gbit = {name: link_bits(machine) // GIGA for name, machine in MACHINES.items()}
+    gbit = {name: machine.link_bits // GIGA for name, machine in MACHINES.items()}
     assert gbit["dgx-h100"] == 400 and gbit["p5"] == 400  # 8 of 400, and 32 of 100: four for each device
     assert gbit["p4d"] == 100 and gbit["p3-16xlarge"] == 25  # shared by two devices, and by eight
-    assert link_bits(MACHINES["dgx-h100"], adapters=8) == 3200 * GIGA
+    shared = {name: machine.shared_adapters for name, machine in MACHINES.items()}
+    assert shared["dgx-h100"] == shared["p5"] == 8
+    assert shared["p4d"] == 4 and shared["p3-16xlarge"] == 1
 
 
 def test_the_library_is_no_scenario() -> None:
@@ -215,15 +217,15 @@ def error_of(folder: Path, text: str, *more: str) -> str:
     for number, one in enumerate((text, *more)):
         (folder / f"{number}.yaml").write_text(one, encoding="utf-8")
     with pytest.raises(ScenarioError) as caught:
-        read_library(folder)
+        Library.read(folder)
     return str(caught.value).replace(f"{folder}/", "")
 
 
 def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(FILE, encoding="utf-8")
-    library = read_library(tmp_path)
+    library = Library.read(tmp_path)
     assert library.devices["card"].memory.value == 16 * GIB and library.files["box"] == "own.yaml"
-    assert device_price(library.machines["box"]) == 4_096_250
+    assert library.machines["box"].device_price == 4_096_250
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from formulation.problem.cluster import Cluster, Server, servers_of
 from formulation.problem.units import Link
 from ingest.scenario import machines
-from ingest.scenario.library import read_library
+from ingest.scenario.library import Library
 from ingest.scenario.load import Scenario, ScenarioError, load_scenario
 from ingest.text.yaml_source import parse_document
 from tests.command_line import Command
@@ -121,7 +121,9 @@ def test_a_machine_may_be_used_in_part_and_differently(tmp_path: Path) -> None:
     scenario = load(tmp_path, cluster)
     first = servers_of(scenario.cluster)[0]
     assert (first.name, first.devices, first.link) == ("node0", 4, Link(450 * 8 * GBIT, 2_000))
-    assert Cluster.of(scenario.cluster).links[0][1] == Link(1600 * GBIT)
+    assert (first.adapters, Cluster.of(scenario.cluster).links[0][1]) == (4, Link(400 * GBIT))
+    assert servers(tmp_path, cluster.replace(", adapters: 4", ", adapters: 2"))[0].adapters == 2
+    assert servers(tmp_path, cluster.replace(", adapters: 4", ""))[0].adapters == 4
     faster = cluster.replace("latency: 2 us", "bandwidth: 100 GB/s")
     assert servers(tmp_path, faster)[0].link == Link(800 * GBIT)
 
@@ -132,7 +134,8 @@ def test_alike_machines_are_a_mesh_and_its_latency_is_the_users(tmp_path: Path) 
     ).links
     assert links[0][2] == Link(400 * GBIT, 5_000)
     own = load(tmp_path, "machines: {dgx-h100: 3}\nbetween_servers: {bandwidth: 10 Gbit/s}")
-    assert Cluster.of(own.cluster).links[0][2] == Link(10 * GBIT)
+    found = Cluster.of(own.cluster)
+    assert (found.links[0][2], found.servers[0].adapters) == (Link(10 * GBIT), 0)
     single = "machines: {dgx-h100: 3}\nlinks: [{between: [dgx-h100-0, dgx-h100-1], bandwidth: 1 Gbit/s}]"
     links = Cluster.of(load(tmp_path, single).cluster).links
     assert (links[0][1], links[0][2]) == (Link(GBIT), Link(400 * GBIT))
@@ -220,8 +223,8 @@ def test_prices_of_machines_are_prices_of_their_devices(tmp_path: Path) -> None:
          " did you mean 'h100-sxm'?"),
         ("machines: {dgx-h100: 1}\ndevices: {mine: {memory: 70 GiB}}", TWO_BYTES,
          "5: cluster.devices.mine.peak: missing: peak speed of one device, like '13.4 TFLOP/s'"),
-        ("machines: {dgx-h100: 1025}", TWO_BYTES,
-         "4: cluster.machines.dgx-h100.count: expected 1024 or less, got 1025"),
+        ("machines: {dgx-h100: 2049}", TWO_BYTES,
+         "4: cluster.machines.dgx-h100.count: expected 2048 or less, got 2049"),
         ("machines: {dgx-h100: 1}\nservers: [{name: dgx-h100, device: l40s, devices: 1}]", TWO_BYTES,
          "4: cluster.servers[1].name: the name 'dgx-h100' is taken by cluster.servers[0]"),
     ],
@@ -270,7 +273,7 @@ def test_broken_sections_beside_machines_are_the_schemas_to_tell(tmp_path: Path,
     )
 
 
-@pytest.mark.parametrize("name", read_library().machines)
+@pytest.mark.parametrize("name", Library.read().machines)
 def test_every_machine_is_a_cluster(tmp_path: Path, name: str) -> None:
     pair = load(tmp_path, f"machines: {{{name}: 2}}")
     assert sum(server.devices for server in servers_of(pair.cluster)) == 16

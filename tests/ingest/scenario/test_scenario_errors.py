@@ -82,6 +82,11 @@ SET: tuple[tuple[str, str], ...] = (
     ("training.global_batch=1e3", "expected a whole number, got '1e3' (text; write 1000)"),
     ("training.global_batch=", "expected a whole number, got nothing"),
     ("training.micro_batches=5", "global_batch 64 is not a multiple of micro_batches 5"),
+    (
+        "training.warm_up=ager",
+        "expected classic, eager, choose, or a list of whole numbers by stage, got 'ager'; did you mean 'eager'?",
+    ),
+    ("training.warm_up=3", "expected classic, eager, choose, or a list of whole numbers by stage, got 3"),
     ("training.global_batch", "expected path=value, like training.global_batch=128"),
     ("=1", "expected path=value, like training.global_batch=128"),
     ("training.global_batch=[1]", "expected one value, got a list"),

@@ -93,7 +93,7 @@ def test_weights_of_one_name_are_tied_and_of_two_names_too(tmp_path: Path) -> No
     torch.export.save(torch.export.export(module.train(), (torch.ones(2, 4),), strict=False), path)
     graph = load_model_graph(str(path))
     assert [layer.parameter_bytes for layer in layers_of(graph)] == [64, 0]
-    assert graph.graph["shared_parameters"] == (("a", "b", 64),)
+    assert graph.graph["ties"] == ((("a", "b"), 64, 64),)
 
 
 def test_a_model_exported_for_evaluation_says_so(tmp_path: Path) -> None:

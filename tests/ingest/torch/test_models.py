@@ -44,7 +44,7 @@ def total(graph: nx.DiGraph, field: str) -> int:
 @pytest.mark.parametrize("name", TABLE)
 def test_parameters_are_those_of_table_one(graphs: dict[str, nx.DiGraph], name: str) -> None:
     assert total(graphs[name], "parameter_bytes") == 4 * TABLE[name][1]
-    assert "shared_parameters" not in graphs[name].graph
+    assert "ties" not in graphs[name].graph
 
 
 @pytest.mark.parametrize("name", TABLE)

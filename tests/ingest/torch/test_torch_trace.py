@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from formulation.predictor.work import Product, Work
 from formulation.problem.layers import Layer, Split, layers_of
 from ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import (
@@ -23,6 +24,11 @@ from tests.ingest.torch.tiny_models import (
 )
 
 
+def moved(read_bytes: int, written_bytes: int) -> Work:
+    """Return the work of one kernel that computes no product."""
+    return Work((), 1, read_bytes, written_bytes)
+
+
 def test_linear() -> None:
     graph = traced(lambda m, x: m.fc(x), (2, 5), fc=lambda: nn.Linear(5, 3))
     assert only(graph) == Layer(
@@ -36,6 +42,7 @@ def test_linear() -> None:
         macs=15,
         torchstat_flops=15,
         allowed_forms=ANY,
+        work=Work((Product(1, 5, 3, 1, weighted=True, read_bytes=4 * 5, written_bytes=4 * 3),), 0, 0, 0),
     )
 
 
@@ -58,6 +65,8 @@ def test_convolution() -> None:
         macs=4 * 6 * 3 * (3 * 3 * 2),
         torchstat_flops=4 * 6 * 3 * (3 * 3 * 2) + 4 * 6 * 3,
         allowed_forms=ANY,
+        # At each of 6 x 3 places a window of 3 x 3 x 2 numbers is multiplied with four columns of weights.
+        work=Work((Product(18, 18, 4, 1, weighted=True, read_bytes=576, written_bytes=288),), 0, 0, 0),
     )
 
 
@@ -80,7 +89,9 @@ def test_batch_norm_and_its_counter() -> None:
     # num_batches_tracked is counted up and read by nobody: no layer. Mean and deviation: 8 bytes a channel.
     assert list(graph) == ["conv", "bn"]
     layer = by_name(graph)["bn"]
-    assert layer == Layer("bn", "BatchNorm2d", Split.FOLLOW, 4 * 10, 320, 320, 320 + 8 * 5, 0, 2 * 80)
+    assert layer == Layer(
+        "bn", "BatchNorm2d", Split.FOLLOW, 4 * 10, 320, 320, 320 + 8 * 5, 0, 2 * 80, work=moved(320, 320)
+    )
 
 
 def test_embedding_keeps_the_token_numbers() -> None:
@@ -88,7 +99,7 @@ def test_embedding_keeps_the_token_numbers() -> None:
         module = nn.Sequential(nn.Embedding(11, 6))
         tokens = torch.zeros(2, 5, dtype=torch.long)
     layer = only(trace(module, (tokens,), "model"))
-    assert layer == Layer("0", "Embedding", Split.MATRIX, 4 * 66, 8 * 5, 4 * 30, 8 * 5, 0)
+    assert layer == Layer("0", "Embedding", Split.MATRIX, 4 * 66, 8 * 5, 4 * 30, 8 * 5, 0, work=moved(40, 120))
 
 
 def test_pooling_keeps_its_input_and_indices() -> None:
@@ -96,7 +107,7 @@ def test_pooling_keeps_its_input_and_indices() -> None:
         lambda m, x: m.pool(m.conv(x)), (2, 3, 4, 4), conv=lambda: nn.Conv2d(3, 5, 1), pool=lambda: nn.MaxPool2d(2)
     )
     layer = by_name(graph)["pool"]
-    assert layer == Layer("pool", "MaxPool2d", Split.FOLLOW, 0, 320, 80, 320 + 8 * 20, 0, 80)
+    assert layer == Layer("pool", "MaxPool2d", Split.FOLLOW, 0, 320, 80, 320 + 8 * 20, 0, 80, work=moved(320, 80))
 
 
 def test_dropout_keeps_a_byte_per_element_unless_it_is_off() -> None:
@@ -114,13 +125,15 @@ def test_dropout_keeps_a_byte_per_element_unless_it_is_off() -> None:
 def test_layer_norm_needs_whole_rows() -> None:
     graph = traced(lambda m, x: m.ln(m.fc(x)), (2, 7, 5), fc=lambda: nn.Linear(5, 8), ln=lambda: nn.LayerNorm(8))
     layer = by_name(graph)["ln"]
-    assert layer == Layer("ln", "LayerNorm", Split.JOIN, 64, 224, 224, 224 + 7 * 8, 0, allowed_forms=(0, 1))
+    assert layer == Layer(
+        "ln", "LayerNorm", Split.JOIN, 64, 224, 224, 224 + 7 * 8, 0, allowed_forms=(0, 1), work=moved(224, 224)
+    )
 
 
 def test_residual_addition() -> None:
     graph = traced(lambda m, x: m.a(x) + m.b(m.a(x)), (2, 4), a=lambda: nn.Linear(4, 4), b=lambda: nn.Linear(4, 4))
     assert list(graph) == ["a", "a:1", "b", "add"]
-    assert by_name(graph)["add"] == Layer("add", "add", Split.JOIN, 0, 32, 16, 0, 0)
+    assert by_name(graph)["add"] == Layer("add", "add", Split.JOIN, 0, 32, 16, 0, 0, work=moved(32, 16))
     assert set(graph.edges(data="bytes")) == {("a:1", "b", 16), ("b", "add", 16), ("a", "add", 16)}
 
 
@@ -131,7 +144,9 @@ def test_concatenation_of_channels() -> None:
         a=lambda: nn.Conv2d(3, 2, 1),
         b=lambda: nn.Conv2d(3, 5, 1),
     )
-    assert by_name(graph)["cat"] == Layer("cat", "cat", Split.JOIN, 0, 4 * 7 * 16, 4 * 7 * 16, 0, 0)
+    assert by_name(graph)["cat"] == Layer(
+        "cat", "cat", Split.JOIN, 0, 4 * 7 * 16, 4 * 7 * 16, 0, 0, work=moved(448, 448)
+    )
     assert list(graph.edges(data="bytes")) == [("a", "cat", 4 * 2 * 16), ("b", "cat", 4 * 5 * 16)]
 
 
@@ -152,9 +167,9 @@ def test_attention_written_out_keeps_the_square_and_may_be_cut_by_heads() -> Non
     assert layers["matmul"].macs == layers["matmul:1"].macs == 2 * 5 * 5 * 4
     assert [layer.split for layer in layers.values()] == [Split.MATRIX, Split.JOIN, Split.JOIN]
     assert {layer.allowed_forms for layer in layers.values()} == {ANY}
-    # The storage of q, k, v (once) and the softmax; the second product keeps nothing new.
-    assert layers["matmul"].stash_bytes == 4 * 5 * 24 + 4 * 2 * 5 * 5
-    assert layers["matmul:1"].stash_bytes == 0
+    # Copies of q and k, which are parts of one tensor, and the softmax; the second product keeps a copy of v.
+    assert layers["matmul"].stash_bytes == 4 * 5 * 16 + 4 * 2 * 5 * 5
+    assert layers["matmul:1"].stash_bytes == 4 * 5 * 8
 
 
 def test_einsum_counts_the_product_of_all_letters() -> None:

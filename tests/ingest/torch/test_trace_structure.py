@@ -82,7 +82,7 @@ def test_tied_weights_count_at_their_first_user() -> None:
         graph = trace(module, (torch.empty(2, 4),), "model")
     layers = by_name(graph)
     assert (layers["a"].parameter_bytes, layers["b"].parameter_bytes) == (4 * 20, 4 * 4)
-    assert graph.graph["shared_parameters"] == (("a", "b", 64),)
+    assert graph.graph["ties"] == ((("a", "b"), 64, 64),)
 
 
 def test_parameters_that_are_computed_with_belong_to_the_product() -> None:

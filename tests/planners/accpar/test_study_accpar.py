@@ -12,7 +12,7 @@ from planners.accpar.levels import Planner, array, chain_graph, equal_parts, ste
 from planners.accpar.published import ALEXNET, BATCH, BYTES_PER_ELEMENT, PROGRAM_TYPES
 from planners.accpar.study import run, types_table
 from planners.common.halves import Halves, bisected
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown
 from planners.studies.study import StudyInputs
 from tests.commands.fakes import ROOT
@@ -79,7 +79,7 @@ def test_equal_parts_at_every_level():
 
 @pytest.mark.slow
 def test_its_document_is_what_it_writes(study):
-    written = (ROOT / find_study("accpar").document).read_text(encoding="utf-8").splitlines()
+    written = (ROOT / STUDIES["accpar"].document).read_text(encoding="utf-8").splitlines()
     again = to_markdown(study, "", "").splitlines()
     assert written[:2] + written[3:] == again[:2] + again[3:], "written again by pipecut study accpar"
 

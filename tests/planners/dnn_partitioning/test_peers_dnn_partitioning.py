@@ -22,19 +22,6 @@ def problem(name):
     return read_dnn_partitioning(path, transfers=EdgeCosts.AS_PROGRAM)
 
 
-def forward_half(whole):
-    """The inference graph of a training graph: its forward nodes and the edges between them."""
-    kept = [index for index, node in enumerate(whole.nodes) if not node.backward]
-    number = {old: new for new, old in enumerate(kept)}
-    edges = tuple((number[a], number[b]) for a, b in whole.edges if a in number and b in number)
-    sources = {a for a, _ in edges}
-    nodes = tuple(
-        replace(whole.nodes[old], transfer_s=whole.nodes[old].transfer_s if new in sources else 0.0)
-        for new, old in enumerate(kept)
-    )
-    return replace(whole, nodes=nodes, edges=edges)
-
-
 # Graph, ideals, pairs of ideals; ms of largest load: all ideals, path, path of blocks, everything on one device.
 PUBLISHED = [
     ("bert24_inference", 30, 464, 17.78990625, 17.78990625, 17.78990625, 92.406),
@@ -50,7 +37,7 @@ def test_the_programs_own_results(row):
     name, ideals, pairs, best, line, blocks, one = row
     # The folder has ResNet-50 for training only; the published inference graph is its forward half.
     whole = problem("resnet50_training") if name == "resnet50_inference" else problem(name)
-    graph = forward_half(whole) if name == "resnet50_inference" else whole
+    graph = whole.forward() if name == "resnet50_inference" else whole
     plan = place(graph)
     assert (plan.ideals, plan.pairs) == (ideals, pairs)
     assert plan.max_load_s * 1000 == pytest.approx(best, abs=1e-9)

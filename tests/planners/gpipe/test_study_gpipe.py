@@ -6,7 +6,7 @@ import pytest
 
 from planners.gpipe.published import TRANSFORMER_ROWS
 from planners.gpipe.study import estimated_micro_batches, run
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown
 from planners.studies.study import Study, StudyInputs
 from tests.commands.fakes import ROOT
@@ -18,7 +18,7 @@ def study() -> Study:
 
 
 def test_its_document_is_what_it_writes(study: Study) -> None:
-    path = ROOT / find_study("gpipe").document
+    path = ROOT / STUDIES["gpipe"].document
     written = path.read_text(encoding="utf-8").splitlines()
     again = to_markdown(study, "", "").splitlines()
     assert written[:2] + written[3:] == again[:2] + again[3:], "written again by pipecut study gpipe"

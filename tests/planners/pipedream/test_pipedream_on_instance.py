@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from formulation.outcome import Proof, checked
 from formulation.problem.constraints import Constraints
-from formulation.problem.demands import with_constraints
 from formulation.problem.layers import layer_graph
 from formulation.problem.options import Boundary, CostModel, Training
 from formulation.problem.plan import Span
@@ -19,7 +20,7 @@ from planners.pipedream.paper import price
 from planners.pipedream.states import antichain_states
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import GIGA, PLAIN, chain, instance_of, join, matrix, mesh
-from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.generators import cluster_graphs, divisible, instances, layer_graphs
 from tests.planners.expected import expected_ns
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
@@ -42,7 +43,7 @@ def work(*macs, sizes=None, weights=10**6):
 
 @BOTH
 @SLOW
-@given(instance=instances(layer_graphs(6), cluster_graphs(5)))
+@given(instance=instances(layer_graphs(6), cluster_graphs(5)).filter(divisible))
 def test_plans_hold_on_any_instance(solve, instance):
     outcome = checked(instance, solve(instance))
     assert (outcome.proof, outcome.bound) == (Proof.FEASIBLE, None)
@@ -192,7 +193,7 @@ def test_both_charge_transfers_even_where_the_instance_does_not():
 def test_replicas_are_replicas_where_the_instance_knows_them(solve):
     layers = chain([matrix("conv", 100, weights=1), matrix("fc", 33, weights=10**6)], [1])
     constraints = Constraints(tensor_parallel_degrees=(1,))
-    instance = with_constraints(instance_of(layers, mesh(4)), constraints)
+    instance = replace(instance_of(layers, mesh(4)), constraints=constraints)
     outcome = checked(instance, solve(instance))
     assert outcome.proof is Proof.FEASIBLE and outcome.plan is not None
     assert [stage.group.replicas for stage in outcome.plan.stages] == [3, 1]

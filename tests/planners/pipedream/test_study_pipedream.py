@@ -10,7 +10,7 @@ import pytest
 from planners.pipedream.code import PipeDreamStage
 from planners.pipedream.paper import LayerRow
 from planners.pipedream.study import run, saved
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown
 from planners.studies.study import StudyInputError, StudyInputs
 from tests.commands.fakes import ROOT
@@ -26,7 +26,7 @@ def study():
 
 
 def test_its_document_is_what_it_writes(study):
-    written = (ROOT / find_study("pipedream").document).read_text(encoding="utf-8").splitlines()
+    written = (ROOT / STUDIES["pipedream"].document).read_text(encoding="utf-8").splitlines()
     again = to_markdown(study, "", "").splitlines()
     assert written[:2] + written[3:] == again[:2] + again[3:], "written again by pipecut study pipedream"
 

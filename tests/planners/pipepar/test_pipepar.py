@@ -22,7 +22,7 @@ from planners.pipepar import planner as pipepar
 from solvers import exhaustive as brute_force
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import BYTE_LINK, GIGA, PLAIN, TURING, UNIT, chain, instance_of, matrix, mesh, vgg16
-from tests.generators import cost_models, flat_clusters, instances, layer_graphs, trainings
+from tests.generators import cost_models, divisible, flat_clusters, instances, layer_graphs, trainings
 from tests.planners.expected import expected_ns
 
 
@@ -114,12 +114,13 @@ def test_one_device_a_server_and_equal_links_are_one_server(layers, count, train
     together = build_instance(layers, mesh(count), training, cost)
     assert price(apart, pipepar.solve) == price(together, pipepar.solve)
     assert believed(pipepar.solve(together, levels=2)) == believed(pipepar.solve(together, levels=1))
-    # Among servers of one device the time of a whole span is shared, not layer by layer: one rounding, not many.
+    # Among servers of one device the time of a whole span is shared, not layer by layer: one rounding, not one of
+    # every layer and of every change of layout.
     one, two = (believed(pipepar.solve(apart, levels=levels)) for levels in (1, 2))
-    assert one - 2 * len(apart.layers) <= two <= one
+    assert one - 2 * (len(apart.layers) + len(apart.form_edges)) <= two <= one
 
 
-@given(instances(layer_graphs(7)), st.sampled_from([1, 2]))
+@given(instances(layer_graphs(7)).filter(divisible), st.sampled_from([1, 2]))
 def test_it_is_never_better_than_the_optimum(instance, levels):
     assume(levels == 1 or len({server.devices for server in instance.servers}) == 1)
     assert price(instance, pipepar.solve, levels=levels) >= price(instance, line_dp.solve)
@@ -233,14 +234,14 @@ def test_vgg16_on_the_papers_cluster(batch, boundary):
 FREE = replace(PLAIN, boundary=Boundary.NONE)
 
 
-@given(instances(layer_graphs(7)))
+@given(instances(layer_graphs(7)).filter(divisible))
 def test_the_listing_gives_plans(instance):
     outcome = checked(instance, pipepar_listed.solve(instance))
     assert (outcome.proof, outcome.bound) == (Proof.FEASIBLE, None)
     assert price(instance, line_dp.solve) <= price(instance, pipepar_listed.solve)
 
 
-@given(instances(layer_graphs(7), flat_clusters(5)))
+@given(instances(layer_graphs(7), flat_clusters(5)).filter(divisible))
 def test_the_listing_promises_no_less_than_it_keeps_where_boundaries_are_free(instance):
     """Its walk splits the second part anew, which can only help the bottleneck."""
     free = replace(instance, cost=replace(instance.cost, boundary=Boundary.NONE, combine=Combine.MAX))

@@ -31,7 +31,7 @@ from planners.pipepar.study import (
     table_ii_instance,
     title_of,
 )
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown
 from planners.studies.study import StudyInputs
 from tests.commands.fakes import ROOT
@@ -155,7 +155,7 @@ def test_the_whole_study(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_document_is_that_of_the_study() -> None:
     """The committed document has a row for each bar, with the published numbers."""
-    entry = find_study("pipepar")
+    entry = STUDIES["pipepar"]
     text = (ROOT / entry.document).read_text(encoding="utf-8")
     assert text.count("## ") == 3 + 2 * len(READINGS) + 1
     for (batch, model), bars in FIGURE_4.items():

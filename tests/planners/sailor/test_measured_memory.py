@@ -1,5 +1,7 @@
 """Peak memory of small plans, worked out by hand, and the constants of a machine."""
 
+from dataclasses import replace
+
 import pytest
 
 from formulation.problem.plan import Span
@@ -37,10 +39,10 @@ def plan(*cuts, batch=8, replicas=1, card="A", measured=None, micro_batch=1):
 
 def test_one_stage_keeps_two_outputs_their_gradient_and_a_temporary():
     found = predict_memory(MACHINE, plan(4), 1000)
-    assert (found.parameter_bytes, found.stash_bytes) == (4 * 70, 210)
+    assert (found.parameter_bytes, found.stash_bytes) == (5 * 70, 210)
     # 2 x 50 and 80 of outputs, less the output layer's 90: 90. Four outputs: 160.
     assert found.working_bytes == 160
-    assert found.plan_bytes == 4 * 70 + 210 + 160
+    assert found.plan_bytes == 5 * 70 + 210 + 160
     assert found.peak_bytes == MIB
 
 
@@ -52,7 +54,7 @@ def test_a_single_micro_batch_leaves_one_output():
 def test_the_first_stage_holds_what_is_in_flight(batch, in_flight):
     found = predict_memory(MACHINE, plan(2, 3, 4, batch=batch))
     assert found.stage == 0
-    assert found.parameter_bytes == 4 * 40
+    assert found.parameter_bytes == 5 * 40
     assert (found.stash_bytes, found.working_bytes) == (in_flight * 70, 100)
 
 
@@ -62,11 +64,32 @@ def test_activations_grow_with_the_micro_batch_and_parameters_do_not():
     assert (four.stash_bytes, four.working_bytes) == (4 * one.stash_bytes, 4 * one.working_bytes)
 
 
-def test_the_step_counts_where_activations_are_small():
+def test_the_copy_of_the_gradients_comes_on_top_of_what_activations_took():
     sizes = tuple(LayerSizes(1000, 1, 1, 1) for _ in SIZES)
     machine = ProfiledMachine.of({"A": {(1, 1): TIMES}}, {1: sizes}, LINKS)
     found = predict_memory(machine, plan(4))
-    assert (found.parameter_bytes, found.stash_bytes, found.working_bytes) == (5 * 4000, 0, 0)
+    assert (found.parameter_bytes, found.stash_bytes) == (5 * 4000, 4)
+    assert found.plan_bytes == 5 * 4000 + 4 + found.working_bytes
+
+
+def test_the_machine_adds_its_own_and_a_share_of_the_stash():
+    found = predict_memory(MACHINE, plan(4), 1000, 0.1)
+    assert found.machine_bytes == 1000 + 21
+    assert predict_memory(MACHINE, plan(4)).plan_bytes == found.plan_bytes
+
+
+def test_what_grows_with_the_stash_is_told_from_what_does_not():
+    """Runs that hold 100 bytes and a tenth of their stash beyond the plan, and one that holds anything."""
+    works = [plan(4, batch=64, micro_batch=size) for size in (1, 2, 4, 8)]
+    runs = []
+    for at, one in enumerate(works):
+        bare = predict_memory(MACHINE, one)
+        peak = 9_999 if at == 1 else bare.plan_bytes + 100 + bare.stash_bytes // 10
+        runs.append(SailorRun.of(MACHINE, replace(one, measured=SailorMeasurement(None, None, peak))))
+    found = constants_of(works[0], [runs[at] for at in (0, 2, 3)])
+    assert (found.machine_bytes, found.unused) == (100, pytest.approx(0.1))
+    assert constants_for(works[1], runs) == found
+    assert constants_of(works[0], runs[:1]).unused == 0
 
 
 # --- constants ---
@@ -78,7 +101,7 @@ def run(replicas=2, sync_ns=None, peak_bytes=None, iteration_ns=10**9, batch=8, 
 
 
 def test_the_machine_s_share_is_what_the_plan_does_not_explain():
-    assert run(peak_bytes=5000).machine_bytes == 5000 - 650
+    assert run(peak_bytes=5000).machine_bytes == 5000 - 720
     assert run().machine_bytes is None
 
 
@@ -101,7 +124,7 @@ def test_a_synchronisation_that_leaves_no_room_is_not_believed():
 
 
 def test_no_run_counts_for_itself():
-    runs = [run(peak_bytes=650 + share, batch=batch) for share, batch in ((100, 4), (200, 8), (900, 16))]
+    runs = [run(peak_bytes=720 + share, batch=batch) for share, batch in ((100, 4), (200, 8), (900, 16))]
     assert constants_of(runs[0].plan, runs).machine_bytes == 200
     assert [constants_for(one.plan, runs).machine_bytes for one in runs] == [550, 500, 150]
     # The same work with another measurement is the same run.
@@ -127,5 +150,5 @@ def test_runs_on_some_of_the_cards_serve_where_none_has_all():
         None,
     )
     runs = [run(peak_bytes=5000), run(peak_bytes=9000, card="B", batch=16)]
-    assert constants_for(both, runs).machine_bytes == (5000 + 9000) // 2 - 650
+    assert constants_for(both, runs).machine_bytes == (5000 + 9000) // 2 - 720
     assert constants_for(both, runs).memory_runs == 2

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from formulation.problem.plan import Span
+from planners.sailor.constants import SailorRun, constants_for, constants_of
 from planners.sailor.profile import NotProfiledError, ProfiledMachine
 from planners.sailor.run import (
     LayerSizes,
     LayerTimes,
     LinkFit,
     SailorLinks,
+    SailorMeasurement,
     SailorPlan,
     SailorReplica,
     SailorStage,
@@ -55,6 +57,24 @@ def test_one_card_does_one_micro_batch_after_another():
     assert (found.wait_ns, found.all_reduce_ns, found.update_ns) == (0, 0, 7 * MS)
     assert found.copies_ns == 6 * MS
     assert found.iteration_ns == found.pipeline_ns + 13 * MS
+
+
+def test_what_hosts_need_for_a_message_is_found_in_runs_of_several_stages_and_holds_for_others():
+    """Every message is waited for; a run that takes 0.4 ms more for each has hosts that need it."""
+    two, three = plan((2, [A1]), (4, [A1]), batch=8), plan((1, [A1]), (2, [A1]), (4, [A1]), batch=4)
+    hosts = 400_000
+
+    def measured(plan, message_ns):
+        iteration = predict_time(MACHINE, plan, message_ns=message_ns).iteration_ns
+        return SailorRun.of(MACHINE, replace(plan, measured=SailorMeasurement(iteration, None, None)))
+
+    runs = [measured(two, hosts), measured(plan((4, [A1])), hosts), measured(replace(two, global_batch=16), 0)]
+    assert [run.message_ns(0.0) for run in runs] == [hosts, None, 0]
+    found = constants_of(three, [runs[0], runs[1]])
+    assert (found.message_ns, found.message_runs) == (hosts, 1)
+    slower = predict_time(MACHINE, three, message_ns=hosts).pipeline_ns
+    assert slower > predict_time(MACHINE, three).pipeline_ns + 2 * 4 * hosts
+    assert constants_for(runs[0].plan, runs[:1]).message_ns == 0, "no run counts for itself"
 
 
 def test_two_stages_add_their_messages():

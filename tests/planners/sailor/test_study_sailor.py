@@ -12,7 +12,7 @@ import pytest
 
 from planners.sailor.study import run
 from planners.sailor.tables import short_names
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown
 from planners.studies.study import StudyInputs
 from tests.command_line import Command
@@ -143,7 +143,7 @@ def test_public_runs_come_out_better_than_published() -> None:
 def test_its_document_is_what_it_writes() -> None:
     if not PUBLIC.is_dir():
         pytest.skip("no sailor in the data folder")
-    written = (ROOT / find_study("sailor").document).read_text(encoding="utf-8").splitlines()
+    written = (ROOT / STUDIES["sailor"].document).read_text(encoding="utf-8").splitlines()
     again = to_markdown(run(StudyInputs(PUBLIC)), "", "").splitlines()
     assert written[:2] + written[3:] == again[:2] + again[3:], "written again by pipecut study sailor --data DIR"
 

@@ -14,9 +14,9 @@ from formulation.outcome import FalseClaimError, Limits, Proof
 from formulation.schedules.actions import Action
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, ScheduleError, of_actions
+from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.timeline.durations import Contention, Durations, Execution, uniform
-from formulation.timeline.footprint import Footprint, memory_over_time, peak_in_flight
+from formulation.timeline.footprint import Footprint, peak_in_flight
 from formulation.timeline.timeline import run
 from planners.studies.order_cases import drawn, family, same_memory, too_few_in_flight
 from solvers.cpsat.base.engine import make_solver
@@ -50,7 +50,7 @@ def test_the_witness_without_transfers_against_every_order_in_turn() -> None:
     best = 10**9
     for chosen in product(*rows):
         try:
-            best = min(best, execute(problem, of_actions("some", chosen)).makespan_ns)
+            best = min(best, execute(problem, PipelineSchedule.of_actions("some", chosen)).makespan_ns)
         except ScheduleError:
             continue
     assert best == 30
@@ -87,7 +87,7 @@ def test_in_the_memory_of_one_f_one_b_the_first_witness_is_its_own_best() -> Non
     timeline = run(outcome.schedule, problem.durations)
     footprint = problem.footprint
     assert footprint is not None
-    assert [memory_over_time(timeline, footprint, rank).peak_bytes for rank in (0, 1)] == [2, 1]
+    assert [footprint.over_time(timeline, rank).peak_bytes for rank in (0, 1)] == [2, 1]
 
 
 def test_the_families_of_cases() -> None:
@@ -170,7 +170,7 @@ def test_a_schedule_on_other_ranks_or_in_a_deadlock_is_refused() -> None:
     rows = [[Action.parse(token) for token in row.split()] for row in ("0B0 0F0", "1F0 1B0")]
     own = replace(shared, stage_ranks=(0, 1))
     with pytest.raises(FalseClaimError, match="deadlock"):
-        checked(own, _claim(of_actions("stuck", rows), 4, 4, Proof.OPTIMAL))
+        checked(own, _claim(PipelineSchedule.of_actions("stuck", rows), 4, 4, Proof.OPTIMAL))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from formulation.outcome import Limits, Proof
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.footprint import memory_over_time
-from formulation.timeline.from_plan import from_plan
+from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
-from planners.studies.catalogue import find_study
+from planners.studies.catalogue import STUDIES
 from planners.studies.order_cases import family, too_few_in_flight
 from planners.studies.orders import case_table, figures, summary
 from solvers.order.compare import compare
@@ -63,7 +62,7 @@ def test_interleaved_orders_are_compared_where_they_exist() -> None:
 
 
 def test_the_study_is_in_the_catalogue() -> None:
-    assert find_study("ordering").document == "docs/studies/ordering.md"
+    assert STUDIES["ordering"].document == "docs/studies/ordering.md"
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -72,10 +71,10 @@ def test_a_plan_is_ordered_at_least_as_well_as_its_own_schedule(data: st.DataObj
     """What ``from_plan`` makes of a plan is a question that ``best_order`` takes as it is."""
     instance = data.draw(instances())
     plan = data.draw(line_plans(instance))
-    ordered = from_plan(instance, plan)
+    ordered = PlanRun.of(instance, plan)
     assume(ordered.schedule.flush)
     own = run(ordered.schedule, ordered.durations, ordered.execution)
-    capacity = [memory_over_time(own, ordered.footprint, rank).peak_bytes for rank in range(len(plan))]
+    capacity = [ordered.footprint.over_time(own, rank).peak_bytes for rank in range(len(plan))]
     outcome = best_order(
         ordered.durations,
         ordered.execution,

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 import solvers.atoms.fronts
 import solvers.atoms.programs
-from formulation.costs.memory_tables import MemoryTables, memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import FORBIDDEN, Tables, all_tables
 from formulation.outcome import Limits, Proof
-from formulation.problem.cuts import CutSpace, cut_space, every_cut
-from formulation.problem.demands import with_constraints
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Schedule, Training
@@ -57,7 +56,7 @@ def test_rows_and_forms_are_those_of_single_stages(instance: Instance, data: st.
     tables, total = tables_of(instance), len(instance.layers)
     inner = data.draw(st.sets(st.integers(1, total - 1))) if total > 1 else set()
     space = CutSpace((0, *sorted(inner), total))
-    held = squeezed(memory_tables(tables), data)
+    held = squeezed(MemoryTables.of(tables), data)
     chains, single = Chains(tables, held, space), Thrift(tables, held)
     for _ in range(4):
         slot, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, len(tables.kinds) - 1))
@@ -74,7 +73,7 @@ def test_rows_and_forms_are_those_of_single_stages(instance: Instance, data: st.
         if least is None or least > threshold:
             assert found is None
         else:
-            assert found is not None and stage_time_ns(tables, kind, layers, found) == least
+            assert found is not None and stage_time_ns(tables, kind, layers, *found) == least
         known = int(row.time[span.stop])
         if least is None:
             assert known in (FORBIDDEN, row.limit_ns + 1)
@@ -99,7 +98,7 @@ def test_a_row_says_when_it_must_be_asked_again_and_doubles_its_limit() -> None:
     """Two layers of 12 ns on one device: above the limit of a row "longer" is known, and not "never"."""
     instance = limited(instance_of(chain([matrix("a", 4), matrix("b", 4)], [0]), mesh(1)), 1 << 20, Schedule.GPIPE)
     tables = all_tables(instance)
-    chains = Chains(tables, memory_tables(tables), every_cut(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
     low = chains.row(0, 0, 0, 13)
     assert low.limit_ns == 14 and low.time.tolist() == [FORBIDDEN, 12, 15]
     assert [low.end(0, threshold) for threshold in (11, 12, 14, 15)] == [0, 1, 1, 2]
@@ -111,26 +110,26 @@ def test_a_stage_that_never_fits_is_never_asked_again() -> None:
     layers = chain([matrix("a", 1, 10), matrix("b", 1, 100)], [0])
     instance = limited(instance_of(layers, mesh(1), PLAIN, TRAINING), 100, Schedule.GPIPE)
     tables = all_tables(instance)
-    row = Chains(tables, memory_tables(tables), every_cut(instance)).row(0, 0, 0, 1000)
+    row = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance)).row(0, 0, 0, 1000)
     assert row.time.tolist() == [FORBIDDEN, 3, FORBIDDEN] and row.end(0, 1 << 40) == 1
 
 
 def test_blocks_that_are_alike_share_their_programs() -> None:
     rows = [matrix(f"{block}.{name}", 5, 8, made=4) for block in range(4) for name in "ab"]
-    instance = with_constraints(
+    instance = replace(
         limited(instance_of(chain(rows, [4] * 7), mesh(2)), 1 << 20, Schedule.GPIPE),
-        replace(
+        constraints=replace(
             limited(instance_of(chain(rows, [4] * 7), mesh(2)), 1, Schedule.GPIPE).constraints, no_cut=("*.b",)
         ),
     )
     tables = all_tables(instance)
-    known = programs(tables, memory_tables(tables), cut_space(instance))
+    known = programs(tables, MemoryTables.of(tables), CutSpace.of(instance))
     assert known.of_atom == (0, 1, 1, 2) and known.widest == 1
 
 
 def on_one_stage(instance: Instance) -> Instance:
     """One stage on both devices, so that its forms alone decide."""
-    return with_constraints(instance, replace(instance.constraints, devices_per_stage=(2,)))
+    return replace(instance, constraints=replace(instance.constraints, devices_per_stage=(2,)))
 
 
 def heavy_follower(name: str) -> Layer:
@@ -155,7 +154,7 @@ def test_a_follower_without_weights_keeps_its_source_in_view(monkeypatch: pytest
     forgetful = _looks_without(lambda tables, layer: bool(tables.inside[:, layer, 0].any()))
     monkeypatch.setattr(solvers.atoms.programs, "last_looks", forgetful)
     tables = all_tables(instance)
-    chains = Chains(tables, memory_tables(tables), every_cut(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
     wrong = int(chains.row(0, kind, 0, 1000).time[2])
     assert wrong < (expected.objective or 0)
@@ -200,7 +199,7 @@ def test_the_working_set_is_no_part_of_what_is_held(monkeypatch: pytest.MonkeyPa
     tables = all_tables(instance)
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
     monkeypatch.setattr(solvers.atoms.fronts, "best_rows", added)
-    chains = Chains(tables, memory_tables(tables), every_cut(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
     assert chains.row(0, kind, 0, 1000).time[2] > 1000
 
 
@@ -209,12 +208,12 @@ def test_a_layer_outside_is_no_layer_in_form_0() -> None:
     layers = [matrix("a", 1, 4, made=8, allowed=(0,)), matrix("b", 1, 400, taken=2, allowed=(2,))]
     instance = limited(instance_of(chain(layers, [8]), mesh(2), PLAIN, TRAINING), 1 << 20, Schedule.GPIPE)
     tables = all_tables(instance)
-    chains = Chains(tables, memory_tables(tables), every_cut(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
     for span in (Span(1, 2), Span(0, 2)):
         forms = chains.forms(0, kind, span, ALL_TIME)
         assert forms is not None
-        time = stage_time_ns(tables, kind, span, forms)
+        time = stage_time_ns(tables, kind, span, *forms)
         assert chains.row(0, kind, span.first, ALL_TIME).time[span.stop] == time
     both = int(chains.row(0, kind, 0, ALL_TIME).time[2])
     alone = [int(chains.row(0, kind, at, ALL_TIME).time[at + 1]) for at in (0, 1)]
@@ -226,7 +225,7 @@ def test_what_a_stage_received_is_room_that_it_lacks(received: int) -> None:
     layers = chain([matrix("a", 1, 1, made=received), matrix("b", 1, 50)], [received])
     instance = limited(instance_of(layers, mesh(1), PLAIN, TRAINING), 150, Schedule.GPIPE)
     tables = all_tables(instance)
-    row = Chains(tables, memory_tables(tables), every_cut(instance)).row(0, 0, 1, 1000)
+    row = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance)).row(0, 0, 1, 1000)
     assert (row.time[2] < FORBIDDEN) == (received == 0)
 
 
@@ -237,6 +236,6 @@ def test_micro_batches_in_flight_change_a_front_and_a_follower_follows_nobody() 
     rows = chain([follow("in"), kept, matrix("c", 1, 10)], [4, 4])
     instance = limited(instance_of(rows, mesh(1, 1), PLAIN, training), 100, Schedule.ONE_F_ONE_B)
     tables = all_tables(instance)
-    chains = Chains(tables, memory_tables(tables), every_cut(instance))
+    chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
     fits = [bool(chains.row(slot, 0, 0, ALL_TIME).time[2] < FORBIDDEN) for slot in range(4)]
     assert fits == [True, True, False, False]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from formulation.costs.tables import FORBIDDEN, all_tables
 from formulation.limits import size
 from formulation.limits.size import TooLargeError
-from formulation.problem.cuts import CutSpace, every_cut
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.layers import layer_graph
 from solvers.atoms import times
 from solvers.atoms.programs import programs
 from solvers.atoms.times import least_times
-from solvers.dynamic.tables.stage_times import stage_times
+from solvers.dynamic.tables.stage_times import StageTimes
 from tests.examples import PLAIN, chain, instance_of, join, matrix, mesh
 from tests.problems import problems
 
@@ -35,12 +35,12 @@ def test_times_are_those_of_the_dynamic_programme(instance: Instance, data: st.D
     inner = data.draw(st.sets(st.integers(1, total - 1))) if total > 1 else set()
     space = CutSpace((0, *sorted(inner), total))
     found = least_times(tables, space, programs(tables, None, space))
-    assert np.array_equal(found, stage_times(tables, space).time)
+    assert np.array_equal(found, StageTimes.of(tables, space).time)
 
 
 def test_a_stage_that_ends_before_it_starts_is_forbidden() -> None:
     instance = instance_of(chain([matrix("a", 1), matrix("b", 2)], [4]), mesh(1), PLAIN)
-    tables, space = all_tables(instance), every_cut(instance)
+    tables, space = all_tables(instance), CutSpace.everywhere(instance)
     found = least_times(tables, space, programs(tables, None, space))
     assert found.tolist() == [[[FORBIDDEN, 3, 9], [FORBIDDEN, FORBIDDEN, 6]]]
 
@@ -49,7 +49,7 @@ def test_where_too_many_layers_are_live_it_is_refused(monkeypatch: pytest.Monkey
     rows = [*(matrix(name, 1) for name in "abc"), join("all")]
     graph = layer_graph("fan", rows, [(name, "all", 1) for name in "abc"])
     instance = instance_of(graph, mesh(2), PLAIN)
-    tables, space = all_tables(instance), every_cut(instance)
+    tables, space = all_tables(instance), CutSpace.everywhere(instance)
     known = programs(tables, None, space)
     assert known.widest == 3
     monkeypatch.setattr(times, "MOST_LIVE", 2)
@@ -59,7 +59,7 @@ def test_where_too_many_layers_are_live_it_is_refused(monkeypatch: pytest.Monkey
 
 def test_tables_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = instance_of(chain([matrix("a", 1), matrix("b", 2)], [4]), mesh(1), PLAIN)
-    tables, space = all_tables(instance), every_cut(instance)
+    tables, space = all_tables(instance), CutSpace.everywhere(instance)
     monkeypatch.setattr(size, "MOST_BYTES", 10)
     with pytest.raises(TooLargeError, match=r"times of all stages \(1 kinds of device groups, 3 places to cut\)"):
         least_times(tables, space, programs(tables, None, space))

@@ -19,7 +19,9 @@ from solvers.crosscheck import checked_solve
 from solvers.crosscheck.checked_solve import (
     SAME_INFEASIBLE,
     SAME_OPTIMUM,
+    TIGHT,
     contradiction,
+    cross_checked,
 )
 from tests.commands.fakes import instead_of, picky, some_plan, wrong_excluded
 
@@ -85,6 +87,23 @@ def test_where_the_model_is_too_large_a_certificate_is_the_second_proof(
     step = replace(instance, goals=(Goal.ITERATION_TIME,))
     notes = plan(step, Limits(), find_any("paced_dp")).notes
     assert notes[-1] == "not cross-checked: the model of cpsat is too large to prove it again"
+
+
+def test_nobody_is_asked_in_vain_where_memory_decides_single_stages(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = load_scenario(scenario, ["constraints.memory=true"]).load()
+    found = find_any("state_dp").load()(limited, Limits())
+    assert found.proof is Proof.OPTIMAL and found.unused == ("ATOMS",)
+    refused = replace(found, unused=())
+    small = cross_checked(limited, refused, Limits()).notes[-1]
+    assert small == SAME_OPTIMUM.format(find_solver("cpsat").summary)
+    monkeypatch.setattr(checked_solve, "QUICK_BYTES", 0)
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
+    assert cross_checked(limited, found, Limits()).notes[-1] == small
+    monkeypatch.setattr(checked_solve.certificate, "ask", lambda *_: pytest.fail("a certificate was made"))
+    assert cross_checked(limited, refused, Limits()).notes[-1] == f"not cross-checked: {TIGHT}"
 
 
 def test_two_methods_may_agree_that_there_is_no_plan(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

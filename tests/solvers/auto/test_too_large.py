@@ -10,14 +10,14 @@ from formulation.costs.tables import all_tables
 from formulation.limits import size
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cuts import cut_space
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import Training
 from solvers.auto import simpler
 from solvers.auto.simpler import some_cuts, with_some_cuts
 from solvers.auto.solve import plan
 from solvers.catalogue import find_solver
-from solvers.dynamic.tables.stage_times import stage_times
+from solvers.dynamic.tables.stage_times import StageTimes
 from tests.examples import chain, instance_of, matrix, mesh
 
 
@@ -33,22 +33,24 @@ def test_tables_that_would_not_fit_are_refused_with_both_numbers(monkeypatch: py
     tables = all_tables(deep(40, 2, 2))
     needed = 24 * len(tables.kinds) * 40 * 41
     monkeypatch.setattr(size, "MOST_BYTES", needed)
-    stage_times(tables)
+    StageTimes.of(tables)
     monkeypatch.setattr(size, "MOST_BYTES", needed - 1)
     message = (
         r"kinds of device groups, 40 layers\) would take about .* GiB, a method may take .* GiB; merge layers"
     )
     with pytest.raises(TooLargeError, match=message):
-        stage_times(tables)
+        StageTimes.of(tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["state_dp", "line_dp", "cpsat"])
 def test_another_method_is_asked_and_the_notes_say_what_stopped_whom(
     solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = deep(60, 2, 2)
     best = find_solver("state_dp").load()(instance, Limits()).objective
-    monkeypatch.setattr(size, "MOST_BYTES", 190_000)
+    # Too little for runs of doubled length as well.
+    monkeypatch.setattr(size, "MOST_BYTES", 170_000)
     monkeypatch.setattr(simpler, "SOME_CUTS", 12)
     found = checked(instance, plan(instance, Limits(), find_solver(solver)))
     assert found.proof is Proof.FEASIBLE and found.objective is not None and found.bound is not None
@@ -67,7 +69,7 @@ def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
     instance = deep(50, 2, 2)
     cuts = some_cuts(instance, 10).places
     assert cuts[0] == 0 and cuts[-1] == 50 and 3 <= len(cuts) <= 12
-    assert set(cuts) <= set(cut_space(instance).places) and list(cuts) == sorted(set(cuts))
+    assert set(cuts) <= set(CutSpace.of(instance).places) and list(cuts) == sorted(set(cuts))
     assert (
         with_some_cuts(instance, Limits()).objective
         == find_solver("state_dp").load()(instance, Limits()).objective
@@ -76,9 +78,10 @@ def test_some_cuts_are_possible_ones_and_cover_the_model() -> None:
 
 @pytest.mark.slow
 def test_five_thousand_layers_on_64_devices_have_a_plan() -> None:
+    """``state_dp`` needs no table of all their stages; whether it ends in time is up to the machine."""
     instance = deep(5000, *[8] * 8)
     for solver in ("cpsat", "state_dp"):
         found = checked(instance, plan(instance, Limits(time_limit_s=20), find_solver(solver)))
-        assert found.proof is Proof.FEASIBLE and found.gap is not None and found.gap < 0.05
+        assert found.proof in (Proof.FEASIBLE, Proof.OPTIMAL) and found.gap is not None and found.gap < 0.05
     with pytest.raises(TooLargeError, match=r"would take about 35\.8 GiB, a method may take 4 GiB"):
         find_solver("line_dp").load()(instance, Limits())

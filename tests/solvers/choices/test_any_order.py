@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from formulation.outcome import Limits, Outcome, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.cuts import AtomGraph, atom_graph
+from formulation.problem.cuts import AtomGraph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Combine, Constraints, CostModel, Goal, Training
@@ -54,9 +54,11 @@ def towers(*branches: Sequence[int]) -> nx.DiGraph:
     return layer_graph("towers", [*layers, block("join", 0)], edges)
 
 
-def one_device_a_stage(graph: nx.DiGraph, devices: int, **constraints: object) -> Instance:
+def one_device_a_stage(
+    graph: nx.DiGraph, devices: int, bits_per_second: int = 10**12, **constraints: object
+) -> Instance:
     card = DeviceClass("card", 1 << 30, 10**12)
-    cluster = cluster_graph("c", [Server("s", card, devices, Link(10**12))], [])
+    cluster = cluster_graph("c", [Server("s", card, devices, Link(bits_per_second))], [])
     limits = Constraints(devices_per_stage=(1,), **constraints)  # type: ignore[arg-type]
     return build_instance(graph, cluster, Training(8, 8), CostModel(), limits)
 
@@ -70,7 +72,7 @@ def one_device_a_stage(graph: nx.DiGraph, devices: int, **constraints: object) -
 )
 def test_no_order_has_anything_below_the_bound(instance: Instance) -> None:
     found = any_order(instance, ask, Limits())
-    least = [ask(in_order(instance, order), Limits()).objective for order in orders(atom_graph(instance))]
+    least = [ask(in_order(instance, order), Limits()).objective for order in orders(AtomGraph.of(instance))]
     best = min(value for value in least if value is not None)
     assert found.outcome.objective is not None
     assert found.bound <= best <= found.outcome.objective
@@ -130,7 +132,7 @@ def test_a_chain_has_one_order_and_is_asked_once() -> None:
 
 def test_what_may_not_be_cut_moves_as_one() -> None:
     instance = one_device_a_stage(towers([4, 4], [3, 3]), 2, no_cut=("b0.1",))
-    atoms = atom_graph(instance)
+    atoms = AtomGraph.of(instance)
     assert atoms.starts == (0, 2, 3, 4, 5) and atoms.before == ((), (), (1,), (0, 2))
     assert atoms.layers((1, 0, 2, 3)) == (2, 0, 1, 3, 4)
     assert [layer.name for layer in in_order(instance, (1, 0, 2, 3)).layers] == [
@@ -153,7 +155,7 @@ def test_other_goals_and_sums_try_interleavings_only() -> None:
         replace(instance, cost=replace(instance.cost, combine=Combine.SUM)),
     ):
         found = any_order(other, ask, Limits())
-        best = min(ask(in_order(other, order), Limits()).objective or 0 for order in orders(atom_graph(other)))
+        best = min(ask(in_order(other, order), Limits()).objective or 0 for order in orders(AtomGraph.of(other)))
         assert found.outcome.objective is not None and found.first.objective is not None
         assert found.bound <= best <= found.outcome.objective <= found.first.objective
 

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.llama import Shape, llama, two_servers
+from benchmarks.size.llama import Shape, llama, two_servers
+from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
+from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.demands import with_constraints, with_servers
+from formulation.problem.cuts import CutSpace
+from formulation.problem.demands import with_servers
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Constraints, CostModel, Goal, Placement, Recompute
-from solvers.atoms.stages import AtomStages
+from formulation.problem.options import (
+    BoundaryCharge,
+    Combine,
+    Constraints,
+    CostModel,
+    Goal,
+    Placement,
+    Recompute,
+    StageTime,
+)
+from solvers.atoms.stages import AtomStages, ends_of
 from solvers.cpsat.on_atoms import solver
+from solvers.cpsat.on_atoms.charges import Charges
+from solvers.cpsat.on_atoms.families import within
+from solvers.cpsat.on_atoms.prices import DevicePrices
 from solvers.cpsat.on_atoms.support import accepts
 from solvers.dynamic.states import solver as states
 from solvers.search.goals import solve_in_order
-from tests.enumerator import truth
-from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.enumerator import every_plan, more_plans_than, truth
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.problems import problems
 from tests.solvers.cpsat.test_freedoms import has_groups
 
@@ -29,17 +46,17 @@ SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_
 SMALL = Shape(blocks=6, hidden=256, key_value=64, inner=688, heads=8, vocabulary=1000, sequence=128)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-@given(problems(), st.data())
-def test_optima_are_those_of_all_plans(instance: Instance, data: st.DataObject) -> None:
-    """Memory near what a plan needs, cuts closed, degrees and recomputation as they come."""
-    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+def decided_by_atoms(instance: Instance, data: st.DataObject) -> Instance:
+    """Return a like instance that atoms decide: memory near what a plan needs, cuts closed, modes as they come."""
+    by_itself = instance.cost.stage_time is StageTime.ADD
+    charge = data.draw(st.sampled_from(BoundaryCharge)) if by_itself else BoundaryCharge.LINK
+    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=charge)
     names = [layer.name for layer in instance.layers]
     closed = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 1))
     rest = replace(instance.constraints, at_most=(), own=(), pins=(), apart=(), no_cut=tuple(closed))
     try:
         open_ = replace(instance, cost=cost, constraints=rest, goals=(Goal.BOTTLENECK,))
-        free = with_constraints(open_, replace(rest, memory=False))
+        free = replace(open_, constraints=replace(rest, memory=False))
     except ValueError:
         assume(False)
         raise
@@ -54,12 +71,59 @@ def test_optima_are_those_of_all_plans(instance: Instance, data: st.DataObject) 
             replace(server, device_class=replace(server.device_class, memory_bytes=size + kept.get(at, 0)))
             for at, (server, size) in enumerate(zip(free.servers, sizes, strict=True))
         ]
-        free = with_servers(with_constraints(free, replace(rest, memory=True)), servers)
+        free = with_servers(replace(free, constraints=replace(rest, memory=True)), servers)
+    return free
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.data())
+def test_optima_are_those_of_all_plans(instance: Instance, data: st.DataObject) -> None:
+    free = decided_by_atoms(instance, data)
     expected, found = truth(free), checked(free, solver.solve(free, ONE))
     if expected.values is None:
         assert found.proof is Proof.INFEASIBLE
     else:
         assert found.proof is Proof.OPTIMAL and found.objective == expected.values[0]
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.data())
+def test_no_plan_pays_less_than_the_cheapest_ways(instance: Instance, data: st.DataObject) -> None:
+    """At any prices and any threshold, every stage of every plan within it and all stages around it."""
+    free = decided_by_atoms(instance, data)
+    assume(not more_plans_than(free, 300))
+    plans = [plan for plan in every_plan(free) if evaluate(free, plan).feasible]
+    assume(plans)
+    tables = all_tables(free, NEVER)
+    stages, slots = AtomStages(tables, CutSpace.of(free)), min(len(CutSpace.of(free).places) - 1, free.devices)
+    limit = evaluate(free, data.draw(st.sampled_from(plans))).objective or 0
+    rules = stages.rules(slots)
+    charges = Charges.of(tables, stages.space)
+    reach = [
+        np.maximum.accumulate(
+            [ends_of(within(limit, stages.least(slot, c), charges.least(c))) for c in range(len(tables.kinds))],
+            axis=1,
+        )
+        for slot in rules
+    ]
+    prices = DevicePrices(tables)
+    prices._weights = np.array(
+        data.draw(st.lists(st.floats(0.01, 100), min_size=len(prices._owned), max_size=len(prices._owned)))
+    )
+    ways = data.draw(st.sampled_from([prices.dearest, partial(prices._at, prices._weights)]))(reach)
+    before = ways.before(reach)
+    at = {place: index for index, place in enumerate(CutSpace.of(free).places)}
+    for plan in plans:
+        if (evaluate(free, plan).objective or 0) > limit:
+            continue
+        paid = [int(ways.of_group[tables.groups.index(stage.group)]) for stage in plan.stages]
+        for index, stage in enumerate(plan.stages):
+            slot, start, stop = len(plan) - 1 - index, at[stage.span.first], at[stage.span.stop]
+            assert sum(paid[index:]) >= ways.behind[slot + 1][start]
+            assert sum(paid[:index]) >= before[slot + 1][start]
+            assert sum(paid) <= ways.total
+            assert before[slot + 1][start] + paid[index] + ways.behind[slot][stop] <= ways.total
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 8_000_000, 5_500_000])
@@ -81,7 +145,10 @@ def test_several_goals_are_decided_on_atoms() -> None:
     ("changed", "reason"),
     [
         ({"cost": CostModel(combine=Combine.SUM)}, "combine is 'sum'"),
-        ({"cost": CostModel(boundary_charge=BoundaryCharge.RECEIVER)}, "boundary_charge is 'receiver'"),
+        (
+            {"cost": CostModel(boundary_charge=BoundaryCharge.RECEIVER, stage_time=StageTime.OVERLAP)},
+            "boundary_charge is 'receiver' with stage_time 'overlap'",
+        ),
         ({"goals": (Goal.MEMORY,)}, "do not see the memory of a plan"),
         ({"constraints": Constraints(apart=(("a", "b"),))}, "do not see the constraints apart"),
     ],
@@ -97,11 +164,11 @@ def test_what_is_refused_is_not_proposed_again() -> None:
     """The reach of a stage that was refused ends before it, in its slot and in all before it in the pipeline."""
     instance = two_servers(llama(SMALL), 5_500_000)
     from formulation.costs.tables import all_tables
-    from formulation.problem.cuts import cut_space
+    from formulation.problem.cuts import CutSpace
     from formulation.problem.groups import Group
     from formulation.problem.plan import Plan, Span, Stage
 
-    tables, space = all_tables(instance), cut_space(instance)
+    tables, space = all_tables(instance), CutSpace.of(instance)
     stages = AtomStages(tables, space)
     group = Group(((0, 4),))
     kind = tables.kind_of[tables.groups.index(group)]
@@ -110,7 +177,7 @@ def test_what_is_refused_is_not_proposed_again() -> None:
         for threshold in (10**6, 2 * 10**6, 4 * 10**6)
         for stop in range(1, space.stops + 1)
         if stages.ends(0, kind, threshold)[0] >= stop
-        and stages.with_forms(Plan((Stage(Span(0, stop), group, ()),)), threshold) is None
+        and stages.with_forms(Plan((Stage(Span(0, stop), group, ()),)), [threshold]) is None
         and stages.ends(0, kind, threshold)[0] >= stop
     ]
     assert refused == []
@@ -119,6 +186,23 @@ def test_what_is_refused_is_not_proposed_again() -> None:
 def test_placement_is_free_or_on_the_line() -> None:
     for placement in Placement:
         layers = chain([matrix(name, 6, allowed=(0,)) for name in "abc"], [1, 1])
-        instance = with_constraints(instance_of(layers, mesh(1, 2), PLAIN), Constraints(placement=placement))
+        instance = replace(instance_of(layers, mesh(1, 2), PLAIN), constraints=Constraints(placement=placement))
         expected, found = truth(instance), checked(instance, solver.solve(instance, ONE))
         assert expected.values is not None and found.objective == expected.values[0]
+
+
+def test_a_kind_costs_what_its_cheapest_group_does() -> None:
+    """Three devices of two types are one kind, whichever of the types has two of them."""
+    layers = chain([matrix(name, 6) for name in "abc"], [1, 1])
+    open_ = replace(instance_of(layers, mesh(2, 2), PLAIN), constraints=Constraints(placement=Placement.FREE))
+    fast, slow = open_.servers
+    unlike = replace(slow.device_class, name="other")
+    tables = all_tables(on_servers(open_, [fast, replace(slow, device_class=unlike)]), NEVER)
+    prices = DevicePrices(tables)
+    ways = prices._at(np.array([1.0, 100.0]), [np.full((len(tables.kinds), 4), 3)])
+    rows = [
+        [price for price, kind in zip(ways.of_group, tables.kind_of, strict=True) if kind == c]
+        for c in range(len(tables.kinds))
+    ]
+    assert any(len(set(row)) > 1 for row in rows)
+    assert [min(row) for row in rows] == list(ways.of_kind)

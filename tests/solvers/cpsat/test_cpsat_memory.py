@@ -8,19 +8,22 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from formulation.costs.bulk.alike import number_of_forms
 from formulation.costs.memory import layer_parts
-from formulation.costs.memory_tables import memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.groups import group_kind
+from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
+from formulation.problem.layers import FORMS
+from formulation.problem.model.across import SINGLE_FORMS
 from formulation.problem.options import Constraints, Schedule
 from formulation.problem.plan import Span, Stage
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
-from tests.generators import instances, layer_graphs
+from tests.generators import OF_SINGLE_STAGES, instances, layer_graphs, on_grids
 
 ONE_WORKER = Limits(workers=1)
 
@@ -39,7 +42,7 @@ def limited(instance: Instance, capacity_bytes: int, schedule: Schedule) -> Inst
 def tight(draw: st.DrawFn) -> Instance:
     """Instances whose memory is a part of what the first plan would need, so that it often binds."""
     instance = draw(instances(layers=layer_graphs(max_layers=4)))
-    schedule = draw(st.sampled_from(Schedule))
+    schedule = draw(st.sampled_from(OF_SINGLE_STAGES))
     free = limited(instance, 1 << 50, schedule)
     plan = checked(free, layered.solve(free, ONE_WORKER)).plan
     assert plan is not None
@@ -59,41 +62,65 @@ def test_finds_what_brute_force_finds_under_a_memory_limit(instance: Instance) -
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(instances(), st.data())
-def test_memory_tables_are_the_specification_cell_by_cell(instance: Instance, data: st.DataObject) -> None:
-    tables = build_tables(instance, tuple(line_groups(instance).values()))
-    held = memory_tables(tables)
+@given(st.one_of(instances().map(lambda one: (one, tuple(line_groups(one).values()))), on_grids()), st.data())
+def test_memory_tables_are_the_specification_cell_by_cell(
+    asked: tuple[Instance, tuple[Group, ...]], data: st.DataObject
+) -> None:
+    instance, groups = asked
+    # Parts are those of a stage with its optimiser on the device.
+    modes = (replace(group.mode, optimizer_on_host=False) for group in groups)
+    tables = build_tables(
+        instance, tuple(replace(one, mode=mode) for one, mode in zip(groups, modes, strict=True))
+    )
+    held = MemoryTables.of(tables)
     group = data.draw(st.sampled_from(tables.groups))
-    kind = tables.kinds.index(group_kind(instance, group))
+    kind = tables.kinds.index(GroupKind.of(instance, group))
     stop = data.draw(st.integers(1, len(instance.layers)))
     first = data.draw(st.integers(0, stop - 1))
-    forms = tuple(data.draw(st.integers(0, 2)) for _ in range(first, stop))
+    number = number_of_forms(instance.layers)
+    every = [form for form in range(number) if form in SINGLE_FORMS or group.mode.grid > 1]
+    some = [form for form in every if form < len(FORMS) or form not in SINGLE_FORMS]
+    forms = tuple(
+        data.draw(st.sampled_from(every if instance.layers[layer].is_matrix else some))
+        for layer in range(first, stop)
+    )
     stage = Stage(Span(first, stop), group, forms)
     for layer in stage.span.layers:
         source = instance.sources[layer]
         form = stage.form(source) if source is not None and source in stage.span else 0
-        part = layer_parts(instance, stage, layer, group_kind(instance, group).shares)
+        part = layer_parts(instance, stage, layer, GroupKind.of(instance, group))
+        whole = not instance.training.schedule.in_halves
         cells = (held.by_version, held.once, held.by_micro_batch, held.working_set)
-        assert [int(cell[kind, layer, form]) for cell in cells] == [
-            part.weights,
-            part.gradients + part.optimizer + (part.stash if group.recompute else 0),
-            0 if group.recompute else part.stash,
-            part.working_set,
-        ]
+        found = [int(cell[kind, layer, form]) for cell in cells]
+        copy = instance.copies[layer]
+        if copy is not None and copy.earlier < first:
+            more = held.copies[copy.earlier, layer]
+            added = (more.by_version, more.once, None, more.working_set)
+            found = [
+                one + (0 if part is None else int(part[kind, form]))
+                for one, part in zip(found, added, strict=True)
+            ]
+        once, again = part.gradients + part.optimizer, part.recomputed + part.output_gradients
+        by_version, once = (part.weights, once + again) if whole else (again, once + part.weights)
+        assert found == [by_version, once, part.stash, part.working_set]
 
 
 def test_tables_know_copies_and_micro_batches_in_flight_of_every_slot() -> None:
     instance = instance_of(chain([matrix("a", 1)], []), mesh(1))
     tables = build_tables(instance, tuple(line_groups(instance).values()))
     rows = {}
-    for schedule in Schedule:
+    for schedule in OF_SINGLE_STAGES:
         training = replace(instance.training, global_batch=3, micro_batches=3, schedule=schedule)
-        held = replace(memory_tables(tables), instance=replace(instance, training=training))
+        held = replace(MemoryTables.of(tables), instance=replace(instance, training=training))
         rows[schedule] = [(held.keeps(slot).versions + 1, held.keeps(slot).in_flight) for slot in range(5)]
     assert rows[Schedule.NAIVE] == [(2, 1)] * 5
     assert rows[Schedule.GPIPE] == [(2, 3)] * 5
     assert rows[Schedule.ONE_F_ONE_B] == [(2, 1), (2, 2), (2, 3), (2, 3), (2, 3)]
     assert rows[Schedule.ASYNC_ONE_F_ONE_B] == [(2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
+    constraints = replace(instance.constraints, stages_at_least=2, stages_at_most=2)
+    training = replace(instance.training, global_batch=3, micro_batches=3, schedule=Schedule.ZERO_BUBBLE_H1)
+    held = replace(MemoryTables.of(tables), instance=replace(instance, training=training, constraints=constraints))
+    assert [(held.keeps(slot).versions, held.keeps(slot).in_flight) for slot in range(2)] == [(2, 2), (1, 2)]
 
 
 def test_a_layer_that_fits_nowhere_makes_the_instance_infeasible() -> None:

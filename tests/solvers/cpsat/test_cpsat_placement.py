@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.constraints.rules import check_devices
-from formulation.costs.forms import forms_on
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import Cluster, Wiring
-from formulation.problem.groups import Group, possible_groups
+from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import Constraints, Placement
@@ -42,14 +41,14 @@ def every_plan(instance: Instance, first: int = 0, before: tuple[Stage, ...] = (
     if any(violation.rule == "devices" for violation in check_devices(instance, Plan(before))):
         return
     for stop in range(first + 1, total + 1):
-        for group in possible_groups(instance):
+        for group in Group.possible(instance):
             for forms in itertools.product(*(_choices(instance, i, group) for i in range(first, stop))):
                 yield from every_plan(instance, stop, (*before, Stage(Span(first, stop), group, forms)))
 
 
 def _choices(instance: Instance, layer: int, group: Group) -> tuple[int, ...]:
     row = instance.layers[layer]
-    return (0,) if row.split is Split.FOLLOW else forms_on(row.allowed_forms, group.devices)
+    return (0,) if row.split is Split.FOLLOW else forms_on(row, group)
 
 
 small = instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=4, max_servers=3))
@@ -108,5 +107,5 @@ def test_servers_are_alike_only_if_nothing_tells_them_apart() -> None:
 def test_too_many_groups_are_refused_with_a_way_out() -> None:
     instance = free(instance_of(chain([matrix("a", 1)], []), mesh(*[8] * 6)))
     with pytest.raises(ValueError, match=r"set constraints\.max_servers to less than 6"):
-        possible_groups(instance)
-    assert len(possible_groups(replace(instance, constraints=replace(instance.constraints, max_servers=1)))) == 48
+        Group.possible(instance)
+    assert len(Group.possible(replace(instance, constraints=replace(instance.constraints, max_servers=1)))) == 48

@@ -16,7 +16,6 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement
 from planners.baselines import data_parallel
@@ -37,7 +36,7 @@ def demanding(draw: st.DrawFn) -> Instance:
     instance = draw(
         instances(layers=layer_graphs(max_layers=4, places=True), clusters=cluster_graphs(max_devices=4))
     )
-    return with_constraints(instance, draw(constraints(instance)))
+    return replace(instance, constraints=draw(constraints(instance)))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
@@ -66,7 +65,7 @@ LAYERS = chain([replace(DEAR, name="a"), follow("b"), DEAR, replace(DEAR, name="
 
 
 def constrained(**demands: object) -> Instance:
-    return with_constraints(instance_of(LAYERS, mesh(1, 1, 1)), Constraints(**demands))  # type: ignore[arg-type]
+    return replace(instance_of(LAYERS, mesh(1, 1, 1)), constraints=Constraints(**demands))  # type: ignore[arg-type]
 
 
 def test_a_pin_tells_alike_servers_apart() -> None:
@@ -111,6 +110,7 @@ def test_every_demand_is_a_rule_that_the_programme_over_the_line_is_blind_to_but
         stages_at_most=1, pins=(Pin("a", stage=0),), together=(("a",),), apart=(("a", "b"),), no_cut=("b",),
         devices_per_stage=(1,), own=(Own("mine", lambda *_: iter(()), lambda v: iter(())),),
         at_most=(GoalLimit(Goal.DEVICES, 1),), stages_per_server=1,
+        equal_stages=True,
     )  # fmt: skip
     named = [rule.name for rule in RULES if rule.number >= 8]
     assert {*instance.demands.named(), "own", "at_most"} == set(named)
@@ -120,13 +120,13 @@ def test_every_demand_is_a_rule_that_the_programme_over_the_line_is_blind_to_but
 
 def test_forms_and_reserves_narrow_what_every_solver_sees() -> None:
     wide = instance_of(chain([matrix("a", 20, weights=400, taken=4, made=4)], []), mesh(2))
-    only_rows = with_constraints(wide, Constraints(forms=(FormLimit("a", (0,)),)))
+    only_rows = replace(wide, constraints=Constraints(forms=(FormLimit("a", (0,)),)))
     assert line_dp.solve(wide).objective == 34 and line_dp.solve(only_rows).objective == 60
     assert layered.solve(only_rows).objective == 60
-    assert with_constraints(only_rows, Constraints()).layers == wide.layers
-    less = with_constraints(wide, Constraints(memory=True, reserve=(Reserve("s0", 1 << 39),)))
+    assert replace(only_rows, constraints=Constraints()).layers == wide.layers
+    less = replace(wide, constraints=Constraints(memory=True, reserve=(Reserve("s0", 1 << 39),)))
     assert less.device_classes[0].memory_bytes == 1 << 39
-    assert with_constraints(less, Constraints()).device_classes == wide.device_classes
+    assert replace(less, constraints=Constraints()).device_classes == wide.device_classes
     found = line_dp.solve(less)
     assert found.plan is not None and evaluate(less, found.plan).stages[0].capacity_bytes == 1 << 39
     assert replace(less, constraints=Constraints()).demands == wide.demands

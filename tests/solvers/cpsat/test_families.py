@@ -18,7 +18,6 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
 from formulation.constraints.violation import Violation
 from formulation.costs.tables import build_tables, line_groups
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, CostModel, Goal, Placement
 from formulation.problem.plan import Plan
@@ -78,7 +77,7 @@ def with_memory(instance: Instance, capacity_bytes: int) -> Instance:
 def demanding(**demands: Any) -> Instance:
     """Three layers that are dear to share, on three devices: without demands one layer on each, 30 ns."""
     rows = [replace(DEAR, name=name, output_bytes=1) for name in "abc"]
-    return with_constraints(instance_of(chain(rows, [1, 1]), mesh(1, 1, 1)), Constraints(**demands))
+    return replace(instance_of(chain(rows, [1, 1]), mesh(1, 1, 1)), constraints=Constraints(**demands))
 
 
 def check_cut_once(instance: Instance, plan: Plan) -> Iterator[Violation]:
@@ -103,15 +102,17 @@ WITNESSES: dict[str, Instance] = {
     "stages": demanding(stages_at_most=2),
     "pin": demanding(pins=(Pin("[ab]", stage=0),)),
     "together": demanding(together=(("b", "c"),)),
-    "apart": with_constraints(instance_of(chain([DEAR, replace(DEAR, name="b")], [50]), mesh(1, 1)), APART),
+    "apart": replace(instance_of(chain([DEAR, replace(DEAR, name="b")], [50]), mesh(1, 1)), constraints=APART),
     "no_cut": demanding(no_cut=("b",)),
-    "devices_per_stage": with_constraints(
-        instance_of(WIDE, mesh(2)), Constraints(devices_per_stage=(1,), placement=Placement.FREE)
+    "devices_per_stage": replace(
+        instance_of(WIDE, mesh(2)), constraints=Constraints(devices_per_stage=(1,), placement=Placement.FREE)
     ),
     "at_most": demanding(at_most=(GoalLimit(Goal.DEVICES, 2),)),
-    "stages_per_server": with_constraints(
-        instance_of(chain([DEAR, replace(DEAR, name="b")], [1]), mesh(2)), Constraints(stages_per_server=1)
+    "stages_per_server": replace(
+        instance_of(chain([DEAR, replace(DEAR, name="b")], [1]), mesh(2)),
+        constraints=Constraints(stages_per_server=1),
     ),
+    "equal_stages": replace(instance_of(FRONT_HEAVY, mesh(2, 1)), constraints=Constraints(equal_stages=True)),
     "own": demanding(own=(Own("cut_once", check_cut_once, post_cut_once),)),
 }
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement
 from formulation.problem.plan import Plan
@@ -38,7 +37,7 @@ def asked(*devices: int, most: int, **more: object) -> Instance:
     """Four equal layers that are dear to share, on servers with so many devices: best one layer a stage."""
     rows = [replace(DEAR, name=name) for name in "abcd"]
     built = instance_of(chain(rows, [1, 1, 1]), mesh(*devices))
-    return with_constraints(built, Constraints(stages_per_server=most, **more))  # type: ignore[arg-type]
+    return replace(built, constraints=Constraints(stages_per_server=most, **more))  # type: ignore[arg-type]
 
 
 def touching(instance: Instance, plan: Plan) -> list[int]:
@@ -52,9 +51,9 @@ def limited(draw: st.DrawFn) -> Instance:
     """Small instances on servers that are alike or nearly so, placed in line or freely."""
     cluster = st.sampled_from(CLUSTERS)
     instance = draw(instances(layers=layer_graphs(max_layers=4), clusters=cluster))
-    return with_constraints(
+    return replace(
         instance,
-        Constraints(
+        constraints=Constraints(
             placement=draw(st.sampled_from(Placement)),
             stages_per_server=draw(st.integers(1, 3)),
             memory=draw(st.booleans()),

@@ -16,7 +16,7 @@ from formulation.costs.tables import Tables, build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import possible_groups
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Constraints, CostModel, Goal, Training
@@ -401,7 +401,7 @@ def test_no_route_disagrees_on_random_instances(instance: Instance) -> None:
 
 def test_numbers_given_to_highs_are_moderate_and_it_finds_the_optimum() -> None:
     """Given times in ns it was seen to call possible questions impossible."""
-    v = build_model(build_tables(PLAIN, possible_groups(PLAIN)), truth(PLAIN).objective, FAMILIES)
+    v = build_model(build_tables(PLAIN, Group.possible(PLAIN)), truth(PLAIN).objective, FAMILIES)
     translated = milp.translate(v.model)
     assert max(translated.upper) > 10**6
     for row in translated.rows:

@@ -7,19 +7,19 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory_tables import memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.groups import possible_groups
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import AllReduce, Boundary, CostModel, Placement, Schedule, StageTime
+from formulation.problem.options import AllReduce, Boundary, CostModel, Placement, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.tables.forms_under_memory import Thrift
-from tests.generators import instances, layer_graphs
+from tests.generators import instances, layer_graphs, whole_passes
 from tests.solvers.cpsat.test_cpsat_memory import limited
 
 LIMITS = Limits(workers=1)
@@ -35,7 +35,7 @@ ALONE = st.builds(
 def tight(draw: st.DrawFn) -> Instance:
     """Instances whose memory is a part of what a good plan would need; on the line or anywhere."""
     instance = draw(instances(layers=layer_graphs(max_layers=4), costs=ALONE))
-    free = limited(instance, 1 << 50, draw(st.sampled_from(Schedule)))
+    free = limited(instance, 1 << 50, draw(whole_passes))
     plan = layered.solve(free, LIMITS).plan
     assert plan is not None
     needed = max(stage.memory_bytes for stage in evaluate(free, plan).stages)
@@ -60,7 +60,7 @@ def test_programme_and_model_agree_under_memory_limits(instance: Instance) -> No
 @given(tight(), st.data())
 def test_thrifty_forms_are_the_fastest_that_fit(instance: Instance, data: st.DataObject) -> None:
     """One stage that holds the whole model on some group, against every choice of forms."""
-    tables = build_tables(instance, possible_groups(instance))
+    tables = build_tables(instance, Group.possible(instance))
     index = data.draw(st.integers(0, len(tables.groups) - 1))
     group, kind = tables.groups[index], tables.kind_of[index]
     total = len(instance.layers)
@@ -77,7 +77,7 @@ def test_thrifty_forms_are_the_fastest_that_fit(instance: Instance, data: st.Dat
             found = evaluate(instance, plan)
             if found.feasible and found.objective is not None:
                 priced.append(found.objective)
-    forms = Thrift(tables, memory_tables(tables)).forms(0, kind, Span(0, total), 1 << 40)
+    forms = Thrift(tables, MemoryTables.of(tables)).forms(0, kind, Span(0, total), 1 << 40)
     if forms is None:
         assert not priced
     else:

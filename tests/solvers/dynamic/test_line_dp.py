@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import assume, given, settings
@@ -21,6 +22,7 @@ from formulation.problem.options import (
     Placement,
     Sharing,
     StageTime,
+    Synchronisation,
     Training,
 )
 from formulation.problem.plan import Span
@@ -263,8 +265,11 @@ equally = cost_models.map(lambda one: replace(one, sharing=Sharing.EQUAL))
 
 @given(instances(layer_graphs(7), costs=equally), st.integers(2, 9))
 def test_everything_times_k_is_the_optimum_times_k(instance, k):
-    """Exact, as 432 = 4 * 4 * 3 * 9 takes in all divisors: devices (squared), micro-batches and 30 Mbit/s."""
-    assert optimum(times_a(instance, 432 * k)) == k * optimum(times_a(instance, 432))
+    """Exact, as 172,800 = 4 * 4 * 3 * 9 * 25 * 16 takes in all divisors.
+
+    They are those of devices (squared), micro-batches, links, and an uneven load of experts.
+    """
+    assert optimum(times_a(instance, 172_800 * k)) == k * optimum(times_a(instance, 172_800))
 
 
 @given(layer_graphs(7), st.integers(2, 3), st.integers(1, 2), links, links, trainings(), cost_models, st.randoms())
@@ -291,8 +296,11 @@ def test_more_bandwidth_never_hurts(instance):
     assert optimum(joined(instance, wider)) <= optimum(instance)
 
 
-@given(instances(layer_graphs(7)))
+@given(instances(layer_graphs(7), costs=cost_models))
 def test_overlap_and_free_boundaries_never_hurt(instance):
+    instance = replace(
+        instance, cost=replace(instance.cost, expert_load=Fraction(1), inside=Synchronisation.CHARGED)
+    )
     added = replace(instance, cost=replace(instance.cost, stage_time=StageTime.ADD))
     overlapped = replace(instance, cost=replace(instance.cost, stage_time=StageTime.OVERLAP))
     assert optimum(overlapped) <= optimum(added)

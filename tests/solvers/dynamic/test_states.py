@@ -15,8 +15,7 @@ from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from formulation.problem.cluster import Server, cluster_graph
-from formulation.problem.demands import with_constraints
-from formulation.problem.groups import Group, group_kind, possible_groups
+from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.options import (
@@ -28,7 +27,6 @@ from formulation.problem.options import (
     CostModel,
     Goal,
     Placement,
-    Recompute,
     Schedule,
     Sharing,
     StageTime,
@@ -41,7 +39,16 @@ from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver
 from solvers.dynamic.states.states import state_space
 from tests.examples import chain, instance_of, matrix, mesh, on_servers, vgg16
-from tests.generators import CLASSES, instances, layer_graphs, links
+from tests.generators import (
+    CLASSES,
+    hosts,
+    instances,
+    layer_graphs,
+    links,
+    recomputation,
+    sharded_kinds,
+    whole_passes,
+)
 from tests.solvers.cpsat.test_freedoms import degrees, freed, has_groups
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -64,14 +71,15 @@ def clusters(draw: st.DrawFn, max_devices: int = 4):
     one = draw(st.sampled_from(CLASSES))
     inside, between = draw(links), draw(links)
     servers: list[Server] = []
-    left = max_devices
+    left, shared = max_devices, draw(st.sampled_from([None, None, 1, 3]))
     for index in range(draw(st.integers(1, 3))):
         count = draw(st.sampled_from([size for size in (1, 1, 2, 3) if size <= max(1, left)]))
         if left < count:
             break
         unlike = draw(st.integers(0, 3)) == 0
         device = draw(st.sampled_from(CLASSES)) if unlike else one
-        servers.append(Server(f"server{index}", device, count, inside if count > 1 else None))
+        adapters = 0 if shared is None else min(count, shared)
+        servers.append(Server(f"server{index}", device, count, inside if count > 1 else None, adapters))
         left -= count
     names = [server.name for server in servers]
     pairs = [(a, b) for at, a in enumerate(names) for b in names[:at]]
@@ -86,7 +94,7 @@ def cases(draw: st.DrawFn, *, max_layers: int = 4, max_devices: int = 3) -> Inst
     """Instances of the kind that states can plan; memory often binds."""
     graphs = layer_graphs(max_layers=max_layers)
     instance = draw(instances(layers=graphs, clusters=clusters(max_devices=max_devices), costs=OWN_TIMES))
-    schedule = draw(st.sampled_from([*Schedule, Schedule.ONE_F_ONE_B, Schedule.ASYNC_ONE_F_ONE_B]))
+    schedule = draw(whole_passes | st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.ASYNC_ONE_F_ONE_B]))
     instance = replace(instance, training=replace(instance.training, schedule=schedule))
     most = draw(st.sampled_from([None, None, 1, 2]))
     constraints = Constraints(
@@ -94,9 +102,11 @@ def cases(draw: st.DrawFn, *, max_layers: int = 4, max_devices: int = 3) -> Inst
         max_servers=most,
         devices_per_stage=draw(st.sampled_from([(), (), (), (1,), (2,), (1, 2), (1, 3)])),
         tensor_parallel_degrees=draw(degrees),
-        recompute=draw(st.sampled_from(Recompute)),
+        **draw(recomputation),
+        sharded=draw(sharded_kinds),
+        optimizer_on_host=draw(hosts),
     )
-    instance = with_constraints(instance, constraints)
+    instance = replace(instance, constraints=constraints)
     assume(solver.reason_against(instance) is None and has_groups(instance))
     return _limited(draw, instance) if draw(st.integers(0, 3)) else instance
 
@@ -108,7 +118,7 @@ def _limited(draw: st.DrawFn, instance: Instance) -> Instance:
     assert plan is not None
     needed = max(stage.memory_bytes for stage in evaluate(instance, plan).stages)
     room = max(1, needed * draw(st.integers(20, 110)) // 100)
-    instance = with_constraints(instance, replace(instance.constraints, memory=True))
+    instance = replace(instance, constraints=replace(instance.constraints, memory=True))
     resized = {one: replace(one, memory_bytes=room) for one in instance.device_classes}
     servers = tuple(replace(row, device_class=resized[row.device_class]) for row in instance.servers)
     return on_servers(instance, servers)
@@ -144,7 +154,7 @@ def test_states_agree_with_the_declarative_model(instance: Instance) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_no_optimal_plan_placed_freely_takes_fewer_devices(instance: Instance) -> None:
-    instance = with_constraints(instance, replace(instance.constraints, placement=Placement.FREE))
+    instance = replace(instance, constraints=replace(instance.constraints, placement=Placement.FREE))
     found = solver.solve(instance)
     assume(found.plan is not None)
     assert found.plan is not None
@@ -171,20 +181,19 @@ def told_apart(instance: Instance) -> Instance:
 @settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=6, max_devices=5))
 def test_to_tell_alike_servers_apart_changes_no_optimum(instance: Instance) -> None:
-    instance = with_constraints(instance, replace(instance.constraints, placement=Placement.FREE, memory=False))
+    instance = replace(instance, constraints=replace(instance.constraints, placement=Placement.FREE, memory=False))
     assume(has_groups(instance))
     other = told_apart(instance)
     assert solver.solve(instance).objective == checked(other, solver.solve(other)).objective
 
 
 def test_alike_servers_share_their_states() -> None:
-    instance = with_constraints(
+    instance = replace(
         instance_of(chain([matrix("a", 1), matrix("b", 2)], [3]), mesh(2, 2, 2, 2)),
-        Constraints(placement=Placement.FREE),
+        constraints=Constraints(placement=Placement.FREE),
     )
     counted = [
-        len(state_space(build_tables(one, possible_groups(one))).states)
-        for one in (instance, told_apart(instance))
+        len(state_space(build_tables(one, Group.possible(one))).states) for one in (instance, told_apart(instance))
     ]
     assert counted == [15, 81]
 
@@ -194,17 +203,17 @@ def test_servers_whose_exchange_changes_how_replicas_lie_are_not_alike() -> None
     slow = Link(1_000_000)
     instance = instance_of(chain([matrix("a", 1)], []), mesh(2, 2, 2, inside=slow))
     free = Constraints(placement=Placement.FREE)
-    whole = with_constraints(instance, free)
-    split = with_constraints(instance, replace(free, tensor_parallel_degrees=(2,)))
-    assert alike_servers(whole, possible_groups(whole)) == [[0, 1, 2]]
-    assert alike_servers(split, possible_groups(split)) == [[0], [1], [2]]
+    whole = replace(instance, constraints=free)
+    split = replace(instance, constraints=replace(free, tensor_parallel_degrees=(2,)))
+    assert alike_servers(whole, Group.possible(whole)) == [[0, 1, 2]]
+    assert alike_servers(split, Group.possible(split)) == [[0], [1], [2]]
     a, b = (Group(counts, Mode(2)) for counts in (((0, 1), (1, 2), (2, 1)), ((0, 1), (1, 1), (2, 2))))
-    assert group_kind(split, a) != group_kind(split, b)
+    assert GroupKind.of(split, a) != GroupKind.of(split, b)
 
 
 def vgg(*servers: int) -> Instance:
     instance = instance_of(vgg16(), mesh(*servers, inside=Link(10**13), between=Link(10**12)))
-    return with_constraints(instance, Constraints(placement=Placement.FREE, max_servers=1))
+    return replace(instance, constraints=Constraints(placement=Placement.FREE, max_servers=1))
 
 
 def test_the_bound_rises_and_the_plan_improves_until_they_meet() -> None:
@@ -260,7 +269,7 @@ def test_says_what_it_cannot_plan(changed: dict, reason: str) -> None:  # type: 
 def test_demands_are_not_overlooked(demand: dict, name: str) -> None:  # type: ignore[type-arg]
     instance = vgg(1, 1)
     with pytest.raises(ValueError, match=f"do not see the constraints {name}"):
-        solver.solve(with_constraints(instance, replace(instance.constraints, **demand)))
+        solver.solve(replace(instance, constraints=replace(instance.constraints, **demand)))
 
 
 def test_too_many_states_are_refused() -> None:
@@ -272,14 +281,14 @@ def test_a_stage_that_no_forms_fit_is_refused_once_and_the_optimum_is_still_foun
     """Fast forms copy the weights, small ones are slow: each limit alone can be kept, both together cannot."""
     one, other = (matrix(name, macs, 100, taken=150, made=150) for name, macs in (("a", 1000), ("b", 10)))
     layers = chain([one, other], [150])
-    instance = with_constraints(instance_of(layers, mesh(2)), Constraints(placement=Placement.FREE))
+    instance = replace(instance_of(layers, mesh(2)), constraints=Constraints(placement=Placement.FREE))
     rows = [(evaluate(instance, plan), plan) for plan in brute_force.plans(instance)]
     refusals = 0
     for room in sorted({max(stage.memory_bytes for stage in row.stages) for row, _ in rows}):
         device = replace(instance.servers[0].device_class, memory_bytes=room)
         servers = (replace(instance.servers[0], device_class=device),)
         limited = on_servers(instance, servers)
-        limited = with_constraints(limited, replace(instance.constraints, memory=True))
+        limited = replace(limited, constraints=replace(instance.constraints, memory=True))
         found = checked(limited, solver.solve(limited))
         agree(found, brute_force.solve(limited))
         refusals += "stages fit in no way of splitting" in found.notes[0]
@@ -296,7 +305,7 @@ def test_places_where_nothing_may_be_cut_are_seen(instance: Instance, data: st.D
     pair = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=2))
     cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
     constraints = replace(instance.constraints, no_cut=tuple(sorted(chosen)), together=(tuple(sorted(pair)),))
-    limited = with_constraints(replace(instance, cost=cost), constraints)
+    limited = replace(replace(instance, cost=cost), constraints=constraints)
     assume(has_groups(limited))
     best = brute_force.solve(limited)
     found = checked(limited, solver.solve(limited))

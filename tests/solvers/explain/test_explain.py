@@ -17,7 +17,6 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Placement, Schedule
 from formulation.problem.units import Link
@@ -26,7 +25,7 @@ from solvers.explain.explain import Clash, Explanation, explain
 from solvers.explain.loosening import limits_of, without
 from solvers.explain.possible import least_total_bytes
 from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
-from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.generators import OF_SINGLE_STAGES, cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW, constraints
 
 ONE_WORKER = Limits(workers=1)
@@ -34,7 +33,7 @@ LAYERS = chain([matrix("a", 10), matrix("b", 10), matrix("c", 10)], [1, 1])
 
 
 def constrained(*devices: int, **demands: object) -> Instance:
-    return with_constraints(instance_of(LAYERS, mesh(*devices)), Constraints(**demands))  # type: ignore[arg-type]
+    return replace(instance_of(LAYERS, mesh(*devices)), constraints=Constraints(**demands))  # type: ignore[arg-type]
 
 
 def only_clash(instance: Instance) -> Clash:
@@ -65,6 +64,16 @@ def test_two_pins_that_clash_are_named_and_nothing_else() -> None:
     assert amounts(clash) == {("constraints.pin[1]",): None, ("constraints.pin[2]",): None}
 
 
+def test_places_to_cut_that_are_too_few_are_named_with_the_word_that_opens_more() -> None:
+    whole = constrained(1, 1, stages_at_least=2)
+    clash = only_clash(replace(whole, model=replace(whole.model, cuts=())))
+    assert paths(clash) == {"constraints.stages.at_least", "model.cuts"}
+    assert "stages start at the 0 places to cut of the model only, of 2 layers" in [
+        limit.words for limit in clash.limits
+    ]
+    assert "cut between any two layers: model.cuts: operators" in [way.words for way in clash.ways_out]
+
+
 def test_more_stages_than_devices() -> None:
     clash = only_clash(constrained(1, 1, stages_at_least=5, together=(("a",),)))
     assert [limit.words for limit in clash.limits] == [
@@ -84,7 +93,7 @@ def small(memory: int, *devices: int, weights: int = 100, **demands: object) -> 
     """Two layers, each with three times its weights to hold (gradients, optimiser), on devices of ``memory``."""
     rows = [matrix(name, 10, weights=weights) for name in "ab"]
     cluster = mesh(*devices, kind=replace(UNIT, memory_bytes=memory))
-    return with_constraints(instance_of(chain(rows, [0]), cluster), Constraints(memory=True, **demands))  # type: ignore[arg-type]
+    return replace(instance_of(chain(rows, [0]), cluster), constraints=Constraints(memory=True, **demands))  # type: ignore[arg-type]
 
 
 def needed(instance: Instance) -> int:
@@ -205,7 +214,7 @@ def test_stopped_after_some_answers_it_claims_no_more_than_these(answers: int) -
 def hopeless(draw: st.DrawFn) -> Instance:
     """Small instances with demands, most of them too many."""
     instance = draw(instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=3)))
-    return with_constraints(instance, draw(constraints(instance, most=5)))
+    return replace(instance, constraints=draw(constraints(instance, most=5)))
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
@@ -239,7 +248,8 @@ def test_the_least_change_is_enough_and_one_less_is_not(instance: Instance) -> N
 
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(
-    instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=3)), st.sampled_from(Schedule)
+    instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=3)),
+    st.sampled_from(OF_SINGLE_STAGES),
 )
 def test_enough_memory_is_enough_for_every_plan(instance: Instance, schedule: Schedule) -> None:
     instance = replace(instance, training=replace(instance.training, schedule=schedule))
@@ -258,5 +268,5 @@ def test_time_is_looked_at() -> None:
 
 
 def test_links_play_no_part() -> None:
-    slow = with_constraints(instance_of(LAYERS, mesh(1, 1, between=Link(1))), Constraints(stages_at_least=2))
+    slow = replace(instance_of(LAYERS, mesh(1, 1, between=Link(1))), constraints=Constraints(stages_at_least=2))
     assert explain(slow, ONE_WORKER).clashes == ()

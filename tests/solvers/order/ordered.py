@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import strategies as st
 
 from formulation.schedules.actions import Action
-from formulation.schedules.table import PipelineSchedule, ScheduleError, of_actions
+from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from formulation.timeline.footprint import Footprint
 from solvers.order.fixed import Executed, execute
@@ -73,7 +73,7 @@ def every_order(problem: OrderProblem) -> Iterator[PipelineSchedule]:
     """Yield every order in which each rank does a micro-batch's own actions one after another, in any turn."""
     rows = [list(_merged(_chains(problem, rank))) for rank in range(problem.ranks)]
     for chosen in product(*rows):
-        yield of_actions("some", chosen)
+        yield PipelineSchedule.of_actions("some", chosen)
 
 
 def _chains(problem: OrderProblem, rank: int) -> list[list[Action]]:

@@ -1,28 +1,136 @@
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from formulation.problem.groups import Group
+from formulation.evaluate import evaluate
+from formulation.limits.deadline import Deadline
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.groups import Group, forms_on
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
+from formulation.problem.modes import Mode
+from formulation.problem.options import Combine, Goal
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.reasons.choices import most_plans, neighbours
+from formulation.problem.units import Link
+from solvers.reasons.choices import Candidate, neighbours
+from solvers.reasons.cuts import moved_cut
 from solvers.reasons.devices import device_candidates
-from solvers.reasons.priced import Pricing
+from solvers.reasons.priced import PricedPlan, Pricing
+from solvers.reasons.regrouping import laid
+from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.solvers.reasons.test_reasons import plans
 
 
-@pytest.mark.parametrize(("layers", "most"), [(1, 400), (100, 400), (400, 100), (10_000, 4), (100_000, 1)])
-def test_of_large_models_fewer_plans_are_priced(layers: int, most: int) -> None:
-    assert most_plans(layers) == most
+def in_every_form(instance: Instance, plan: Plan, changed: tuple[int, ...]) -> list[Plan]:
+    """Return a plan with all forms that layers of the changed stages may have."""
+    found = [plan]
+    for at in changed:
+        stage, choices = plan.stages[at], []
+        for layer in stage.span.layers:
+            row = instance.layers[layer]
+            free = row.split is not Split.FOLLOW
+            choices.append(forms_on(row, stage.group) if free else (0,))
+        found = [
+            Plan((*one.stages[:at], replace(stage, forms=forms), *one.stages[at + 1 :]))
+            for one in found
+            for forms in itertools.product(*choices)
+        ]
+    return found
 
 
-def test_what_was_not_priced_is_said() -> None:
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_the_best_neighbour_is_the_best_of_all_in_every_form(data: st.DataObject) -> None:
+    layers = generators.layer_graphs(max_layers=4, places=data.draw(st.booleans()))
+    instance = data.draw(generators.instances(layers=layers, clusters=generators.cluster_graphs(max_devices=4)))
+    goal = data.draw(st.sampled_from([Goal.BOTTLENECK, Goal.ITERATION_TIME]))
+    if goal is Goal.ITERATION_TIME:
+        instance = replace(instance, cost=replace(instance.cost, combine=Combine.MAX))
+    instance = replace(instance, goals=(goal,))
+    instance = replace(instance, constraints=replace(instance.constraints, memory=data.draw(st.booleans())))
+    plan = data.draw(plans(instance))
+    pricing = Pricing(instance, plan)
+    base = pricing.price(plan)
+    assert base is not None
+    places = [cut for cut in range(1, len(instance.layers)) if cut not in instance.demands.no_cut]
+    candidates: list[Candidate] = [
+        ("", moved_cut(plan, cut, place), (cut - 1, cut))
+        for cut in range(1, len(plan))
+        for place in places
+        if plan.stages[cut - 1].span.first < place < plan.stages[cut].span.stop
+    ][:3]
+    candidates += list(device_candidates(pricing, plan, 0))[:3]
+    if pricing.on_line:
+        candidates = [(what, laid(instance, one), changed) for what, one, changed in candidates]
+    before = {stage.group for stage in plan.stages}
+    candidates = [
+        (what, one, tuple({*changed, *(at for at, stage in enumerate(one.stages) if stage.group not in before)}))
+        for what, one, changed in candidates
+    ]
+    found = neighbours(pricing, base, candidates)
+    everything = [
+        evaluate(instance, one)
+        for _, candidate, changed in candidates
+        for one in in_every_form(instance, candidate, changed)
+        if one != plan
+    ]
+    kept = [one.objective for one in everything if one.feasible and one.objective is not None]
+    if found.best is None:
+        assert not kept or min(kept) >= base.values[0]
+    else:
+        assert found.best.priced.feasible == bool(kept)
+        assert not kept or found.best.priced.values[0] == min(kept)
+
+
+def asked() -> tuple[Pricing, PricedPlan, Plan]:
     layers = chain([matrix(name, 50, 9, taken=9, made=9) for name in "abc"], [9, 9])
     instance = instance_of(layers, mesh(2, 2), PLAIN)
     plan = Plan((Stage(Span(0, 3), Group(((0, 1),)), (0, 0, 0)),))
     pricing = Pricing(instance, plan)
     base = pricing.price(plan)
     assert base is not None
-    every = neighbours(pricing, base, device_candidates(pricing, plan, 0), None)
-    some = neighbours(pricing, base, device_candidates(pricing, plan, 0), every.looked_at - 1)
-    assert every.complete and every.looked_at > 1
-    assert not some.complete and some.looked_at == every.looked_at - 1
+    return pricing, base, plan
+
+
+def test_what_was_not_answered_in_time_is_said() -> None:
+    pricing, base, plan = asked()
+    every = neighbours(pricing, base, device_candidates(pricing, plan, 0))
+    assert every.complete and every.looked_at > 1 and every.best is not None
+    late = Pricing(pricing.instance, plan, Deadline(stopped=lambda: True))
+    found = neighbours(late, base, device_candidates(late, plan, 0))
+    assert not found.complete and found.best is None and found.looked_at == 0
+
+
+@pytest.mark.parametrize("questions", [1, 2, 30])
+def test_no_question_takes_the_time_of_all(questions: int) -> None:
+    pricing, _, plan = asked()
+    timed = Pricing(pricing.instance, plan, Deadline().within(100), questions)
+    timed.ask()
+    left = timed.deadline.left_s()
+    assert left is not None and left <= 100 / min(questions, 3)
+    for _ in range(questions):
+        timed.ask()
+    assert (timed.deadline.left_s() or 0) <= 100
+
+
+def test_a_neighbour_with_more_adapters_than_the_plan_is_priced_over_them() -> None:
+    servers = [Server(name, DeviceClass("card", 10**9, 10**9), 4, Link(10**9), 4) for name in "ab"]
+    cluster = cluster_graph("two", servers, [], mesh=Link(10**6))
+    instance = instance_of(chain([matrix("one", 10**6), matrix("two", 10**6)], [10**6]), cluster)
+
+    def plan(devices: int) -> Plan:
+        groups = [Group(((server, devices),), Mode(devices)) for server in (0, 1)]
+        return Plan(tuple(Stage(Span(at, at + 1), group, (0,)) for at, group in enumerate(groups)))
+
+    pricing = Pricing(instance, plan(1))
+    pricing.prepare([plan(1)])
+    pricing.prepare([plan(4)])
+    found = evaluate(instance, plan(4))
+    work = sum(cost.total_ns + cost.boundary_ns for cost in found.stages)
+    assert pricing.at_least(plan(4), frozenset()) == ((found.objective,), work)

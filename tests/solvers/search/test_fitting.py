@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.cuts import cut_space
+from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Constraints, CostModel, Goal, Recompute, Training
 from formulation.problem.units import Link
-from solvers.search.fitting import balanced_plans, fitting_plans
+from solvers.search.balanced import balanced_plans
+from solvers.search.fitting import fitting_plans
 from solvers.search.simple import simple_plan
 from tests.generators import cluster_graphs, instances, layer_graphs
 
@@ -39,7 +41,7 @@ def blocks(number: int, memory_bytes: int, **constraints: object) -> Instance:
 @SLOW
 @given(instances(layer_graphs(max_layers=5, places=True), cluster_graphs(max_devices=4)))
 def test_they_are_plans_that_cut_at_places_and_fit(instance: Instance) -> None:
-    places = set(cut_space(instance).places)
+    places = set(CutSpace.of(instance).places)
     for plan in itertools.islice(fitting_plans(instance), 12):
         found = evaluate(instance, plan)
         assert {violation.rule for violation in found.violations} <= {"line", "devices"}
@@ -72,3 +74,21 @@ def test_there_is_none_where_nothing_fits() -> None:
 def test_other_rules_are_for_the_evaluator() -> None:
     instance = blocks(8, 400 * MIB, at_most=(GoalLimit(Goal.STAGES, 1),))
     assert any(not evaluate(instance, plan).feasible for plan in balanced_plans(instance))
+
+
+def test_equal_groups_that_promise_most_come_first() -> None:
+    """What a plan promises is near what it takes: the first one is among the best quarter."""
+    instance = replace(blocks(16, 400 * MIB, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.ITERATION_TIME,))
+    found = [evaluate(instance, plan).objective for plan in balanced_plans(instance)]
+    values = [value for value in found if value is not None]
+    assert len(values) > 4 and values[0] <= sorted(values)[len(values) // 4]
+
+
+def test_groups_may_be_several_servers() -> None:
+    """Two servers make one stage too, where it is allowed."""
+    sizes = {plan.stages[0].group.devices for plan in balanced_plans(blocks(16, 400 * MIB))}
+    assert sizes == {1, 2, 4, 8}
+    one = balanced_plans(blocks(16, 400 * MIB, max_servers=1))
+    assert {plan.stages[0].group.devices for plan in one} == {1, 2, 4}
+    asked = balanced_plans(blocks(16, 400 * MIB, devices_per_stage=(2,)))
+    assert {plan.stages[0].group.devices for plan in asked} == {2}

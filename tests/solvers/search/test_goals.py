@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal
 from solvers import exhaustive as brute_force
@@ -26,7 +25,7 @@ GOALS = (Goal.BOTTLENECK, Goal.DEVICES, Goal.MEMORY)
 def three() -> Instance:
     """The last layer takes longest; the two before it may share a device, which plans tried first do not."""
     layers = chain([matrix("a", 10, 4), matrix("b", 10, 4), matrix("c", 100, 4)], [2, 2])
-    instance = with_constraints(instance_of(layers, mesh(2, 1)), Constraints(devices_per_stage=(1,)))
+    instance = replace(instance_of(layers, mesh(2, 1)), constraints=Constraints(devices_per_stage=(1,)))
     return replace(instance, goals=GOALS)
 
 
@@ -121,6 +120,7 @@ def test_whenever_it_is_stopped_no_claim_is_false(
     instance: Instance, goals: list[Goal], data: st.DataObject
 ) -> None:
     assume(brute_force.count_plans(instance) <= 1000)
+    goals = [one for one in goals if one not in (Goal.STEP_TIME, Goal.PERIOD)]  # these stand alone
     instance = replace(instance, goals=tuple(goals[:3]))
     last = data.draw(st.integers(1, 3))
     outcome = checked(instance, solve_in_order(instance, answering(*[None] * last, STOPPED), Limits()))

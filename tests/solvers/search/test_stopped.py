@@ -8,7 +8,6 @@ import pytest
 
 from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import Limits, Outcome, Progress, checked
-from formulation.problem.demands import with_constraints
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
 from solvers.catalogue import find_solver
@@ -23,7 +22,7 @@ ONLY_IN_THE_END = ("line_dp", "brute_force")
 def named(goal: Goal, placement: Placement = Placement.LINE) -> Instance:
     layers = chain([matrix(name, 100 + 30 * at, weights=10) for at, name in enumerate("abcde")], [3, 3, 3, 3])
     instance = instance_of(layers, mesh(2, 1), training=STEP)
-    return replace(with_constraints(instance, Constraints(placement=placement)), goals=(goal,))
+    return replace(replace(instance, constraints=Constraints(placement=placement)), goals=(goal,))
 
 
 @pytest.mark.parametrize(

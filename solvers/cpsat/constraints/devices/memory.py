@@ -7,57 +7,92 @@ set so far. Slots are counted from the last stage, so versions and micro-batches
 slot; the limit is linear:
 
     layer l in slot k:  fixed[l] + versions(k) * weights[l] + in_flight(k) * stash[l] + working[l] <= capacity
+
+Where stages choose blocks that are computed again, the fourth counter is the most that one run of layers needs at
+once, and ``stash`` has of every layer what stays of its output for such blocks (``cpsat.constraints.blocks``).
 """
 
 from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.memory_tables import MemoryTables, memory_tables
+from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Times
 from formulation.problem.layers import Split
 from formulation.problem.options import Goal
-from solvers.cpsat.base.conditional import Conditional
+from solvers.cpsat.base.by_form import price_by_form
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Expression, Variables
+from solvers.cpsat.constraints.blocks import computed_again, lent, post_at_work
 
 __all__: list[str] = []
 
 
 def post_memory(v: Variables) -> Posted:
     """(7) Where memory is limited, no layer brings its stage above the capacity of its devices."""
-    held = memory_tables(v.tables)
+    held = MemoryTables.of(v.tables)
     capacity = _capacity(v, held)
     if capacity is None:
         return
-    most = max(capacity)
-    parts = (held.once, held.by_version, held.by_micro_batch, held.working_set)
+    most, again = max(capacity), computed_again(held)
+    parts = (held.once - again, held.by_version, held.by_micro_batch, held.working_set)
     readings: list[list[cp_model.IntVar]] = []
+    owns: list[Expression] = []
     for name, part in zip(("fixed", "weights", "stash", "working"), parts, strict=True):
-        ever = min(most, int(part.max(axis=(0, 2)).sum() + held.received.max() * (name == "stash")))
-        row = [v.model.new_int_var(0, ever, f"{name}[{i}]") for i in range(v.layers)]
+        copies = _copies(held, name)
+        copied = sum(int(copy.max()) for copy in copies.values())
+        ever = min(most, int(part.max(axis=(0, 2)).sum() + held.received.max() * (name == "stash")) + copied)
+        row = [v.model.new_int_var(0, most if v.again else ever, f"{name}[{i}]") for i in range(v.layers)]
         readings.append(row)
+        stays, constraints = lent(v, most) if name == "stash" else ([0] * v.layers, [])
+        yield from (((), one) for one in constraints)
+        owns = []
         for i in range(v.layers):
             own, constraints = _own(v, part, i, most)
+            for (user, layer), copy in copies.items():
+                if layer == i:
+                    more = price_by_form(v, f"{name} of copy", i, copy, most, ~v.together(user, i))
+                    own, constraints = own + more.variable(), [*constraints, *more.constraints]
             yield from (((i,), one) for one in constraints)
-            yield (i,), v.model.add(row[i] >= own)
-            if name == "stash":
-                arrived = sum(int(held.received[c, i]) * literal for c, literal in enumerate(v.layer_kind[i]))
-                begins = v.model.add(row[i] >= own + arrived)
-                begins.only_enforce_if(v.cut[i])
-                yield (i,), begins
-            if i > 0:
-                added = row[i - 1] if name == "working" else row[i - 1] + own
-                goes_on = v.model.add(row[i] >= added)
-                goes_on.only_enforce_if(~v.cut[i])
-                yield (i,), goes_on
+            owns.append(own + stays[i])
+            if not v.again or name != "working":
+                yield from _counted(v, held, name, row, owns)
+    if v.again:
+        rerun = [_own(v, again, i, most) for i in range(v.layers)]
+        yield from (((), one) for _, constraints in rerun for one in constraints)
+        yield from post_at_work(v, [own for own, _ in rerun], owns, readings[-1], most)
     yield from _limits(v, held, capacity, readings)
+
+
+def _counted(
+    v: Variables, held: MemoryTables, name: str, row: list[cp_model.IntVar], owns: list[Expression]
+) -> Posted:
+    """Let a counter go on with the last of these layers, or begin with it."""
+    i = len(owns) - 1
+    yield (i,), v.model.add(row[i] >= owns[i])
+    if name == "stash":
+        arrived = sum(int(held.received[c, i]) * literal for c, literal in enumerate(v.layer_kind[i]))
+        begins = v.model.add(row[i] >= owns[i] + arrived)
+        begins.only_enforce_if(v.cut[i])
+        yield (i,), begins
+    if i > 0:
+        added = row[i - 1] if name == "working" else row[i - 1] + owns[i]
+        goes_on = v.model.add(row[i] >= added)
+        goes_on.only_enforce_if(~v.cut[i])
+        yield (i,), goes_on
+
+
+def _copies(held: MemoryTables, name: str) -> dict[tuple[int, int], Times]:
+    """Return what copies of weights add to a counter."""
+    parts = {"fixed": "once", "weights": "by_version", "working": "working_set"}
+    return {ends: getattr(copy, parts[name]) for ends, copy in held.copies.items() if name in parts}
 
 
 def _capacity(v: Variables, held: MemoryTables) -> list[int] | None:
     """Return what a device of each kind may hold; None if there is no limit at all."""
     most = v.thresholds.get(Goal.MEMORY)
-    if most is None and (not v.tables.instance.constraints.memory or _never_binds(held, v.slots)):
+    limited = v.tables.instance.constraints.memory and (bool(v.again) or not _never_binds(held, v.slots))
+    if most is None and not limited:
         return None
     if not v.tables.instance.constraints.memory:
         return [most or 0] * len(held.capacity)
@@ -69,6 +104,9 @@ def _never_binds(held: MemoryTables, slots: int) -> bool:
     parts = (held.once, held.by_version, held.by_micro_batch)
     once, weights, stash = (part.max(axis=2).sum(axis=1) for part in parts)
     rest, received = held.working_set.max(axis=(1, 2)), held.received.max(axis=1)
+    for copy in held.copies.values():
+        once, weights = once + copy.once.max(axis=1), weights + copy.by_version.max(axis=1)
+        rest = rest + copy.working_set.max(axis=1)
     return all(
         int(once[c] + keeps.versions * weights[c] + keeps.in_flight * (stash[c] + received[c]) + rest[c]) <= size
         for c, size in enumerate(held.capacity)
@@ -93,18 +131,10 @@ def _own(v: Variables, part: Times, layer: int, most: int) -> tuple[Expression, 
     instance = v.tables.instance
     if instance.layers[layer].split is not Split.FOLLOW:
         return sum(int(part[c, layer, t]) * literal for (c, t), literal in v.state[layer].items()), []
-    kinds = v.layer_kind[layer]
-    source = instance.sources[layer]
-    if source is None:
-        return sum(int(part[c, layer, 0]) * literal for c, literal in enumerate(kinds)), []
     least = part[:, layer].min(axis=1)
-    same = v.together(source, layer)
-    extra = Conditional(v, f"extra[{layer}]", most)
-    for (c, t), literal in v.state[source].items():
-        extra.at_least(int(part[c, layer, t] - least[c]), [literal, same])
-    for c, literal in enumerate(kinds):
-        extra.at_least(int(part[c, layer, 0] - least[c]), [literal, ~same])
-    return sum(int(least[c]) * literal for c, literal in enumerate(kinds)) + extra.variable(), extra.constraints
+    own = sum(int(least[c]) * literal for c, literal in enumerate(v.layer_kind[layer]))
+    extra = price_by_form(v, "extra", layer, part[:, layer] - least[:, None], most)
+    return own + extra.variable(), extra.constraints
 
 
 FAMILY = Family(7, "memory", post_memory)

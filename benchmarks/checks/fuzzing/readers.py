@@ -1,0 +1,211 @@
+"""Every reader of the project with valid input to spoil, and what a command does with what it has read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.checks.fuzzing import samples
+from benchmarks.checks.fuzzing.samples import as_json
+from exchange.layer_lists import read_layer_lists
+from exchange.pipedream_plan import read_pipedream_plan
+from formulation.certificates.check import CertificateError, verify
+from formulation.evaluate import evaluate
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.options import CostModel, Training
+from formulation.problem.units import Link
+from ingest.errors import GraphFileError
+from ingest.graphs.errors import FormatError
+from ingest.graphs.graph_file import graph_document, read_graph
+from ingest.graphs.pipedream_profile import measured_layers, read_profile
+from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
+from ingest.plans.plan_file import PlanError, read_plan, write_plan
+from ingest.plans.schedule_file import ScheduleFileError, read_schedule
+from ingest.scenario.load import ScenarioError, load_scenario
+from ingest.torch.cache import load_trace, store_trace
+from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
+from planners.piper.file import TimeUnit, piper_problem, read_piper
+from planners.sailor.plan_file import read_sailor_plan
+from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
+from solvers.certify import certify
+from solvers.dynamic.line import solver as line_dp
+
+Read = Callable[[Path], object]
+
+
+class RefusedError(Exception):
+    """What was read is no valid problem, and a command would say so: refused in a later step."""
+
+
+class DefectError(Exception):
+    """A reader believed what it must not believe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader: its samples, how they may be spoilt (json, yaml, lines), and the one error that it raises."""
+
+    name: str
+    samples: tuple[bytes, ...]
+    structure: str
+    error: type[Exception]
+    read: Read
+    ending: str = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A folder with the valid files of one small problem, and the problem."""
+
+    folder: Path
+    instance: Instance
+    scenario: Path
+    optimum: int
+
+
+def ground(folder: Path) -> Ground:
+    """Write scenario and layer graph into a folder, and plan, certificate and trace cache from them."""
+    scenario = folder / "scenario.yaml"
+    scenario.write_text(samples.PLAIN_SCENARIO, encoding="utf-8")
+    (folder / "graph.json").write_bytes(as_json(samples.graph()))
+    (folder / "net.py").write_text("def build(): ...\n", encoding="utf-8")
+    instance = load_scenario(scenario).load()
+    found = line_dp.solve(instance)
+    if found.plan is None or found.objective is None:
+        raise ValueError("the sample scenario has no plan")
+    write_plan(folder / "plan.json", instance, found.plan, evaluate(instance, found.plan))
+    write_certificate(folder / "proof.json", instance, certify(instance, found.plan, found.objective))
+    os.environ["PIPECUT_CACHE"] = str(folder / "cache")
+    return Ground(folder, instance, scenario, found.objective)
+
+
+def readers(on: Ground) -> tuple[Reader, ...]:
+    """Return all readers, over the files of a ground."""
+    proof = (on.folder / "proof.json").read_bytes()
+    plans = ((on.folder / "plan.json").read_bytes(), as_json(samples.PLAN))
+    lists = tuple(map(as_json, (*samples.LAYER_LISTS, *samples.BLOCK_COUNTS)))
+    scenario, pipedream = samples.SCENARIO.encode(), samples.PIPEDREAM_PLAN.encode()
+    profiled = _profiled(on.folder)
+    lines = "\n".join(samples.OVERRIDES).encode()
+    cached = _cached(on)
+    return (
+        Reader("scenario", (scenario,), "yaml", ScenarioError, partial(_scenario, on), ".yaml"),
+        Reader("overrides", (lines,), "lines", ScenarioError, partial(_overrides, on), ".txt"),
+        Reader("layer graph", (as_json(samples.graph()),), "json", GraphFileError, partial(_graph, on)),
+        Reader("plan", plans, "json", PlanError, partial(_plan, on)),
+        Reader("certificate", (proof,), "json", CertificateFileError, partial(_certificate, on)),
+        Reader("schedule", (samples.SCHEDULE.encode(),), "lines", ScheduleFileError, read_schedule, ".csv"),
+        Reader("trace cache", (cached.read_bytes(),), "json", FormatError, partial(_trace, on, cached)),
+        Reader("PipeDream profile", (samples.PROFILE.encode(),), "lines", FormatError, _profile, ".txt"),
+        Reader("PipeDream plan", (pipedream,), "lines", FormatError, partial(_pipedream, profiled), ".txt"),
+        Reader("layer lists", lists[:2], "json", FormatError, partial(_lists, on.instance)),
+        Reader("Megatron layout", lists[2:], "json", FormatError, partial(_lists, on.instance)),
+        Reader("Piper", (as_json(samples.PIPER),), "json", FormatError, _piper),
+        Reader("dnn-partitioning", (as_json(samples.DNN_PARTITIONING),), "json", FormatError, _partitioning),
+        Reader("Sailor plan", (as_json(samples.SAILOR_PLAN),), "json", FormatError, _sailor),
+        Reader("Sailor times", (as_json(samples.SAILOR_TIMES),), "json", FormatError, read_times),
+        Reader("Sailor sizes", (as_json(samples.SAILOR_SIZES),), "json", FormatError, read_sizes),
+        Reader("Sailor links", (as_json(samples.SAILOR_LINKS),), "json", FormatError, read_links),
+        Reader("Sailor node links", (as_json(samples.SAILOR_NODE_LINKS),), "json", FormatError, read_node_links),
+    )
+
+
+def _scenario(on: Ground, path: Path, overrides: Sequence[str] = ()) -> None:
+    """Read a scenario and build the problem over the valid layers; no model is imported or read."""
+    found = load_scenario(path, overrides)
+    _built(lambda: found.instance(read_graph(on.folder / "graph.json")))
+
+
+def _overrides(on: Ground, path: Path) -> None:
+    """Give the lines of a file as overrides, as a shell hands them over."""
+    words = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    _scenario(on, on.scenario, words)
+
+
+def _built(build: Callable[[], Instance]) -> None:
+    try:
+        build()
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _graph(on: Ground, path: Path) -> None:
+    graph = read_graph(path)
+    _built(lambda: load_scenario(on.scenario).instance(graph))
+
+
+def _plan(on: Ground, path: Path) -> None:
+    evaluate(on.instance, read_plan(path, on.instance))
+
+
+def _certificate(on: Ground, path: Path) -> None:
+    certificate = read_certificate(path, on.instance)
+    try:
+        verify(on.instance, certificate)
+    except CertificateError as error:
+        raise RefusedError(str(error)) from error
+    if certificate.optimal and certificate.objective != on.optimum:
+        raise DefectError(f"a proof that {certificate.objective} ns is optimal holds; {on.optimum} ns is")
+
+
+def _cached(on: Ground) -> Path:
+    """Store the trace of a model, and return its entry."""
+    origin = on.folder / "net.py"
+    if not store_trace("net:build", origin, read_graph(on.folder / "graph.json"), frozenset(sys.modules)):
+        raise ValueError("the sample trace cannot be stored")
+    return next((on.folder / "cache").rglob("*.json"))
+
+
+def _trace(on: Ground, entry: Path, path: Path) -> None:
+    """Put a spoilt entry into the cache: what comes out is what was traced, or nothing."""
+    entry.write_bytes(path.read_bytes())
+    graph = load_trace("net:build", on.folder / "net.py")
+    if graph is None:
+        raise RefusedError("no entry")
+    if graph_document(graph) != graph_document(read_graph(on.folder / "graph.json")):
+        raise DefectError("a spoilt entry of the trace cache is believed")
+
+
+def _profiled(folder: Path) -> Instance:
+    """Return the instance of the profile that a PipeDream plan is about."""
+    path = folder / "profile.txt"
+    path.write_text(samples.PIPEDREAM_PLAN, encoding="utf-8")
+    unit = DeviceClass("unit", 1 << 40, 10**9)
+    cluster = cluster_graph("one", [Server("s", unit, 4, Link(8 * 10**9))], [])
+    layers = measured_layers(read_profile(path), 4, "made", "unit")
+    return build_instance(layers, cluster, Training(4), CostModel(), Constraints())
+
+
+def _profile(path: Path) -> None:
+    profile = read_profile(path)
+    try:
+        measured_layers(profile, 4, "made", "unit")
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+    piper_problem(profile, devices=2, memory_bytes=1e9, bytes_per_second=1e9, micro_batches=4)
+
+
+def _pipedream(instance: Instance, path: Path) -> None:
+    evaluate(instance, read_pipedream_plan(path, instance))
+
+
+def _lists(instance: Instance, path: Path) -> None:
+    evaluate(instance, read_layer_lists(path, instance))
+
+
+def _piper(path: Path) -> None:
+    read_piper(path, time_unit=TimeUnit.SECONDS)
+
+
+def _partitioning(path: Path) -> None:
+    read_dnn_partitioning(path, transfers=EdgeCosts.AS_PROGRAM)
+
+
+def _sailor(path: Path) -> None:
+    read_sailor_plan(path, 64)

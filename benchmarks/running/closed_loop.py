@@ -1,0 +1,149 @@
+"""Three models profiled, planned and run on this machine: how far the predicted step is from the measured one.
+
+``python -m benchmarks.running.closed_loop [--only TEXT] [--steps N] [--out FILE] [--json]``
+
+Each processor core stands for a device, and each model is cut into two stages. The commands are those that a user
+gives: ``pipecut profile``, ``plan`` with the profile, and ``validate``, which compares every gradient with the
+unsplit model's. Of the error of the step two parts are shown apart: that of the *layers*, by times of passes as
+profiled and as they are in the run, and that of the *schedule*, whose timeline is given the measured times. A
+profile that is refused as unsteady is measured again, a few times; run this where nothing else does. ``--out``
+writes the table as a document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import print_rows
+from ingest.graphs.layer_profile import machine_name
+
+MODELS = {
+    "VGG13, images of 224": ("ingest.models.vgg:vgg13", 1),
+    "ResNet-50, images of 224": ("ingest.models.resnet:resnet50", 2),
+    "GPT-2 small, 1,024 tokens": ("ingest.models.gpt:gpt2_small", 1),
+}
+"""What builds each model, and the samples of a micro-batch."""
+MICRO_BATCHES = 4
+TRIES = 3
+"""How often a profile is measured before it is given up."""
+SCENARIO = """\
+name: closed-loop
+model: {{build: "{build}"}}
+cluster:
+  devices: {{core: {{memory: 16 GiB, peak: 50 GFLOP/s}}}}
+  servers: [{{name: core, count: 2, device: core, devices: 1}}]
+  between_servers: {{bandwidth: 10 Gbit/s}}
+training: {{global_batch: {batch}, micro_batches: {steps}, schedule: one_f_one_b}}
+objective: step_time
+constraints: {{stages: {{at_least: 2, at_most: 2}}, placement: line}}
+"""
+ABOUT = """\
+# The closed loop
+
+Written by `python -m benchmarks.running.closed_loop --out {out}`, on {machine}, alone on the machine.
+
+Each model was profiled on one core, planned with the profile, and run by two processes on two cores in {steps}
+measured steps; gradients are compared with the unsplit model's on the way. *Layers*: the predicted step against a
+timeline that is given the measured times of passes and transfers. *Schedule*: that timeline against the measured
+step. Both together are the error of the step.
+"""
+
+
+class Failed(Exception):  # noqa: N818 (a row says it)
+    """A command ended with another code than 0 or 3; the message is its last line."""
+
+
+def pipecut(folder: Path, *arguments: str) -> Any:  # noqa: ANN401 (JSON)
+    """Return what a command replies. Raises Failed with its complaint."""
+    command = [sys.executable, "-m", "commands.entry", *arguments, "--json", "--quiet"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        raise Failed((done.stderr.strip() or done.stdout.strip()).splitlines()[-1])
+    (folder / "reply.json").write_text(done.stdout, encoding="utf-8")
+    return json.loads(done.stdout)
+
+
+def profiled(folder: Path, scenario: Path) -> Path:
+    """Measure a profile, again where it was unsteady. Raises Failed with the last complaint."""
+    found, complaint = folder / "profile.json", Failed("not tried")
+    for _ in range(TRIES):
+        try:
+            pipecut(folder, "profile", str(scenario), "--out", str(found))
+        except Failed as error:
+            complaint = error
+        else:
+            return found
+    raise complaint
+
+
+def measure(name: str, steps: int) -> dict[str, Any]:
+    """Take one model round: profile, plan, validate."""
+    build, samples = MODELS[name]
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        scenario, plan = folder / "loop.yaml", folder / "plan.json"
+        text = SCENARIO.format(build=build, batch=samples * MICRO_BATCHES, steps=MICRO_BATCHES)
+        scenario.write_text(text, encoding="utf-8")
+        try:
+            named = ("--set", f"model.profile={profiled(folder, scenario)}")
+            pipecut(folder, "plan", str(scenario), *named, "--out", str(plan))
+            reply = pipecut(folder, "validate", str(plan), str(scenario), *named, "--steps", str(steps))
+        except Failed as error:
+            return {"model": name, "predicted": f"refused: {error}"}
+    measured = reply["measured"]
+    predicted, found = measured["predicted_step_ns"], measured["measured_step_ns"]
+    return {
+        "model": name,
+        "predicted": f"{predicted / 1e6:,.0f} ms",
+        "measured": f"{found / 1e6:,.0f} ms",
+        "step": f"{predicted / found - 1:+.1%}",
+        "layers": f"{measured['layers_error']:+.1%}",
+        "schedule": f"{measured['schedule_error']:+.1%}",
+    }
+
+
+def rows(only: str, steps: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model whose name has this text."""
+    for name in MODELS:
+        if only in name:
+            yield measure(name, steps)
+
+
+def document(found: list[dict[str, Any]], out: Path, steps: int) -> str:
+    """Return the rows as a document."""
+    heads = ("model", "predicted", "measured", "step", "layers", "schedule")
+    lines = [ABOUT.format(out=out, machine=machine_name(), steps=steps)]
+    lines += ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    lines += ["| " + " | ".join(row.get(head, "") for head in heads) + " |" for row in found]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Print the table, and write it where asked to."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--out", type=Path, help="write the table as a document")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found: list[dict[str, Any]] = []
+
+    def kept() -> Iterator[dict[str, Any]]:
+        for row in rows(arguments.only, arguments.steps):
+            found.append(row)
+            yield row
+
+    print_rows(kept(), as_json=arguments.json)
+    if arguments.out is not None:
+        arguments.out.write_text(document(found, arguments.out, arguments.steps), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""``pipecut profile``: times of the layers of a model on this machine, in a file that a scenario names."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from commands.parts.task import Task, open_task
+from commands.tables.profile_tables import write_profiled
+from commands.terminal import output
+from commands.terminal.exit_codes import ExitCode
+from commands.terminal.failures import InputError, output_path, reading
+from formulation.problem.instance import Instance
+from ingest.graphs.layer_profile import LayerProfile, write_profile
+
+__all__: list[str] = []
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, refuse what is unsteady, write the profile, and show where the prediction was wrong."""
+    out = output_path(arguments.out)
+    if out is None:
+        raise InputError("--out: expected a file to write")
+    arguments.scenario = replace(arguments.scenario, profile=None)
+    task = open_task(arguments)
+    device_class = _device_class(task.instance, arguments.device_class)
+    profile = _measured(task, arguments, device_class)
+    with reading(out):
+        write_profile(profile, out)
+    content = _content(task, profile, arguments.out)
+    if arguments.json:
+        arguments.reply.put(content)
+    else:
+        write_profiled(content)
+    return ExitCode.DONE
+
+
+def _device_class(instance: Instance, asked: str | None) -> str:
+    names = [one.name for one in instance.device_classes]
+    if asked is None and len(names) == 1:
+        return names[0]
+    if asked not in names:
+        raise InputError(f"--device-class: expected one of {', '.join(names)}, got {asked or 'none'}")
+    return asked
+
+
+def _measured(task: Task, arguments: argparse.Namespace, device_class: str) -> LayerProfile:
+    try:
+        from execution.measuring.profile import ProfileJob, profiled
+    except ImportError as error:
+        raise InputError(
+            "profiling needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
+        ) from error
+    from execution.errors import RunFailedError
+
+    scenario = task.scenario
+    folder = scenario.path.parent.resolve()
+    sizes = tuple(sorted({task.instance.training.micro_batch, *arguments.samples}))
+    job = ProfileJob(
+        scenario.model, scenario.configured, folder, sizes, arguments.segments, arguments.rounds, seed=0
+    )
+    try:
+        return profiled(job, device_class, arguments.most_spread, _saying(arguments.quiet))
+    except RunFailedError as error:
+        raise InputError(f"{scenario.path}: {error}") from error
+
+
+def _saying(quiet: bool) -> Callable[[int, Any], None]:
+    def heard(_: int, samples: int) -> None:
+        if not quiet:
+            output.remark(f"measured with micro-batches of {samples}")
+
+    return heard
+
+
+def _content(task: Task, profile: LayerProfile, out: str) -> dict[str, Any]:
+    instance = task.instance
+    at = [one.name for one in instance.device_classes].index(profile.device_class)
+    shown = next(one for one in profile.times if one.samples == instance.training.micro_batch)
+    times = {row.name: row for row in shown.layers}
+    return {
+        "scenario": task.scenario.name,
+        "out": out,
+        **{key: getattr(profile, key) for key in ("device_class", "machine", "torch", "threads")},
+        "link_latency_ns": profile.link.latency_ns,
+        "link_bits_per_second": profile.link.bits_per_second,
+        "sizes": [
+            {
+                "samples": one.samples,
+                "sum_forward_ns": sum(row.forward_ns for row in one.layers),
+                "sum_backward_ns": sum(row.backward_ns for row in one.layers),
+                "whole_forward_ns": one.whole_forward_ns,
+                "whole_backward_ns": one.whole_backward_ns,
+                "spread": one.spread,
+            }
+            for one in profile.times
+        ],
+        "layers": [
+            {
+                "layer": layer.name,
+                "forward_ns": times[layer.name].forward_ns,
+                "backward_ns": times[layer.name].backward_ns,
+                "predicted_forward_ns": instance.forward_ns[at][number],
+                "predicted_backward_ns": instance.backward_ns[at][number],
+            }
+            for number, layer in enumerate(instance.layers)
+        ],
+    }

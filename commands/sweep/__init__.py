@@ -1,0 +1,1 @@
+"""Sweeps: the best plans of thousands of scenarios, on processes of this machine or on a scheduler's."""

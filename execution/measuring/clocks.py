@@ -1,0 +1,95 @@
+"""Clocks that a pass is timed with: the processor time of a thread, or events in the stream of a GPU.
+
+A GPU computes behind the program that asks it to, so a time on the host says nothing of it. An event is put into
+the stream between two kernels and notes when the GPU comes to it; the events of a turn are read when all of it is
+done, so that reading them keeps nobody waiting in between.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+__all__: list[str] = []
+
+CPU = torch.device("cpu")
+PROBES = 4
+"""Products of a probe, one after another."""
+NS_PER_MS = 10**6
+
+
+class PassClock(Protocol):
+    """Stamps, and the ns between two of them once they are settled; ``device`` computes, ``side`` is a probe's."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def side(self) -> int: ...
+
+    def stamp(self) -> Any: ...  # noqa: ANN401 (what only the clock can read)
+
+    def settled(self) -> None: ...
+
+    def between(self, one: Any, other: Any) -> float: ...  # noqa: ANN401
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadClock:
+    """The processor time of this thread, which computes everything itself."""
+
+    device: torch.device = CPU
+    side: int = 192
+
+    def stamp(self) -> int:
+        """Return the time."""
+        return time.thread_time_ns()
+
+    def settled(self) -> None:
+        """Wait for nothing."""
+
+    def between(self, one: int, other: int) -> float:
+        """Return the ns from one stamp to another."""
+        return other - one
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClock:
+    """Events in the current stream of a GPU."""
+
+    device: torch.device
+    side: int = 4096
+
+    def stamp(self) -> torch.cuda.Event:
+        """Put an event behind what was asked for so far."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def settled(self) -> None:
+        """Wait until the GPU has done everything."""
+        torch.cuda.synchronize(self.device)
+
+    def between(self, one: torch.cuda.Event, other: torch.cuda.Event) -> float:
+        """Return the ns from one event to another."""
+        return one.elapsed_time(other) * NS_PER_MS
+
+
+def clock_here() -> PassClock:
+    """Return the clock of the device that is profiled here: the first GPU where torch finds one, else the CPU."""
+    return StreamClock(torch.device("cuda", 0)) if torch.cuda.is_available() else ThreadClock()
+
+
+def probe_ns(clock: PassClock) -> float:
+    """Return the time of small matrix products: how fast the machine is just now."""
+    one = torch.ones(clock.side, clock.side, device=clock.device)
+    clock.settled()
+    began = clock.stamp()
+    for _ in range(PROBES):
+        one = one @ one * (1 / clock.side)
+    ended = clock.stamp()
+    clock.settled()
+    return clock.between(began, ended)

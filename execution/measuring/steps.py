@@ -1,0 +1,138 @@
+"""Steps of a plan, measured: how long every pass, transfer and sum takes, and how much memory is held."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+from execution.measuring.held import HeldMemory
+from execution.running.job import Difference, RunJob, Say, validate
+from execution.running.pipeline import Pipeline
+from ingest.torch.export import Inputs
+
+__all__ = ["MeasuredSteps", "validate_and_measure"]
+
+WARM_UP = 2
+"""Steps that are run before those that count: memory is taken and threads are started in them."""
+ECHOES = 10
+"""How often a tensor is sent there and back to learn how long it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSteps:
+    """What one process measured; times in ns, one entry for each step.
+
+    ``passes`` has for each stage and kind of pass (``F``, ``B``, ``I``, ``W``) the mean over the micro-batches.
+    ``steps`` begin and end for all processes together; ``sums`` of gradients include the wait for others.
+    ``transfers`` is the time of what crosses the cuts behind stages of this process, one way. ``peak_bytes`` is
+    the most memory that tensors held during a step, the samples of the step among them as far as they are in
+    flight.
+    """
+
+    process: int
+    passes: dict[tuple[int, str], list[int]]
+    steps: list[int]
+    sums: list[int]
+    updates: list[int]
+    transfers: dict[int, int]
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Differences of gradients that one process found, and what all processes measured (empty: not wanted)."""
+
+    differences: list[Difference]
+    measured: list[MeasuredSteps]
+
+
+def validate_and_measure(process: int, say: Say, job: RunJob) -> Validation:
+    """Compare gradients in float64, then measure ``job.steps`` steps in the model's own formats.
+
+    Raises StagesError, TraceError, PeerError.
+    """
+    differences = validate(process, say, job)
+    if job.steps == 0:
+        return Validation(differences, [])
+    mine = _measure(process, say, job)
+    everyone: list[Any] = [None] * job.layout.size
+    dist.all_gather_object(everyone, mine)
+    return Validation(differences, everyone)
+
+
+def _measure(process: int, say: Say, job: RunJob) -> MeasuredSteps:
+    model, inputs = job.built()
+    pipeline = job.pipeline(process, model, inputs, precision=job.precision)
+    del model
+    pipeline.doing = say.doing
+    optimizer = job.optimizer_of(pipeline)
+    found = MeasuredSteps(process, defaultdict(list), [], [], [], {}, 0)
+    for step in range(WARM_UP + job.steps):
+        batch = job.batch(inputs, step)
+        pipeline.together()
+        began = time.perf_counter_ns()
+        pipeline.step(batch, batch)
+        stepped = time.perf_counter_ns()
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        updated = time.perf_counter_ns()
+        pipeline.together()
+        if step >= WARM_UP:
+            found.steps.append(time.perf_counter_ns() - began)
+            found.updates.append(updated - stepped)
+            found.sums.append(pipeline.sum_ns)
+            _note_passes(pipeline, found.passes)
+    found.transfers.update(_transfers(process, job, pipeline))
+    whole = job.batch(inputs, 0)
+    peak = peak_bytes(pipeline, whole, whole)
+    return replace(found, passes=dict(found.passes), peak_bytes=peak)
+
+
+def _note_passes(pipeline: Pipeline, passes: dict[tuple[int, str], list[int]]) -> None:
+    """Add the mean time of each kind of pass of the last step."""
+    times: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for action, start, stop in pipeline.times:
+        times[action.stage, action.kind.letter].append(stop - start)
+    for key, spent in times.items():
+        passes[key].append(sum(spent) // len(spent))
+
+
+def _transfers(process: int, job: RunJob, pipeline: Pipeline) -> dict[int, int]:
+    """Return how long what crosses each cut takes from the first process before it to the first one behind it."""
+    found = {}
+    for cut, sizes in enumerate(pipeline.crossing_bytes):
+        first, second = job.layout.processes[cut][0], job.layout.processes[cut + 1][0]
+        size = [sizes]
+        dist.broadcast_object_list(size, first)
+        if first != second and process in (first, second):
+            tensor = torch.zeros(max(1, size[0]), dtype=torch.uint8)
+            taken = [_echo(process == first, tensor, second if process == first else first) for _ in range(ECHOES)]
+            if process == first:
+                found[cut] = sorted(taken)[len(taken) // 2] // 2
+    return found
+
+
+def _echo(first: bool, tensor: torch.Tensor, peer: int) -> int:
+    """Send a tensor there and back again, or the other way round; return the time of both."""
+    began = time.perf_counter_ns()
+    for sends in (first, not first):
+        (dist.send if sends else dist.recv)(tensor, peer)
+    return time.perf_counter_ns() - began
+
+
+def peak_bytes(pipeline: Pipeline, batch: Inputs, targets: object = None) -> int:
+    """Return the most bytes that tensors hold in a step whose micro-batches come from elsewhere one by one."""
+    given = [one for one in pytree.tree_leaves((batch, targets)) if isinstance(one, torch.Tensor)]
+    held = [one for runner in pipeline.stages for one in runner.module.state_dict(keep_vars=True).values()]
+    pipeline.copy_samples = True
+    with HeldMemory(held, given) as memory:
+        pipeline.step(batch, targets)
+    pipeline.copy_samples = False
+    return memory.peak_bytes

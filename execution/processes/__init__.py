@@ -1,0 +1,1 @@
+"""The processes of a run: how they are started, watched and ended, and how they exchange tensors."""

@@ -1,0 +1,200 @@
+"""The stages of a model for one process of a run: its own ones for as many samples as it takes, divided or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from execution.dividing.deciding import StageForms, decide
+from execution.dividing.moves import Team, taking
+from execution.dividing.ownership import places_of
+from execution.dividing.parts import ROWS, WHOLE, Indices
+from execution.dividing.programs import DividedStage, divided_stage
+from execution.dividing.values import Rows, StageWork
+from execution.errors import StagesError
+from execution.running.gradients import holders_of
+from execution.running.layout import RunLayout
+from execution.splitting.interface import ModelInterface
+from execution.splitting.programs import HandedTensor
+from execution.splitting.stage import StageModule
+from execution.splitting.stages import ModelProgram, ModelStages
+from formulation.problem.plan import Plan
+from ingest.torch.export import Inputs
+
+__all__: list[str] = []
+
+
+@dataclass(slots=True)
+class PartsOfModel:
+    """What a process has of a model.
+
+    ``stages`` are all stages, of which only its own run here; ``teams`` the replicas of its divided ones;
+    ``holders`` says of each parameter which processes sum its gradient, ``held`` of which it has only a part:
+    dimension and indices.
+    """
+
+    stages: list[StageModule]
+    interface: ModelInterface
+    holders: dict[str, tuple[int, ...]]
+    teams: dict[int, Team] = field(default_factory=dict)
+    held: dict[str, tuple[int, Indices]] = field(default_factory=dict)
+
+
+def groups_of(parts: PartsOfModel, layout: RunLayout) -> tuple[tuple[int, ...], ...]:
+    """Return all sets of processes that exchange or sum something together, the same list in every process."""
+    found = {one for one in parts.holders.values()} | {layout.processes[-1]}
+    for stage, devices in enumerate(layout.stages):
+        for process in devices.processes if devices.degree > 1 else ():
+            found |= {layout.team(stage, process), layout.counterparts(stage, process)}
+    return tuple(sorted(one for one in found if len(one) > 1))
+
+
+def parts_of(
+    model: nn.Module, inputs: Inputs, plan: Plan, layout: RunLayout, process: int, layers: Sequence[str] | None
+) -> PartsOfModel:
+    """Split a model as a process runs it. Cost: an export of the model for each number of samples.
+
+    Raises StagesError where the plan cannot be run so, TraceError where torch cannot follow the model.
+    """
+    return _Splitting(model, inputs, plan, layout, process, layers).parts()
+
+
+class _Splitting:
+    """Splits a model; ``_programs`` and ``_splits`` are kept by the number of samples."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        plan: Plan,
+        layout: RunLayout,
+        process: int,
+        layers: Sequence[str] | None,
+    ) -> None:
+        self._model, self._inputs, self._plan, self._layout = model, inputs, plan, layout
+        self._process, self._layers = process, layers
+        self._programs: dict[int, ModelProgram] = {}
+        self._splits: dict[int, ModelStages] = {}
+
+    def parts(self) -> PartsOfModel:
+        """Return what the process has."""
+        layout, mine = self._layout, self._layout.stages_of(self._process)
+        sizes = {at: len(layout.samples(at, self._process)) for at in mine}
+        every = self._split(sizes[mine[0]])
+        stages = [self._split(sizes.get(at, sizes[mine[0]]))[at] for at in range(len(every))]
+        found = PartsOfModel(stages, every.interface, holders_of(every, layout))
+        for at in mine:
+            if layout.stages[at].degree > 1:
+                self._divide(at, found)
+        self._check_cuts(stages, mine)
+        return found
+
+    def _divide(self, at: int, found: PartsOfModel) -> None:
+        """Replace a stage by this device's part of it."""
+        layout, process = self._layout, self._process
+        team = Team(members := layout.team(at, process), members.index(process))
+        others = {name for one in self._split(next(iter(self._splits))) if one.index != at for name in _named(one)}
+        shares, degree = layout.stages[at].shares, layout.stages[at].degree
+        alike = len({shares[first : first + degree] for first in range(0, len(shares), degree)}) == 1
+        divided, program = self._divided(at, team, others, alike=alike)
+        whole = program.flat.attributes
+        tensors = {name: _part_of(one, divided.held.get(name)) for name, one in whole.items()}
+        module = StageModule(at, found.stages[at].layers)
+        module.learn(divided.program, tensors, program.unsaved)
+        found.stages[at], found.teams[at] = module, team
+        found.held |= divided.held
+        for name in (*divided.held, *divided.alike):
+            if name in found.holders:
+                found.holders[name] = layout.counterparts(at, process)
+
+    def _divided(self, at: int, team: Team, others: set[str], *, alike: bool) -> tuple[DividedStage, ModelProgram]:
+        layout, process = self._layout, self._process
+        devices, all_of = layout.stages[at], layout.rows_of_team(at, process)
+        program = self._program(len(all_of))
+        named = program.layers if self._layers is None else tuple(self._layers)
+        forms = {name: self._plan.stages[at].form(one) for one, name in enumerate(named) if self._has(at, one)}
+        rows = [layout.rows(at, one) for one in team.members]
+        flat, part = program.flat, program.parts(self._plan, named)[at]
+        shares = tuple(devices.shares[devices.processes.index(one)] for one in team.members)
+        given = WHOLE if devices.together else ROWS
+        kinds = enumerate(zip(program.layers, program.splits, strict=True))
+        layers = {one: (name, split, forms[name]) for one, (name, split) in kinds if name in forms}
+        stage = StageForms(at, layers, shares, given)
+        decided = decide(flat, part, program.effects, stage, places_of(flat.nodes, program.effects.batched))
+        mine = None
+        if not devices.together:
+            mine = {node.name: node for node in self._program(len(layout.rows(at, process))).flat.nodes}
+        samples = tuple(range(one.start - all_of.start, one.stop - all_of.start) for one in rows)
+        again = program.numbers(self._layout.again)
+        work = StageWork(
+            flat, part, program.effects, decided, team, Rows(samples, mine), given, f"stage {at}", again
+        )
+        return divided_stage(work, lambda name: alike and name not in others), program
+
+    def _has(self, stage: int, layer: int) -> bool:
+        return layer in self._plan.stages[stage].span
+
+    def _program(self, many: int) -> ModelProgram:
+        if many not in self._programs:
+            self._programs[many] = ModelProgram.of(self._model, _resized(self._inputs, many))
+        return self._programs[many]
+
+    def _split(self, many: int) -> ModelStages:
+        if many not in self._splits:
+            self._splits[many] = self._program(many).split(
+                self._plan, layers=self._layers, again=self._layout.again
+            )
+        return self._splits[many]
+
+    def _check_cuts(self, stages: Sequence[StageModule], mine: Sequence[int]) -> None:
+        """Look at another number of samples where neighbours do not take the same ones."""
+        layout = self._layout
+        uneven = [
+            cut
+            for cut in range(len(stages) - 1)
+            if (cut in mine or cut + 1 in mine)
+            and [layout.samples(cut, one) for one in layout.processes[cut]]
+            != [layout.samples(cut + 1, one) for one in layout.processes[cut + 1]]
+        ]
+        if not uneven:
+            return
+        many = next(iter(self._splits))
+        one, other = self._split(many), self._split(many + 1)
+        for cut in uneven:
+            for first, second in zip(one[cut].gives, other[cut].gives, strict=True):
+                _check_samples_first(cut, first, second, many)
+
+
+def _named(stage: StageModule) -> list[str]:
+    return [name for name, _ in (*stage.named_parameters(), *stage.named_buffers())]
+
+
+def _part_of(tensor: torch.Tensor, held: tuple[int, Indices] | None) -> torch.Tensor:
+    """Return a part of a parameter or buffer, in memory of its own."""
+    if held is None:
+        return tensor
+    part = taking(tensor.detach(), *held).clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(part, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else part
+
+
+def _check_samples_first(cut: int, one: HandedTensor, other: HandedTensor, many: int) -> None:
+    if one.shape[1:] != other.shape[1:] or (one.shape[:1], other.shape[:1]) != ((many,), (many + 1,)):
+        raise StagesError(
+            f"the cut before stage {cut + 1}: {one.name} of shape {list(one.shape)} does not have the samples as "
+            "its first dimension, so stages of unequal widths cannot share it; cut elsewhere, or use equal widths"
+        )
+
+
+def _resized(inputs: Inputs, many: int) -> Inputs:
+    """Return example inputs of so many samples, those of the example repeated."""
+
+    def resized(one: object) -> object:
+        if not isinstance(one, torch.Tensor):
+            return one
+        return one[torch.arange(many, device=one.device) % one.shape[0]]
+
+    return pytree.tree_map(resized, dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))

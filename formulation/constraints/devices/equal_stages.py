@@ -1,0 +1,56 @@
+"""(17) ``equal_stages``: all stages have equally many devices, in equally many replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from formulation.constraints.keys import Key, Written
+from formulation.constraints.loosening import Limit
+from formulation.constraints.violation import Violation
+from formulation.problem.constraints import Constraint
+
+if TYPE_CHECKING:
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan
+
+__all__: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class EqualStages(Constraint):
+    """Whether all stages share their work alike, as programs want it that know one degree for all of them."""
+
+    number, rule, rank = 17, "equal_stages", 65
+    key = Key(
+        "equal_stages",
+        Written.FLAG,
+        "whether all stages have equally many devices, in equally many replicas",
+        default=False,
+    )
+
+    equal_stages: bool = False
+
+    def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
+        """(17) Every stage has as many devices and replicas as the first."""
+        for index, stage in enumerate(plan.stages if self.equal_stages else ()):
+            first = plan.stages[0].group
+            for unit, found, wanted in (
+                ("devices", stage.group.devices, first.devices),
+                ("replicas", stage.group.replicas, first.replicas),
+            ):
+                if found != wanted:
+                    message = f"constraints.{self.rule}: stage {index} has {found} {unit}, stage 0 {wanted}"
+                    yield Violation(self.rule, f"stage {index}", found, wanted, unit, message)
+                    break
+
+    def loosenings(self, instance: Instance) -> Iterator[Limit]:
+        """Yield it, if it is asked for."""
+        if self.equal_stages:
+            words = "all stages have equally many devices and replicas"
+            yield Limit(f"constraints.{self.rule}", words, self.rule)
+
+    def without(self, gone: Collection[tuple[str, int | str]], instance: Instance) -> Mapping[str, Any]:
+        """Return that stages may differ."""
+        return {"equal_stages": False} if (self.rule, 0) in gone else {}

@@ -1,0 +1,83 @@
+"""``sharded``: what devices with the same weights divide among them. A part of rule 2 (``devices``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from formulation.constraints.keys import Key, Listed
+from formulation.constraints.loosening import Limit
+from formulation.constraints.violation import Violation
+from formulation.problem.constraints import Constraint, Goal
+from formulation.problem.shares import Sharded
+
+if TYPE_CHECKING:
+    from formulation.problem.groups import Group
+    from formulation.problem.instance import Instance
+    from formulation.problem.plan import Plan
+
+__all__: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedKinds(Constraint):
+    """What devices that hold the same weights may divide among them; each stage has one of these kinds.
+
+    A stage of one device divides nothing, whatever is listed.
+    """
+
+    rule, rank, asked = "devices", 35, True
+    key = Key(
+        "sharded",
+        Listed(Sharded, 1),
+        "what devices with the same weights may divide among them, like [none, weights] (ZeRO, FSDP)",
+        (Sharded.NONE,),
+    )
+
+    sharded: tuple[Sharded, ...] = (Sharded.NONE,)
+
+    def __post_init__(self) -> None:
+        if not self.sharded:
+            raise ValueError(f"sharded lists nothing, expected some of {', '.join(Sharded)}")
+
+    @classmethod
+    def read(cls, found: Any, names: object) -> Mapping[str, Any]:  # noqa: ANN401
+        """Return the kinds, each once."""
+        return {"sharded": tuple(one for one in Sharded if one in found)}
+
+    @property
+    def limits(self) -> bool:
+        """To divide nothing is what solvers that do not know of it do."""
+        return Sharded.NONE not in self.sharded
+
+    def check_stage(self, instance: Instance, index: int, group: Group) -> Iterator[Violation]:
+        """Yield a stage that divides what it may not."""
+        allowed = self.sharded if group.devices > 1 else (Sharded.NONE,)
+        if group.mode.sharded not in allowed:
+            why = "constraints.sharded allows" if group.devices > 1 else "a single device can only have"
+            message = f"stage {index} has sharded '{group.mode.sharded}', {why} {', '.join(allowed)}"
+            found, expected = _place(group.mode.sharded), _place(allowed[-1])
+            yield Violation("devices", f"stage {index}", found, expected, "", message)
+
+    def loosenings(self, instance: Instance) -> Iterator[Limit]:
+        """Yield a list that was written: dividing more takes less memory, and less often less time."""
+        judged = {limit.goal for limit in instance.constraints.at_most}
+        binds = instance.constraints.memory or judged & {Goal.MEMORY, Goal.BOTTLENECK, Goal.ITERATION_TIME}
+        if binds and set(self.sharded) not in ({Sharded.NONE}, set(Sharded)):
+            words = f"a stage divides {' or '.join(self.sharded)} among devices with the same weights"
+            yield Limit("constraints.sharded", words, "sharded", remedy=self._more)
+
+    def _more(self, plan: Plan) -> str:
+        used = {stage.group.mode.sharded for stage in plan.stages if stage.group.devices > 1}
+        missing = " and ".join(one for one in Sharded if one in used - set(self.sharded))
+        return f"add {missing} to constraints.sharded" if missing else "list more in constraints.sharded"
+
+    def without(self, gone: Collection[tuple[str, int | str]], instance: Instance) -> Mapping[str, Any]:
+        """Return that stages may divide anything."""
+        return {"sharded": tuple(Sharded)} if ("sharded", 0) in gone else {}
+
+
+def _place(kind: Sharded) -> int:
+    """Return a number for a kind, from 1: how much it divides."""
+    return tuple(Sharded).index(kind) + 1

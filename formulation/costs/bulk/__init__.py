@@ -1,0 +1,1 @@
+"""Numbers of layers, written out a second time and made in bulk, for the tables."""

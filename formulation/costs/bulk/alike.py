@@ -1,0 +1,55 @@
+"""Things that are alike, priced once: deep networks repeat themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from formulation.problem.groups import GroupKind
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FORMS, Layer
+from formulation.problem.model.across import SINGLE_FORMS
+from formulation.problem.shares import NAMED
+
+__all__: list[str] = []
+
+SINGLES = len(SINGLE_FORMS)
+"""How many forms are no pair; pairs come behind them."""
+BY_EXPERTS = 6
+"""The form in which an uneven load makes the part of the fullest device larger."""
+
+
+def number_of_forms(layers: Sequence[Layer]) -> int:
+    """Return how many forms tables have a place for: the first three, and more where some layer may take more."""
+    return max(len(FORMS), *(max(layer.allowed_forms) + 1 for layer in layers))
+
+
+def runs_of(kind: GroupKind, named: bool) -> int:
+    """Return how often the forward pass of a layer runs, of a change of layout that of its consumer.
+
+    ``named``: it is one of those that a stage may compute again alone.
+    """
+    again = kind.mode.recompute
+    return 1 + (named if again == NAMED else again)
+
+
+def lies(instance: Instance, at: int) -> tuple[object, ...]:
+    """Return what the forms depend on in which a layer may lie (``formulation.problem.groups.layouts_on``)."""
+    source = instance.sources[at]
+    return () if source is None else (source == at, *forms_of(instance.layers[source]))
+
+
+def forms_of(layer: Layer) -> tuple[object, ...]:
+    """Return what the forms depend on that a layer may take."""
+    return layer.allowed_forms, layer.across
+
+
+def sorted_out(keys: Iterable[Hashable]) -> tuple[list[int], list[int]]:
+    """Return where each key stands first, and the number of each thing's key: it is like ``firsts[number]``."""
+    known: dict[Hashable, int] = {}
+    firsts: list[int] = []
+    alike: list[int] = []
+    for at, key in enumerate(keys):
+        alike.append(known.setdefault(key, len(known)))
+        if alike[-1] == len(firsts):
+            firsts.append(at)
+    return firsts, alike

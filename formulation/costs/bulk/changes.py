@@ -1,0 +1,121 @@
+"""What changes of layout take, from every form to every other: coefficients by pairs of letters.
+
+``formulation.costs.times.changes_ns``, which compares layouts, is the specification.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.costs.bulk.alike import SINGLES, number_of_forms, runs_of, sorted_out
+from formulation.costs.bulk.columns import Column, column, transfer
+from formulation.limits.deadline import Deadline, in_time
+from formulation.problem.groups import GroupKind
+from formulation.problem.instance import Instance
+from formulation.problem.model.across import PAIRS
+
+__all__: list[str] = []
+
+Times = NDArray[np.int64]
+
+NONE, ALL, SHIFT, SENT = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
+"""(a, b, c) for ``a * gather + b * turn + c * load * turn`` of a tensor, in t - 1 messages on t devices."""
+MOVES = {
+    **{"RC": SHIFT, "CR": SHIFT, "RW": ALL, "CW": ALL, "EW": ALL},
+    **{"RE": SENT, "CE": SENT, "ER": SENT, "EC": SENT},
+}
+"""What a tensor moves from rows, columns, whole tensors and experts to another of them, where it moves at all."""
+MADE = "RWCRCREW"
+MATRIX_TAKES, JOIN_TAKES = "RCWCRREC", "RWCRCREC"
+"""By form how a layer makes its output and takes its input. F turns forward and E backward (AccPar Table 5)."""
+
+
+class _Batch(NamedTuple):
+    """Edges whose consumers are alike: their indices, the sizes that occur, and which one each edge has."""
+
+    matrix: bool
+    named: bool
+    edges: list[int]
+    sizes: Column
+    size_of: list[int]
+
+
+def between_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> Times:
+    """Return the times by kind, edge, form of its producer and of its consumer; alike ones are priced once."""
+    forms, batches = number_of_forms(instance.layers), list(_batches(instance))
+    times = np.zeros((len(kinds), len(instance.form_edges), forms, forms), dtype=np.int64)
+    for row, kind in zip(times, in_time(kinds, deadline), strict=True):
+        for batch in batches if kind.inner is not None else ():
+            found = np.zeros((len(batch.sizes), forms, forms), dtype=np.int64)
+            for (source, form), column_of in _changes(instance, kind, batch):
+                found[:, source, form] = column_of
+            row[batch.edges] = found[batch.size_of]
+    return times
+
+
+def _batches(instance: Instance) -> Iterator[_Batch]:
+    edges, named = instance.form_edges, instance.demands.recompute_layers
+    places: dict[tuple[bool, bool], list[int]] = {}
+    for at, edge in enumerate(edges):
+        key = instance.layers[edge.consumer].is_matrix, edge.consumer in named
+        places.setdefault(key, []).append(at)
+    for key, row in places.items():
+        firsts, size_of = sorted_out(edges[at].size_bytes for at in row)
+        yield _Batch(*key, row, column(edges[row[at]].size_bytes for at in firsts), size_of)
+
+
+def _changes(instance: Instance, kind: GroupKind, batch: _Batch) -> Iterator[tuple[tuple[int, int], Column]]:
+    """Yield forms of producer and consumer, and the times to change the layouts of a batch of tensors."""
+    sizes, runs = batch.sizes, runs_of(kind, batch.named)
+    t, gather, turn = kind.tensor_parallel_degree, kind.shares.gather, kind.shares.turn
+    forms, load = number_of_forms(instance.layers), instance.cost.expert_load
+    takes = MATRIX_TAKES if batch.matrix else JOIN_TAKES
+    for (source, made), (form, taken) in itertools.product(enumerate(MADE[:forms]), enumerate(takes[:forms])):
+        there, back = MOVES.get(made + taken, NONE), MOVES.get(taken + made, NONE)
+        a, b, c = (runs * one + other for one, other in zip(there, back, strict=True))
+        part = a * gather + (b + c * load) * turn
+        if part and kind.inner is not None:
+            messages = (a + b + c) * (t - 1)
+            yield (source, form), transfer(sizes * part.numerator, part.denominator, messages, kind.inner)
+    if kind.axes is not None and forms > SINGLES:
+        made, taken = ([_lies(letters, form) for form in range(forms)] for letters in (MADE, takes))
+        known = cache(lambda have, want: _on_grid(kind, have, want, load, sizes, runs))
+        for source, form in itertools.product(range(forms), repeat=2):
+            if max(source, form) >= SINGLES:
+                yield (source, form), known(made[source], taken[form])
+
+
+def _lies(letters: str, form: int) -> str:
+    """Return how a tensor lies inside the rows of a grid, and across them."""
+    return "".join(letters[one] for one in PAIRS.get(form, (form, form)))
+
+
+def _on_grid(kind: GroupKind, have: str, want: str, load: Fraction, sizes: Column, runs: int) -> Column:
+    """Return the time to change a tensor from these two letters to those, and its gradient back."""
+    parts, messages = [Fraction(0), Fraction(0)], [0, 0]
+    held = {"R": Fraction(1), "C": Fraction(1), "E": load}
+    for times, (lies, ends) in ((runs, (have, want)), (1, (want, have))):
+        late = [(ends[axis] == "W") - (lies[axis] == "W") for axis in (0, 1)]
+        for axis in (0, 1):
+            all_moved, turned, sent = MOVES.get(lies[axis] + ends[axis], NONE)
+            other, first = 1 - axis, late[axis] < late[1 - axis] or (axis == 1 and late[0] == late[1])
+            rest = (lies if first else ends)[other]
+            left = Fraction(1) if rest == "W" else min(Fraction(1), held[rest] / kind.grid[other])
+            own = kind.grid[axis]
+            parts[axis] += times * left * Fraction(own - 1, own) * (all_moved + (turned + sent * load) / own)
+            messages[axis] += times * (own - 1) * (all_moved + turned + sent)
+    times = (
+        transfer(sizes * part.numerator, part.denominator, number, link)
+        for part, number, link in zip(
+            (kind.shares.replica * part for part in parts), messages, kind.axes or (), strict=True
+        )
+        if link is not None
+    )
+    return sum(times, start=0 * sizes)

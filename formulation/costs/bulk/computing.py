@@ -1,0 +1,140 @@
+"""What layers compute on every kind of group: at least, and in every form more (``costs.times.compute_ns``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.costs.bulk.alike import BY_EXPERTS, SINGLES, forms_of, lies, number_of_forms, runs_of, sorted_out
+from formulation.costs.bulk.columns import Column, column, scaled
+from formulation.limits.deadline import Deadline, in_time
+from formulation.predictor.passes import Share
+from formulation.problem.groups import GroupKind, layouts_on
+from formulation.problem.instance import Instance
+from formulation.problem.model.across import PAIRS
+
+__all__: list[str] = []
+
+Times = NDArray[np.int64]
+
+
+class _Batch(NamedTuple):
+    """Layers that may take, and lie in, the same forms: their places among those that are priced, and indices.
+
+    ``shared``: a part of each takes its share of the time of the whole, on every class.
+    """
+
+    places: list[int]
+    layers: list[int]
+    shared: bool
+
+
+def computing_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> tuple[Times, Times]:
+    """Return what layers compute at least on each kind, and in each form more; kinds that share alike are one."""
+    (firsts, alike), number = sorted_out(_keys(instance)), number_of_forms(instance.layers)
+    batches = list(_batches(instance, firsts))
+    keys = [(kind.classes, kind.shares, kind.grid, kind.mode.recompute) for kind in kinds]
+    ones, of_one = sorted_out(keys)
+    times = np.zeros((len(ones), len(firsts), 1 + number), dtype=np.int64)
+    for row, kind in zip(times, in_time((kinds[one] for one in ones), deadline), strict=True):
+        for batch in batches:
+            row[batch.places] = _computed(instance, kind, batch, number)
+    rows = times[:, alike][of_one]
+    return rows[:, :, 0], rows[:, :, 1:]
+
+
+def _batches(instance: Instance, firsts: Sequence[int]) -> Iterator[_Batch]:
+    """Sort the layers that are priced by the forms that they may take and lie in."""
+    find, known = instance.predictor.takes_its_share, dict[tuple[object, ...], list[int]]()
+    for place, at in enumerate(firsts):
+        layer, named = instance.layers[at], at in instance.demands.recompute_layers
+        shared = all(find(layer, one) for one in instance.device_classes)
+        known.setdefault((shared, named, layer.split, lies(instance, at)), []).append(place)
+    for (shared, *_), places in known.items():
+        yield _Batch(places, [firsts[place] for place in places], bool(shared))
+
+
+def _keys(instance: Instance) -> Iterator[tuple[object, ...]]:
+    """Yield of each layer all that its computation depends on."""
+    by_class = zip(*instance.forward_ns, *instance.backward_ns, strict=True)
+    for at, (layer, passes) in enumerate(zip(instance.layers, by_class, strict=True)):
+        sizes = (layer.macs, layer.input_bytes, layer.output_bytes, layer.parameter_bytes, layer.trained_bytes)
+        products = instance.predictor.products[layer.name]
+        named = at in instance.demands.recompute_layers
+        yield (
+            lies(instance, at),
+            layer.split,
+            *forms_of(layer),
+            layer.work,
+            layer.measured,
+            products,
+            sizes,
+            passes,
+            named,
+        )
+
+
+def _computed(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> Column:
+    """Return by layer what it computes at least, and by form, of so many, how much more."""
+    if batch.shared:
+        times = np.stack(_by_shares(instance, kind, batch.layers, number))
+    else:
+        times = np.array([_by_form(instance, kind, at, number) for at in batch.layers], dtype=np.object_).T
+    # A layer may have no form on so many devices; what lies inside it is forbidden then.
+    layouts = layouts_on(instance, batch.layers[0], kind) or range(number)
+    least = times[list(layouts)].min(axis=0)
+    return np.vstack((least, np.maximum(times - least, 0))).T
+
+
+def _by_shares(instance: Instance, kind: GroupKind, layers: Sequence[int], number: int) -> list[Column]:
+    """Return by form what layers of one kind compute, of which each part takes its share of the whole."""
+    runs, row = runs_of(kind, layers[0] in instance.demands.recompute_layers), instance.layers[layers[0]]
+    whole = {
+        one: [column(of[one][at] for at in layers) for of in (instance.forward_ns, instance.backward_ns)]
+        for one in kind.classes
+    }
+    known: dict[tuple[Fraction, ...], Column] = {}
+    times: list[Column] = []
+    for form in range(number if kind.tensor_parallel_degree > 1 else 1):
+        parts = tuple(instance.predictor.share(row, form, share) for share in shares_of(instance, kind, form))
+        if parts not in known:
+            passes = zip(parts, whole.values(), strict=True)
+            each = (runs * scaled(forward, part) + scaled(backward, part) for part, (forward, backward) in passes)
+            known[parts] = reduce(np.maximum, each)
+        times.append(known[parts])
+    return times if len(times) == number else times * number
+
+
+def _by_form(instance: Instance, kind: GroupKind, at: int, number: int) -> list[int]:
+    """Return by form what a layer computes whose parts have times of their own."""
+    layer, runs = instance.layers[at], runs_of(kind, at in instance.demands.recompute_layers)
+    devices = [instance.device_classes[one] for one in kind.classes]
+    times: list[int] = []
+    for form in range(number if kind.tensor_parallel_degree > 1 else 1):
+        shares = zip(devices, shares_of(instance, kind, form), strict=True)
+        passes = [instance.predictor.passes_ns(layer, one, form, share) for one, share in shares]
+        times.append(max(runs * forward + backward for forward, backward in passes))
+    return times if len(times) == number else times * number
+
+
+def shares_of(instance: Instance, kind: GroupKind, form: int) -> list[Share]:
+    """Return by class what a device does of a layer in a form."""
+    load, most = instance.cost.expert_load if form == BY_EXPERTS else 1, kind.shares.replica
+    if form >= SINGLES and kind.axes:
+        return [_in_pair(kind, form, instance.cost.expert_load)] * len(kind.classes)
+    return [Share(min(most, share * load), most) for share in kind.shares.by_class]
+
+
+def _in_pair(kind: GroupKind, form: int, load: Fraction) -> Share:
+    """Return what a device of a grid does of a layer in a pair of forms; of experts the fullest one."""
+    parts = [
+        min(Fraction(1), (load if one == BY_EXPERTS else 1) * Fraction(1, size))
+        for one, size in zip(PAIRS[form], kind.grid, strict=True)
+    ]
+    pair = tuple(zip(PAIRS[form], parts, strict=True))
+    return Share(kind.shares.replica * parts[0] * parts[1], kind.shares.replica, pair)

@@ -1,0 +1,123 @@
+"""What devices hold of layers, divided as forms say: bytes by kind, layer and form, for many layers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import mul
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.costs.bulk.alike import BY_EXPERTS, number_of_forms
+from formulation.costs.bulk.pairs import fill_pairs
+from formulation.limits.deadline import in_time
+from formulation.problem.layers import Split
+
+if TYPE_CHECKING:
+    from formulation.costs.tables import Tables
+
+__all__: list[str] = []
+
+Times = NDArray[np.int64]
+
+Whole = Mapping[Split, str]
+"""By kind of layer and form: 1 where every device has all of something."""
+
+
+def _whole(matrix: str, join: str, follow: str | None = None) -> Whole:
+    return {Split.MATRIX: matrix, Split.JOIN: join, Split.FOLLOW: follow or join}
+
+
+WHOLE_WEIGHTS = _whole("10000100", "11010111")
+ALL_ALIKE = _whole("10000100", "10010110")
+"""Where all devices of a group hold the same weights."""
+WHOLE_INPUT = _whole("00100000", "01000000", "01000001")
+WHOLE_OUTPUT = _whole("01000001", "01000001")
+WHOLE_INPUT_AT_WORK = _whole("00101000", "01000000", "01000001")
+WHOLE_OUTPUT_AT_WORK = _whole("01010001", "01000001")
+
+
+def divided(tables: Tables, sizes: Sequence[int], whole: Whole) -> Times:
+    """Divide every size of activations among the devices that share it, rounding up.
+
+    What is whole lies on every device, with the samples of one replica. Of what is split, each has a part.
+    """
+    load, replicas = tables.instance.cost.expert_load, [kind.shares.replica for kind in tables.kinds]
+    full = shared_out(tables, sizes, replicas)
+    part = shared_out(tables, sizes, [kind.shares.device for kind in tables.kinds])
+    found = np.where(_by_form(tables, whole)[None, :, :], full[:, :, None], part[:, :, None])
+    if found.shape[2] > BY_EXPERTS:
+        shares = [min(kind.shares.replica, load * kind.shares.device) for kind in tables.kinds]
+        found[:, :, BY_EXPERTS] = shared_out(tables, sizes, shares)
+
+    def left(split: Split, form: int, devices: int) -> Fraction:
+        most = load if form == BY_EXPERTS else Fraction(1)
+        return Fraction(1) if whole[split][form] == "1" else min(Fraction(1), most / devices)
+
+    fill_pairs(tables, found, left, lambda shares: shared_out(tables, sizes, [*map(mul, replicas, shares)]))
+    return found
+
+
+def _by_form(tables: Tables, whole: Whole) -> NDArray[np.bool_]:
+    """Return by layer and form which ones are whole; of pairs none, which are filled in."""
+    layers = tables.instance.layers
+    number = number_of_forms(layers)
+    rows = [[digit == "1" for digit in whole[layer.split].ljust(number, "0")[:number]] for layer in layers]
+    return np.array(rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightTables:
+    """Bytes on a device by ``[kind, layer, form]``: what it keeps, and what it gathers of others to work with."""
+
+    kept: Times
+    gathered: Times
+
+
+def weights_of(tables: Tables, sizes: Sequence[int], parted: Sequence[bool]) -> WeightTables:
+    """Divide weights, or what goes with them, in a replica, and on kinds that are ``parted`` among all that share.
+
+    All devices of a group share what lies by rows, the counterparts in its replicas everything else.
+    """
+    whole = _by_form(tables, WHOLE_WEIGHTS)
+    full = shared_out(tables, sizes, [Fraction(1) for _ in tables.kinds])
+    part = shared_out(tables, sizes, [kind.shares.shard for kind in tables.kinds])
+    used = np.where(whole[None, :, :], full[:, :, None], part[:, :, None])
+    fill_pairs(
+        tables,
+        used,
+        lambda split, form, devices: Fraction(1, 1 if WHOLE_WEIGHTS[split][form] == "1" else devices),
+        lambda shares: shared_out(tables, sizes, shares),
+    )
+    if not any(parted):
+        return WeightTables(used, np.zeros_like(used))
+    devices = [kind.devices if one else 1 for kind, one in zip(tables.kinds, parted, strict=True)]
+    replicas = [kind.replicas if one else 1 for kind, one in zip(tables.kinds, parted, strict=True)]
+    by_rows = _by_form(tables, ALL_ALIKE)
+    sharing = np.where(by_rows, np.array(devices)[:, None, None], np.array(replicas)[:, None, None])
+    fill_pairs(
+        tables,
+        sharing,
+        lambda split, form, devices: Fraction(devices if ALL_ALIKE[split][form] == "1" else 1),
+        lambda alike: np.array(
+            [
+                [of * int(one) if cut else 1] * len(sizes)
+                for of, one, cut in zip(replicas, alike, parted, strict=True)
+            ]
+        ),
+    )
+    return WeightTables(-(-used // sharing), np.where(sharing > 1, used, 0))
+
+
+def shared_out(tables: Tables, sizes: Sequence[int], shares: Sequence[Fraction]) -> Times:
+    """Return every size times every share, rounded up; by (share, size)."""
+    different, of_size = sorted(set(sizes)), {size: at for at, size in enumerate(sorted(set(sizes)))}
+    known: dict[Fraction, list[int]] = {}
+    for share in in_time(shares, tables.deadline):
+        if share not in known:
+            known[share] = [-(-size * share.numerator // share.denominator) for size in different]
+    rows = np.array([known[share] for share in shares], dtype=np.int64)
+    return rows[:, [of_size[size] for size in sizes]]

@@ -1,0 +1,210 @@
+"""What happens inside layers, in every form, on one kind of group: written out once more for the tables.
+
+All layers of one kind that may take the same forms are priced together, in columns of whole numbers of any size.
+``formulation.costs.times`` is the specification; a test compares the two cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.costs.bulk.alike import BY_EXPERTS, SINGLES, forms_of, number_of_forms, runs_of, sorted_out
+from formulation.costs.bulk.columns import Column, column, transfer
+from formulation.costs.bulk.computing import shares_of
+from formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
+from formulation.limits.deadline import Deadline, in_time
+from formulation.problem.groups import GroupKind, forms_on
+from formulation.problem.instance import Instance
+from formulation.problem.layers import Layer, Split
+from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.model.across import PAIRS
+from formulation.problem.options import Sharded, Synchronisation
+from formulation.problem.precision import NOTHING_COPIED, Copy
+from formulation.problem.units import Link, ceil_div
+
+__all__: list[str] = []
+
+Times = NDArray[np.int64]
+
+
+class _Batch(NamedTuple):
+    """Layers of one kind that may take the same forms: their indices, one of them, and whether it is named.
+
+    A stage may compute the named ones again alone.
+    """
+
+    layers: list[int]
+    row: Layer
+    named: bool
+    sizes: ByteColumns
+
+
+def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> Times:
+    """Return the times by kind, layer and form, with layers that are alike priced once."""
+    charged = instance.cost.inside is Synchronisation.CHARGED
+    keys = [
+        (_batch_key(instance, at), _sizes(instance, at), "" if charged else row.name)
+        for at, row in enumerate(instance.layers)
+    ]
+    firsts, alike = sorted_out(keys)
+    ones, of_one = sorted_out(keys[at][0] for at in firsts)
+    batches = [[place for place, one in enumerate(of_one) if one == number] for number in range(len(ones))]
+    number = number_of_forms(instance.layers)
+    times = np.full((len(kinds), len(firsts), number), FORBIDDEN, dtype=np.int64)
+    rows = [(places, _batch(instance, [firsts[place] for place in places])) for places in batches]
+    for at, kind in enumerate(in_time(kinds, deadline)):
+        for places, batch in rows:
+            for form, found in _inside(instance, kind, batch, number).items():
+                times[at, places, form] = found
+    return times[:, alike]
+
+
+def _batch_key(instance: Instance, at: int) -> tuple[object, ...]:
+    row = instance.layers[at]
+    return row.split, *forms_of(row), at in instance.demands.recompute_layers
+
+
+def _batch(instance: Instance, layers: list[int], copy: Copy = NOTHING_COPIED) -> _Batch:
+    """Return layers of one key as a batch, each with this copy beside its own weights."""
+    sizes = ByteColumns(*map(column, zip(*(_sizes(instance, at, copy) for at in layers), strict=True)))
+    named = layers[0] in instance.demands.recompute_layers
+    return _Batch(layers, instance.layers[layers[0]], named, sizes)
+
+
+def copies_of(
+    instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline
+) -> Iterator[tuple[tuple[int, int], Times]]:
+    """Yield what every copied weight takes beside what its layer takes anyway, and nothing in forbidden forms."""
+    number = number_of_forms(instance.layers)
+    for at, copy in in_time(enumerate(instance.copies), deadline):
+        if copy is None:
+            continue
+        own, both = _batch(instance, [at]), _batch(instance, [at], copy)
+        times = np.zeros((len(kinds), number), dtype=np.int64)
+        for row, kind in zip(times, kinds, strict=True):
+            alone, whole = (_inside(instance, kind, one, number) for one in (own, both))
+            sent = _exchanged(instance, kind, own.row, copy, number)
+            for form, found in alone.items():
+                row[form] = int((whole[form] - found)[0]) + sent[form]
+        yield (copy.earlier, at), times
+
+
+def _exchanged(instance: Instance, kind: GroupKind, layer: Layer, copy: Copy, number: int) -> list[int]:
+    """Return by form the time per micro-batch to add a copy's gradients to those of the stage before."""
+    if instance.cost.synchronisation is Synchronisation.OVERLAPPED:
+        return [0] * number
+    parts = holders_of(kind, layer.split is Split.MATRIX, number)
+    if kind.mode.sharded in (Sharded.GRADIENTS, Sharded.WEIGHTS):
+        parts = [(1, part / devices) for devices, part in parts]
+    link, size = instance.cluster.slowest, column([copy.gradient_bytes])
+    each = (summed(instance, link, size, 2, part) for _, part in parts)
+    return [ceil_div(int(one[0]), instance.training.micro_batches) for one in each]
+
+
+def _sizes(instance: Instance, at: int, copy: Copy = NOTHING_COPIED) -> tuple[int, ...]:
+    """Return of one layer what :class:`ByteColumns` has of many."""
+    return (
+        instance.parameter_bytes[at] + copy.parameter_bytes,
+        instance.updated_bytes[at] + copy.updated_bytes,
+        instance.gradient_bytes[at] + copy.gradient_bytes,
+        instance.optimizer_bytes[at] + copy.optimizer_bytes,
+        instance.output_bytes[at],
+        instance.input_bytes[at],
+        instance.sent_bytes[at],
+    )
+
+
+def _beside(instance: Instance, kind: GroupKind, layers: Sequence[int], form: int) -> Column:
+    """Return of each layer for how long the gradient of its weights is computed, on the class over it first."""
+    devices = [instance.device_classes[one] for one in kind.classes]
+    shares = shares_of(instance, kind, form)
+    find, rows = instance.predictor.beside_ns, (instance.layers[at] for at in layers)
+    return column(
+        min(find(row, one, form, share) for one, share in zip(devices, shares, strict=True)) for row in rows
+    )
+
+
+class _Axis(NamedTuple):
+    """Devices that share a layer in one form: how many, their link, what all have together, and what one lacks."""
+
+    devices: int
+    link: Link | None
+    replica: Fraction
+    lacking: Fraction
+
+
+def _inside(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> dict[int, Column]:
+    """Return by form that the layers of a batch may take on a kind what each of them takes."""
+    runs, sizes = runs_of(kind, batch.named), batch.sizes
+    follows, matrix = batch.row.split is Split.FOLLOW, batch.row.split is Split.MATRIX
+    weights, synced = holders_of(kind, matrix, number), dict[tuple[int, Fraction], Column]()
+    allowed = range(SINGLES) if follows else forms_on(batch.row, kind)
+    if kind.tensor_parallel_degree == 1:
+        allowed = (0,)
+    elif follows and kind.axes:
+        allowed = range(number)
+    found: dict[int, Column] = {}
+    for form in (form for form in allowed if form < number):
+        held = weights[form]
+        if held not in synced:
+            synced[held] = synchronised(instance, kind, sizes, runs, held)
+        axes = () if follows else _axes(kind, form, instance.cost.expert_load)
+        found[form] = synced[held] + sum(_sent(instance, matrix, one, axis, sizes, runs) for one, axis in axes)
+        if matrix and instance.cost.inside is Synchronisation.OVERLAPPED:
+            beside = sum(_sent(instance, matrix, one, axis, sizes, 0) for one, axis in axes if one in (2, 4))
+            if np.any(beside):
+                found[form] = found[form] - np.minimum(beside, _beside(instance, kind, batch.layers, form))
+    return found
+
+
+def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, _Axis]]:
+    """Return the forms that one is made of, each with the devices that share a layer in it, of what is left."""
+    shares, replica = kind.shares, kind.shares.replica
+    if form < SINGLES or kind.axes is None:
+        return [(form, _Axis(kind.tensor_parallel_degree, kind.inner, replica, shares.gather))]
+    (one, other), (a, b) = PAIRS[form], kind.grid
+    left = [replica * _left(other, b, load), replica * _left(one, a, load)]
+    lacking = [left[0] * Fraction(a - 1, a), left[1] * Fraction(b - 1, b)]
+    return [
+        (one, _Axis(a, kind.axes[0], left[0], lacking[0])),
+        (other, _Axis(b, kind.axes[1], left[1], lacking[1])),
+    ]
+
+
+def _left(form: int, devices: int, load: Fraction) -> Fraction:
+    """Return the part of what a layer makes that lies on one of so many devices which share it in this form."""
+    if form in (1, 7):
+        return Fraction(1)
+    return min(Fraction(1), (load if form == BY_EXPERTS else 1) / Fraction(devices))
+
+
+def _sent(instance: Instance, matrix: bool, form: int, axis: _Axis, sizes: ByteColumns, runs: int) -> Column | int:
+    """Time that devices which share layers in one form send for a micro-batch, beside what weights take."""
+    t, link, replica, _ = axis
+    if matrix:
+        if form in (3, 4):
+            return (runs + 1) * _half(instance, link, sizes.made if form == 3 else sizes.taken, t, replica)
+        if form in (1, 2):
+            once = summed(instance, link, sizes.made if form == 1 else sizes.taken, t, replica)
+            return once * (runs if form == 1 else 1)
+        return 0
+    if form == 5:
+        return runs * _rings(axis, sizes.sent) + _rings(axis, 2 * sizes.sent, 2)
+    return runs * summed(instance, link, sizes.sent, t, replica, sums=3) if form == 7 else 0
+
+
+def _rings(axis: _Axis, size: Column, rings: int = 1) -> Column:
+    """Time to take so many bytes round these devices, in so many rings together."""
+    if axis.link is None:
+        return 0 * size
+    return transfer(size * axis.lacking.numerator, axis.lacking.denominator, rings * (axis.devices - 1), axis.link)
+
+
+def _half(instance: Instance, link: Link | None, size: Column, devices: int, part: Fraction) -> Column:
+    """Time of one half of such a sum: parts of it to the devices, or all parts to all of them."""
+    return 0 * size if link is None or devices == 1 else halves(instance, link, (1, size), devices, part)

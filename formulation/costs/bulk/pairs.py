@@ -1,0 +1,42 @@
+"""What layers hold in pairs of forms on grids of devices: the part in one form, of the part in the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.costs.bulk.alike import SINGLES
+from formulation.problem.layers import Split
+from formulation.problem.model.across import PAIRS
+
+if TYPE_CHECKING:
+    from formulation.costs.tables import Tables
+
+__all__: list[str] = []
+
+Times = NDArray[np.int64]
+
+
+def fill_pairs(
+    tables: Tables,
+    found: Times,
+    part: Callable[[Split, int, int], Fraction],
+    make: Callable[[list[Fraction]], Times],
+) -> None:
+    """Write what layers have in pairs of forms into ``found[kind, layer, form]``, on the kinds that have a grid.
+
+    ``part`` is that of a device in one form, of so many; ``make`` makes the cells of a form from the parts of all
+    kinds. Cost: one ``make`` for each pair and each of the three kinds of layers.
+    """
+    kinds = [at for at, kind in enumerate(tables.kinds) if kind.axes]
+    for split, form in itertools.product(Split, range(SINGLES, found.shape[2] if kinds else 0)):
+        layers = [at for at, layer in enumerate(tables.instance.layers) if layer.split is split]
+        ends = (zip(PAIRS[form], kind.grid, strict=True) for kind in tables.kinds)
+        shares = [math.prod((part(split, *one) for one in both), start=Fraction(1)) for both in ends]
+        found[*np.ix_(kinds, layers), form] = make(shares)[np.ix_(kinds, layers)]

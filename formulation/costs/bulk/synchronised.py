@@ -1,0 +1,137 @@
+"""What devices that hold the same weights send of them, their gradients and the optimiser's state, on one kind.
+
+``formulation.costs.times.synchronisation_ns`` and its neighbours are the specification.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from formulation.costs.bulk.alike import SINGLES
+from formulation.costs.bulk.columns import Column, transfer
+from formulation.problem.groups import GroupKind
+from formulation.problem.instance import Instance
+from formulation.problem.model.across import PAIRS
+from formulation.problem.options import AllReduce, Compute, Sharded, Synchronisation
+from formulation.problem.units import NS_PER_SECOND, Link
+
+__all__: list[str] = []
+
+
+class ByteColumns(NamedTuple):
+    """What the communication of layers depends on, in bytes: a column of each."""
+
+    weights: Column
+    updated: Column
+    gradients: Column
+    state: Column
+    made: Column
+    taken: Column
+    sent: Column
+
+
+def holders_of(kind: GroupKind, matrix: bool, number: int) -> list[tuple[int, Fraction]]:
+    """Return by form how many devices have the same weights of a layer, and what part of them that is."""
+    t, d = kind.tensor_parallel_degree, kind.replicas
+    found = [(own * d, part) for own, part in _divided(kind.shares.shard, t, matrix)]
+    axes = [_divided(Fraction(1, size), size, matrix) for size in kind.grid]
+    for one, other in PAIRS.values() if number > SINGLES else ():
+        (own, part), (others, rest) = axes[0][one], axes[1][other]
+        found.append((own * others * d, part * rest))
+    return found[:number]
+
+
+def _divided(shard: Fraction, t: int, matrix: bool) -> list[tuple[int, Fraction]]:
+    """Return the same by single form, of the ``t`` devices that share a layer so."""
+    rows, part, data = (t, Fraction(1)), (1, shard), (1, Fraction(1))
+    if matrix:
+        return [rows, part, part, part, part, rows, part, part]
+    return [rows, data, part, rows, part, rows, rows, data]
+
+
+def synchronised(
+    instance: Instance, kind: GroupKind, sizes: ByteColumns, runs: int, among: tuple[int, Fraction]
+) -> Column:
+    """Time per micro-batch that so many devices spend on a part of the weights that they all hold, or divide.
+
+    Of weights that are gathered, or gradients that are added, to and from divided parts each pass counts whole.
+    """
+    if instance.cost.synchronisation is Synchronisation.OVERLAPPED:
+        return 0 * sizes.weights
+    once, each = _among(instance, kind, sizes, runs, among)
+    if kind.mode.optimizer_on_host:
+        once = once + _through_host(instance, kind, sizes, *among)
+    elif instance.cost.compute is Compute.ROOFLINE:
+        once = once + _updating(instance, kind, sizes, *among)
+    return each - (-once // instance.training.micro_batches)
+
+
+def _among(
+    instance: Instance, kind: GroupKind, sizes: ByteColumns, runs: int, among: tuple[int, Fraction]
+) -> tuple[Column, Column]:
+    """Time that devices with the same weights send to each other: once a step, and for each micro-batch."""
+    link, sharded, nothing = kind.link, kind.mode.sharded, 0 * sizes.weights
+    if link is None or among[0] == 1:
+        return nothing, nothing
+    if sharded is Sharded.NONE:
+        return summed(instance, link, sizes.gradients, *among), nothing
+    if sharded is Sharded.OPTIMIZER:
+        both = (_counted(sizes.gradients, sizes.updated), sizes.gradients + sizes.updated)
+        return halves(instance, link, both, *among), nothing
+    added = halves(instance, link, (1, sizes.gradients), *among)
+    if sharded is Sharded.GRADIENTS:
+        return halves(instance, link, (1, sizes.updated), *among), added
+    return nothing, added + (runs + 1) * halves(instance, link, (1, sizes.weights), *among)
+
+
+def _counted(*sizes: Column) -> Column:
+    """Return how many of these are not zero, cell by cell."""
+    return np.sum([size != 0 for size in sizes], axis=0)
+
+
+def _updating(instance: Instance, kind: GroupKind, sizes: ByteColumns, devices: int, part: Fraction) -> Column:
+    """Time to move gradients once, weights and the optimiser's state twice through the slowest memory."""
+    known = {instance.device_classes[one].memory_bytes_per_second for one in kind.classes} - {0}
+    if not known:
+        return 0 * sizes.state
+    times = instance.cost.roofline.update / instance.cost.roofline.memory
+    speed = part.denominator * min(known) * times.denominator
+    size = (sizes.gradients + 2 * sizes.updated + 2 * sizes.state) * part.numerator
+    shared = devices if kind.mode.sharded.divides_optimizer else 1
+    return -(-size * (NS_PER_SECOND * times.numerator) // (speed * shared))
+
+
+def _through_host(instance: Instance, kind: GroupKind, sizes: ByteColumns, devices: int, part: Fraction) -> Column:
+    """Time to take gradients to the host and new weights back, of all or of a device's part of the optimiser."""
+    parts = part.denominator * (devices if kind.mode.sharded.divides_optimizer else 1)
+    size, messages = sizes.gradients + sizes.updated, _counted(sizes.gradients, sizes.updated)
+    links, slowest = {instance.device_classes[one].host_link for one in kind.classes}, 0 * size
+    for link in links:
+        if link is not None:
+            slowest = np.maximum(slowest, transfer(size * part.numerator, parts, messages, link))
+    return slowest
+
+
+def halves(
+    instance: Instance, link: Link, sent: tuple[Column | int, Column], devices: int, part: Fraction
+) -> Column:
+    """Time of so many halves of sums over devices, of a part of so many bytes together."""
+    number, size = sent[0], sent[1] * part.numerator
+    if instance.cost.all_reduce is AllReduce.RING:
+        return transfer((devices - 1) * size, devices * part.denominator, number * (devices - 1), link)
+    return transfer(size, 2 * part.denominator, number, link)
+
+
+def summed(
+    instance: Instance, link: Link | None, size: Column, devices: int, part: Fraction, sums: int = 1
+) -> Column:
+    """Time to sum a part of so many bytes over so many devices, so many times in one go."""
+    if link is None or devices == 1:
+        return 0 * size
+    size, parts = sums * size * part.numerator, part.denominator
+    if instance.cost.all_reduce is AllReduce.RING:
+        return transfer(2 * (devices - 1) * size, devices * parts, 2 * sums * (devices - 1), link)
+    return transfer(size, parts, sums, link)

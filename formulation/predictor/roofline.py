@@ -1,0 +1,199 @@
+"""A roofline: what the kernels of a part of a layer take, from sizes, speed and memory bandwidth of a device.
+
+A product of ``m x k`` with ``k x n`` takes as long as one that is larger by ``outer`` rows and columns and by
+``inner`` along the dimension that is summed, at the share ``largest`` of the peak:
+
+    2 (m + outer) (k + inner) (n + outer) / (largest peak)
+
+so small products are far from the peak and large ones near ``largest`` of it (a GEMM fills whole tiles, and fills
+and drains a pipeline along k). Its bytes pass at the share ``memory`` of the bandwidth of the memory; the
+longer of the two counts (Williams et al., CACM 2009). Other kernels move bytes only. No kernel is shorter than
+``kernel_ns``.
+
+A backward pass has two products for each of the forward pass, of the same three sizes: the sum runs along
+columns for the gradient of the input, and along rows for that of the weights, which frozen weights do not have.
+
+All micro-batches of a step but the first add their gradients of weights to those that are there: a kernel that
+reads both and writes one (torch's ``AccumulateGrad``), in each of them ``Bytes.added`` of it.
+
+Everything is exact: times are fractions of ns, rounded by who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from formulation.predictor.work import Product, Work
+
+__all__ = ["Roofline"]
+
+FLOPS_PER_MAC = 2
+GRADIENTS_ADDED = 3
+"""How often a byte of a gradient is moved when it is added: both are read, one is written."""
+NS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The constants of the roofline. Raises ValueError for a share that is not above 0 and at most 1.
+
+    ``largest``: share of the peak that the largest products reach; ``outer`` and ``inner``: by how much a product
+    counts larger than it is; ``unsized``: share of the peak of products whose sizes are not known; ``memory``:
+    share of the memory bandwidth; ``kernel_ns``: the shortest kernel; ``update``: how many times as many bytes as
+    it must an optimiser moves, 1 for one that is a single kernel. The defaults of ``largest``, ``outer``,
+    ``inner`` and ``memory`` are those that two published rows and a microbenchmark give (docs/fidelity.md).
+    """
+
+    largest: Fraction = Fraction(823, 1000)
+    outer: int = 167
+    inner: int = 167
+    unsized: Fraction = Fraction(6, 10)
+    memory: Fraction = Fraction(22, 25)
+    kernel_ns: int = 5_000
+    update: Fraction = Fraction(1)
+
+    def __post_init__(self) -> None:
+        for name in ("largest", "unsized", "memory"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"roofline.{name} is {getattr(self, name)}, expected more than 0 and at most 1")
+        if self.update < 1:
+            raise ValueError(f"roofline.update is {self.update}, expected 1 or more")
+        for name in ("outer", "inner", "kernel_ns"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"roofline.{name} is {getattr(self, name)}, expected 0 or more")
+
+
+DEFAULT_ROOFLINE = Roofline()
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """A device: peak in FLOP/s, bandwidth of its memory in bytes per second (0: bytes take no time)."""
+
+    flops_per_second: int
+    memory_bytes_per_second: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPart:
+    """What a device does of a layer: samples (of a micro-batch), and the parts of its input and of its columns."""
+
+    samples: Fraction
+    inner: Fraction = Fraction(1)
+    columns: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes of what a kernel touches, for a whole layer: ``activation`` scales those of the layer graph.
+
+    ``products`` is how many the backward pass has for one with weights: 2, 1 without the gradient of the weights,
+    or 0 where no gradient is asked of the layer. ``added`` is the share of micro-batches that add their gradients.
+    """
+
+    activation: Fraction
+    weights: int
+    gradients: int
+    products: int
+    added: Fraction = Fraction(0)
+
+
+@lru_cache(maxsize=65_536)  # networks repeat their layers, and every kind of group asks for the same parts
+def passes(
+    work: Work, part: LayerPart, sizes: Bytes, speeds: Speeds, constants: Roofline
+) -> tuple[Fraction, Fraction]:
+    """Return the forward and the backward pass of a part of a layer, in ns."""
+    model = _Kernels(part, sizes, speeds, constants)
+    first = next((product for product in work.products if product.weighted), None)
+    forward, backward = list[Fraction](), list[Fraction]()
+    for product in work.products:
+        weights = sizes.weights if product is first else 0
+        forward.append(model.product(product, model.sizes(product), weights))
+        backward += model.gradients(product, weights, sizes.gradients if product is first else 0)
+    read, written = (
+        part.samples * part.columns * sizes.activation * one for one in (work.read_bytes, work.written_bytes)
+    )
+    floor = work.kernels * constants.kernel_ns
+    forward.append(max(model.moving(read + written), Fraction(floor)))
+    backward.append(max(model.moving(2 * read + written), Fraction(floor)))
+    backward.append(model.adding())
+    return sum(forward, Fraction(0)), sum(backward, Fraction(0)) if sizes.products else Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    part: LayerPart
+    bytes: Bytes
+    speeds: Speeds
+    constants: Roofline
+
+    def sizes(self, product: Product) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+        """Return rows, inner, columns and copies of a device's part of a product."""
+        part = self.part
+        if product.weighted:
+            return (
+                product.rows * part.samples,
+                product.inner * part.inner,
+                product.columns * part.columns,
+                Fraction(product.copies),
+            )
+        shared = product.copies * part.samples * part.inner * part.columns
+        return Fraction(product.rows), Fraction(product.inner), Fraction(product.columns), shared
+
+    def product(
+        self, product: Product, sizes: tuple[Fraction, Fraction, Fraction, Fraction], weights: int
+    ) -> Fraction:
+        """Return the time of one product of these sizes, that moves a part of so many bytes of weights."""
+        rows, inner, columns, copies = sizes
+        c = self.constants
+        flops = FLOPS_PER_MAC * copies * (rows + c.outer) * (inner + c.inner) * (columns + c.outer)
+        computing = flops * NS / (c.largest * self.speeds.flops_per_second)
+        return max(computing, self.moving(self._moved(product) + self._held(weights)), Fraction(c.kernel_ns))
+
+    def gradients(self, product: Product, weights: int, gradients: int) -> Iterator[Fraction]:
+        """Yield the products of the backward pass."""
+        rows, inner, columns, copies = self.sizes(product)
+        yield self.product(product, (rows, columns, inner, copies), weights)
+        if not product.weighted or self.bytes.products > 1:
+            yield self.product(product, (inner, rows, columns, copies), gradients)
+
+    def adding(self) -> Fraction:
+        """Return the time to add the gradients of weights to those of the micro-batches before."""
+        return self.bytes.added * self.moving(GRADIENTS_ADDED * self._held(self.bytes.gradients))
+
+    def moving(self, size: Fraction) -> Fraction:
+        """Return the time to move so many bytes through memory."""
+        speed = self.speeds.memory_bytes_per_second
+        return size * NS / (self.constants.memory * speed) if speed else Fraction(0)
+
+    def _moved(self, product: Product) -> Fraction:
+        part = self.part
+        taken, made = product.read_bytes * part.inner, product.written_bytes * part.columns
+        if not product.weighted:
+            taken = product.read_bytes * part.inner * part.columns
+        return part.samples * self.bytes.activation * (taken + made)
+
+    def _held(self, weights: int) -> Fraction:
+        return weights * self.part.inner * self.part.columns
+
+
+def unsized(
+    macs: int, moved_bytes: int, part: LayerPart, sizes: Bytes, speeds: Speeds, constants: Roofline
+) -> tuple[Fraction, Fraction]:
+    """Return the passes of a layer of which only multiply-accumulates and bytes of a sample are known.
+
+    One kernel forward, and backward one for each gradient.
+    """
+    done = part.samples * part.inner * part.columns
+    computing = FLOPS_PER_MAC * macs * done * NS / (constants.unsized * speeds.flops_per_second)
+    moved = moved_bytes * done * sizes.activation
+    weights = (sizes.weights * part.inner * part.columns) if macs else Fraction(0)
+    speed = constants.memory * speeds.memory_bytes_per_second
+    moving = (moved + weights) * NS / speed if speed else Fraction(0)
+    one = max(computing, moving, Fraction(constants.kernel_ns))
+    both = sizes.products if macs else min(sizes.products, 1)
+    added = _Kernels(part, sizes, speeds, constants).adding() if both else 0
+    return one, both * one + added

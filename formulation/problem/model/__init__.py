@@ -1,0 +1,1 @@
+"""What a layer graph says of its layers together: weights that they share."""

@@ -1,0 +1,70 @@
+"""How often stages keep what they hold: versions of weights, micro-batches in flight and between two halves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formulation.schedules.training import Schedule, Training
+
+__all__ = ["Keeps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """How often a stage keeps a part: the versions of its weights, and its micro-batches in flight.
+
+    ``again``: of how many micro-batches it has what it computed again, and with backward passes in halves the
+    gradients of outputs: of those whose first half has begun and whose second is not done.
+    """
+
+    versions: int
+    in_flight: int
+    again: int = 1
+
+    @staticmethod
+    def of(training: Training, stage: int, stages: int) -> Keeps:
+        """Return how often a stage keeps its weights and its micro-batches (stage counted from 0)."""
+        return Keeps(
+            versions=weight_versions(training.schedule, stage, stages),
+            in_flight=in_flight(training, stage, stages),
+            again=min(stage + 1, training.micro_batches) if training.schedule.in_halves else 1,
+        )
+
+    @staticmethod
+    def in_slot(training: Training, slot: int, stages: int | None = None) -> Keeps:
+        """Return the same by the number of stages that come after it, which alone decides without halves.
+
+        With them the number of all stages decides too; where that is not known, it is the least of any number.
+        """
+        if stages is None or not training.schedule.in_halves:
+            return Keeps.of(training, 0, slot + 1)
+        return Keeps.of(training, max(0, stages - 1 - slot), stages)
+
+
+def in_flight(training: Training, stage: int, stages: int) -> int:
+    """Micro-batches forwarded but not yet backwarded at a stage, at worst (stage counted from 0).
+
+    GPipe: all of a step. 1F1B with a flush: the forward passes before the first backward one, min(S - s, M) if
+    nothing else is said. ZB-H1, until the gradient of the weights: min(S, M) at every stage
+    (``formulation.schedules.zero_bubble_h1``). Without a flush there is no M to bound it: S - s (PipeDream, weight
+    stashing; one replica per stage).
+    """
+    if training.schedule is Schedule.NAIVE:
+        return 1
+    if training.schedule is Schedule.GPIPE:
+        return training.micro_batches
+    if training.schedule is Schedule.ZERO_BUBBLE_H1:
+        return min(stages, training.micro_batches)
+    if training.schedule is Schedule.ONE_F_ONE_B:
+        return training.warm_up_in(stages - stage - 1)
+    return stages - stage
+
+
+def weight_versions(schedule: Schedule, stage: int, stages: int) -> int:
+    """Return the weight copies kept at a stage: one; without a flush one per micro-batch in flight, or two.
+
+    Two: PipeDream-2BW (arXiv 2006.09503, §3.1); a last stage alone would do with one and keeps two all the same.
+    """
+    if schedule is Schedule.DOUBLE_BUFFERED:
+        return 2
+    return stages - stage if schedule is Schedule.ASYNC_ONE_F_ONE_B else 1

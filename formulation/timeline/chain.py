@@ -1,0 +1,48 @@
+"""What the critical chain of a timeline consists of: how long which sort of event at which stage is on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formulation.timeline.critical import critical_chain
+from formulation.timeline.timeline import Timeline
+
+__all__ = ["ChainPart", "parts_of_chain"]
+
+NAMES = {
+    "F": "forward",
+    "B": "backward",
+    "I": "gradient of the input",
+    "W": "gradient of the weights",
+    "S": "synchronisation",
+    "U": "update",
+}
+"""What the letters of the timeline stand for."""
+MESSAGES = {"F": "activation", "B": "gradient", "I": "gradient"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPart:
+    """All events of one sort at one stage: passes, or messages that the stage sends (``transfer``)."""
+
+    stage: int
+    name: str
+    transfer: bool
+    events: int
+    time_ns: int
+
+
+def parts_of_chain(timeline: Timeline) -> tuple[ChainPart, ...]:
+    """Return the parts of the critical chain, the longest first; their times add up to the makespan.
+
+    Cost: linear in the entries of the timeline.
+    """
+    sums: dict[tuple[int, str, bool], tuple[int, int]] = {}
+    for event in critical_chain(timeline):
+        letter = event.label.lstrip("0123456789")[0]
+        name = MESSAGES.get(letter, NAMES[letter]) if event.transfer else NAMES[letter]
+        key = int(event.label[: event.label.index(letter)]), name, event.transfer
+        events, time_ns = sums.get(key, (0, 0))
+        sums[key] = events + 1, time_ns + event.stop_ns - event.start_ns
+    parts = [ChainPart(*key, *found) for key, found in sums.items()]
+    return tuple(sorted(parts, key=lambda part: (-part.time_ns, part.stage, part.name)))

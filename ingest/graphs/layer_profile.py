@@ -1,0 +1,146 @@
+"""Times of layers as ``pipecut profile`` measured them, in a file that a scenario names as ``model.profile``."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import networkx as nx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from formulation.problem.layers import Measured
+from ingest.errors import GraphFileError, ModelError
+from ingest.files import atomic_write
+from ingest.graphs.graph_file import read_json
+
+__all__ = ["LayerProfile", "machine_name", "read_profile", "write_profile"]
+
+_Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TimedLayer(_Row):
+    """A layer's times in ns for a micro-batch."""
+
+    name: _Name
+    forward_ns: _Count
+    backward_ns: _Count
+
+
+class ProfiledTimes(_Row):
+    """Times of all layers for micro-batches of ``samples``, and the whole, timed without a stop inside."""
+
+    samples: Annotated[int, Field(ge=1, le=2**31)]
+    whole_forward_ns: _Count
+    whole_backward_ns: _Count
+    spread: Annotated[float, Field(ge=0)]
+    layers: list[TimedLayer]
+
+
+class LinkRow(_Row):
+    """What a tensor takes between two processes of the machine."""
+
+    latency_ns: _Count
+    bits_per_second: Annotated[int, Field(ge=1)]
+
+
+class LayerProfile(_Row):
+    """What was measured, of which model, on what: a device class of the scenario, a processor, a torch."""
+
+    format: Literal["pipecut profile"] = "pipecut profile"
+    version: Literal[1] = 1
+    model: _Name
+    device_class: _Name
+    machine: _Name
+    torch: _Name
+    threads: Annotated[int, Field(ge=1)]
+    link: LinkRow
+    times: Annotated[list[ProfiledTimes], Field(min_length=1)]
+
+
+def read_profile(path: Path) -> LayerProfile:
+    """Read a profile. Raises GraphFileError naming the file and what is wrong with it."""
+    try:
+        return LayerProfile.model_validate(read_json(path, "a profile"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise GraphFileError(f"{path}: {where}: {first['msg']}") from error
+
+
+def write_profile(profile: LayerProfile, path: Path) -> None:
+    """Write a profile, whole or not at all. Raises OSError."""
+    atomic_write(path, json.dumps(profile.model_dump(), indent=1) + "\n")
+
+
+def with_times(
+    graph: nx.DiGraph, profile: LayerProfile, classes: Collection[str], samples: Collection[int], source: str
+) -> nx.DiGraph:
+    """Return a layer graph whose layers take the profiled times on the device class of the profile.
+
+    Times of several sizes of micro-batches are a curve (``formulation.predictor.curves``); where a size that is
+    asked for lies outside of them, or there is one alone, a note says what is extrapolated. Raises ModelError,
+    which names ``source``, where the profile is that of another model or device class, and where it has one size
+    and another is asked for.
+    """
+    if profile.device_class not in classes:
+        listed = ", ".join(sorted(classes))
+        raise ModelError(
+            f"{source}: measured on device class '{profile.device_class}', and the cluster has {listed}: profile "
+            "this scenario, or name its device class so"
+        )
+    sizes = sorted({times.samples for times in profile.times})
+    if len(sizes) == 1 and set(samples) != set(sizes):
+        asked = ", ".join(map(str, sorted(samples)))
+        raise ModelError(
+            f"{source}: measured with micro-batches of {sizes[0]} samples, and the training has {asked}: choose "
+            f"the measured size, or profile again with --samples {asked.replace(' ', '')}"
+        )
+    curves: dict[str, list[Measured]] = {name: [] for name in graph}
+    for times in profile.times:
+        for row in times.layers:
+            one = Measured(profile.device_class, times.samples, row.forward_ns, row.backward_ns)
+            curves.setdefault(row.name, []).append(one)
+    for name, rows in curves.items():
+        if name not in graph or len(rows) < len(sizes):
+            raise ModelError(
+                f"{source}: layer {name} is in the {'model' if name in graph else 'profile'} only: the profile is "
+                f"that of another model ({profile.model})"
+            )
+    timed = graph.copy()
+    for name, rows in curves.items():
+        timed.nodes[name]["layer"] = replace(graph.nodes[name]["layer"], measured=tuple(rows))
+    said = _extrapolated(sizes, samples)
+    if said:
+        timed.graph["notes"] = (*timed.graph.get("notes", ()), f"{source}: measured with micro-batches of {said}")
+    return timed
+
+
+def _extrapolated(sizes: Sequence[int], samples: Collection[int]) -> str:
+    """Say which times are beyond what was measured; nothing where none is."""
+    outside = [str(one) for one in sorted(samples) if not sizes[0] <= one <= sizes[-1]]
+    if outside:
+        return (
+            f"{sizes[0]} to {sizes[-1]} samples, so times of {', '.join(outside)} are extrapolated, in proportion"
+        )
+    if len(sizes) == 1:
+        return f"{sizes[0]} samples alone, so times of devices that share a stage are extrapolated, in proportion"
+    return ""
+
+
+def machine_name() -> str:
+    """Return what the processor of this machine calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine() or "unknown"

@@ -1,0 +1,290 @@
+"""The best number of micro-batches, schedule and chunks a group: one claim holds for all choices of a training.
+
+Every choice is an instance. Values of different numbers of micro-batches are compared for a whole step: a
+bottleneck, the time of one micro-batch, counts as often as there are micro-batches. The most promising choice is
+searched first. Of every other one it is asked whether it has a better plan than the best so far, unless sums over
+layers and devices rule it out. The bound of the whole is the least of all bounds; a choice that no method takes
+counts with what sums say. Under a schedule whose passes, and what a stage keeps, follow from the number of all
+stages, each number of them is an instance of its own, and the claim is about all numbers. As a claim over all
+choices is as strong as the weakest about one of them, a second method is asked about each at the end: whether it,
+too, finds nothing better with that choice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from formulation.costs.amounts import plural
+from formulation.costs.lower_bound import lower_bound
+from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.cuts import CutSpace
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal, Training
+from formulation.problem.units import ceil_div
+
+__all__: list[str] = []
+
+Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
+"""Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
+Check = Callable[[Instance, Outcome, Limits], Outcome]
+"""Says in the last note of an outcome what a second method makes of its proof, as ``cross_checked`` does."""
+NOT_CHECKED = "not cross-checked"
+CHECKS_S = 10.0
+"""How long all numbers together that have nothing better may be checked: the plan is there, and waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTraining:
+    """The instance with the training that was chosen, and a claim about all choices.
+
+    ``asked`` are the outcomes by choice, in the order in which they were searched.
+    """
+
+    instance: Instance
+    outcome: Outcome
+    asked: tuple[tuple[Training, Outcome], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of one choice; ``bound`` is for a whole step.
+
+    ``second`` is what a second method makes of an outcome that ``ask`` did not check; empty for others.
+    """
+
+    instance: Instance
+    bound: int
+    outcome: Outcome | None = None
+    second: str = ""
+
+    @property
+    def value(self) -> int | None:
+        """The first goal for a whole step, of a plan that keeps the rules."""
+        if self.outcome is None or self.outcome.proof not in (Proof.OPTIMAL, Proof.FEASIBLE):
+            return None
+        return None if self.outcome.objective is None else self.outcome.objective * times_in_a_step(self.instance)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Values of all goals, the first for a whole step."""
+        further = () if self.outcome is None else tuple(claim.value for claim in self.outcome.further)
+        return (self.value or 0, *further)
+
+
+def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | None = None) -> ChosenTraining:
+    """Return the best plan over all that the training leaves open (``Training.choices``), with a claim about that.
+
+    The claim is OPTIMAL only if no plan with any choice is better. ``ask`` checks what it finds where
+    ``Limits.below`` is None; ``check`` is asked about the rest. Raises ValueError where ``ask`` does so for every
+    choice, or a formula cannot tell choices apart, and what ``check`` raises. Cost: at most one search for each
+    choice; after the first one they only have to tell whether there is anything better.
+    """
+    _check_told_apart(instance)
+    limits = limits.begun()
+    parts = instances_of(instance)
+    waiting = _by_promise([_Found(one, lower_bound(one) * times_in_a_step(one)) for one in parts])
+    done: list[_Found] = []
+    refused: list[str] = []
+    needed_s = 0.0
+    while waiting:
+        one = waiting.pop(0)
+        best = min((found.value for found in done if found.value is not None), default=None)
+        # Whoever is asked when time is over answers with a bound, and a plan that needs no search: somebody is.
+        # Nobody else is where the time that is left is less than others needed to end when theirs was over.
+        left_s = limits.deadline.left_s()
+        over = limits.deadline.over() or (left_s is not None and left_s < needed_s)
+        late = over and any(found.outcome is not None for found in done)
+        if late or (best is not None and not _may_win(one, best)):
+            done.append(one)
+            continue
+        try:
+            # Until there is a plan, none has anything to begin with.
+            within = replace(limits.share(1 + len(waiting) if best else 2), below=_below(one, best))
+            about, outcome = ask(one.instance, within)
+            if within.end_s is not None:
+                needed_s = max(needed_s, time.monotonic() - within.end_s)
+        except ValueError as error:
+            refused.append(f"{_named(one.instance)}: {error}")
+            done.append(one)
+            continue
+        second = NOT_CHECKED if within.below is not None or outcome.proof is Proof.UNKNOWN else ""
+        done.append(_Found(about, _bound(one, outcome), outcome, second))
+    if check is not None:
+        done = _checked(done, check, limits)
+    if len(refused) == len(parts):
+        raise ValueError("; ".join(dict.fromkeys(refused)))
+    return _chosen(instance, done, list(dict.fromkeys(refused)))
+
+
+def instances_of(instance: Instance) -> list[Instance]:
+    """Return an instance for each choice, and of ZB-H1 one for each number of stages."""
+    found = [replace(instance, training=one) for one in instance.training.choices]
+    alone = [one.training.schedule.in_halves and one.training.chunks == 1 for one in found]
+    rows = zip(found, alone, strict=True)
+    return [part for one, of_halves in rows for part in (_by_stages(one) if of_halves else (one,))]
+
+
+def _by_stages(instance: Instance) -> list[Instance]:
+    """Return an instance for each number of stages that a plan may have."""
+    demands, constraints = instance.demands, instance.constraints
+    most = min(instance.devices, CutSpace.of(instance).stops, demands.stages_at_most or instance.devices)
+    numbers = range(demands.stages_at_least or 1, max(most, demands.stages_at_least or 1) + 1)
+    fixed = (replace(constraints, stages_at_least=one, stages_at_most=one) for one in numbers)
+    return [replace(instance, constraints=one) for one in fixed]
+
+
+def _check_told_apart(instance: Instance) -> None:
+    """Raise ValueError for a formula by which one order of the passes is as good as another."""
+    formula = next((goal for goal in instance.goals if goal.timed and not goal.executed), None)
+    if formula is not None and _orders_open(instance.training):
+        raise ValueError(
+            f"{formula} is a formula, which does not tell one order of the passes from another: to choose"
+            " training.schedule or training.chunks, take objective step_time"
+        )
+
+
+def times_in_a_step(instance: Instance) -> int:
+    """Return how often the first goal counts in a step."""
+    return instance.training.micro_batches if instance.goals[0] in (Goal.BOTTLENECK, Goal.PERIOD) else 1
+
+
+def _by_promise(waiting: list[_Found]) -> list[_Found]:
+    """Sort by bounds; of those within a hundredth of the least, smaller micro-batches take less memory."""
+    least = max(1, min(one.bound for one in waiting))
+    return sorted(waiting, key=lambda one: (100 * one.bound // least, -one.instance.training.micro_batches))
+
+
+def _below(one: _Found, best: int | None) -> int | None:
+    """Return the value of the first goal below which a plan with this choice may be the best one."""
+    if best is None:
+        return None
+    return ceil_div(best + (len(one.instance.goals) > 1), times_in_a_step(one.instance))
+
+
+def _may_win(one: _Found, best: int) -> bool:
+    """Tell whether an unasked choice may be better, or as good in the first of several goals."""
+    return one.bound < best or (one.bound == best and len(one.instance.goals) > 1)
+
+
+def _bound(one: _Found, outcome: Outcome) -> int:
+    """Return the bound of a choice that was asked; without a plan there is nothing that it could undercut."""
+    return one.bound if outcome.bound is None else max(one.bound, outcome.bound * times_in_a_step(one.instance))
+
+
+def _checked(done: list[_Found], check: Check, limits: Limits) -> list[_Found]:
+    """Ask a second method about the best choice, then about those that have nothing better, the quickest first."""
+    best = min((one for one in done if one.value is not None), key=lambda one: one.rank, default=None)
+    found, rest = list[_Found](), None
+    in_turn = sorted(done, key=lambda one: (one is not best, one.outcome.seconds if one.outcome else 0))
+    for at, one in enumerate(in_turn):
+        if one.outcome is None or not one.second or best is None:
+            found.append(one)
+            continue
+        within = limits
+        if one is not best:
+            rest = rest or limits.within(CHECKS_S)
+            within = replace(rest.share(len(done) - at), below=_below(one, best.value))
+        judged = replace(one.instance, goals=one.instance.goals[:1])
+        outcome = check(judged, one.outcome.of_first_goal(), within)
+        said = outcome.notes[len(one.outcome.notes) :]
+        about = replace(one.outcome, notes=(*one.outcome.notes, *said))
+        found.append(replace(one, outcome=about, second=said[-1] if said else NOT_CHECKED))
+    return found
+
+
+def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> ChosenTraining:
+    asked = tuple((one.instance.training, one.outcome) for one in done if one.outcome is not None)
+    open_ones = [one for one in done if one.outcome is None or one.outcome.proof is not Proof.INFEASIBLE]
+    with_plan = [one for one in done if one.value is not None]
+    notes = tuple(refused)
+    if not with_plan:
+        some = next(one.outcome for one in done if one.outcome is not None)
+        proof = Proof.UNKNOWN if open_ones else Proof.INFEASIBLE
+        return ChosenTraining(instance, replace(some, proof=proof, bound=None, notes=(*some.notes, *notes)), asked)
+    best = min(with_plan, key=lambda one: one.rank)
+    outcome = best.outcome
+    if outcome is None or best.value is None:
+        raise ValueError("no choice has a plan")
+    bound = min((one.bound for one in open_ones), default=best.value)
+    tied = [one for one in open_ones if one.bound <= best.value and one is not best]
+    settled = all(one.outcome is not None and one.outcome.proof is Proof.OPTIMAL for one in tied)
+    proof = outcome.proof if bound >= best.value and (settled or len(instance.goals) == 1) else Proof.FEASIBLE
+    times = times_in_a_step(best.instance)
+    claimed = replace(
+        outcome,
+        proof=proof if outcome.bound is not None else outcome.proof,
+        bound=None if outcome.bound is None else min(outcome.bound, bound // times),
+        any_order_bound=_in_any_order(outcome, done, times),
+        notes=(*outcome.notes, _words(best, done), *notes),
+    )
+    chosen = replace(best.instance, constraints=instance.constraints)
+    return ChosenTraining(chosen, claimed, asked)
+
+
+def _in_any_order(outcome: Outcome, done: list[_Found], times: int) -> int | None:
+    """Return what no order of the layers undercuts with any number, for one of ``times`` micro-batches.
+
+    None where the layers have one order. That a number has no plan in one order says nothing of others.
+    """
+    if outcome.any_order_bound is None:
+        return None
+    known = ((one.outcome and one.outcome.any_order_bound) for one in done)
+    bounds = (
+        (lower_bound(one.instance) if bound is None else bound) * times_in_a_step(one.instance)
+        for one, bound in zip(done, known, strict=True)
+    )
+    return min(bounds) // times
+
+
+def _words(best: _Found, done: list[_Found]) -> str:
+    asked = [one.instance for one in done if one.outcome is not None]
+    left = [one.instance for one in done if one.outcome is None]
+    words = f"{_named(best.instance)} chosen; searched {_listed(asked)}"
+    for why, choices in _given_up(best, done).items():
+        words += f"; nothing better with {_listed(choices)}: {why}"
+    return f"{words}; bounds alone rule out or leave open {_listed(left)}" if left else words
+
+
+def _given_up(best: _Found, done: list[_Found]) -> dict[str, list[Instance]]:
+    """Return the choices that were only asked whether they have a better plan, by what a second method says."""
+    found: dict[str, list[Instance]] = {}
+    for one in done:
+        outcome = one.outcome
+        if outcome is not None and one is not best and one.second and one.bound >= (best.value or 0):
+            why = NOT_CHECKED if one.second.startswith(NOT_CHECKED) else one.second
+            found.setdefault(why, []).append(one.instance)
+    return found
+
+
+def _named(instance: Instance) -> str:
+    """Say what was left open: the order of passes, the number of micro-batches, or that of stages alone."""
+    training = instance.training
+    if not training.left_open:
+        return f"{instance.demands.stages_at_most} stage{'s' * (instance.demands.stages_at_most != 1)}"
+    number = f"{training.micro_batches} micro-{plural(training.micro_batches, 'batch')}"
+    if not _orders_open(training):
+        return number
+    return f"{_order(training)}, {number}" if training.micro_batch_choices else _order(training)
+
+
+def _listed(choices: list[Instance]) -> str:
+    """List choices: numbers of micro-batches, or of stages, orders of passes, or each order with its numbers."""
+    numbers: dict[str, set[int]] = {}
+    for one in choices:
+        order = _order(one.training) if _orders_open(one.training) else ""
+        number = one.training.micro_batches if one.training.left_open else one.demands.stages_at_most or 0
+        numbers.setdefault(order, set()).add(number)
+    several = any(one.training.micro_batch_choices for one in choices)
+    rows = [(order, ", ".join(map(str, sorted(found)))) for order, found in numbers.items()]
+    return ", ".join(f"{order} ({found})" if order and several else order or found for order, found in rows)
+
+
+def _order(training: Training) -> str:
+    written = training.chunks > 1 and not training.schedule.in_a_v
+    return training.schedule + (f" in {training.chunks} chunks" if written else "")
+
+
+def _orders_open(training: Training) -> bool:
+    return bool(training.schedule_choices or training.chunk_choices)

@@ -1,0 +1,1 @@
+"""Bounds of all plans that may still be within a limit on the step: sums of passes, games of paths and plans."""

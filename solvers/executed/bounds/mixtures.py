@@ -1,0 +1,147 @@
+"""A bound for all plans of so many stages: paths with weights, no sum of which is ever above a step.
+
+Every path through the passes of a pipeline is a lower bound of its step (``solvers.executed.bounds.paths``), and
+so is a mean of paths with any weights, which is a sum of passes, each so often. The least of that sum over all
+plans is found stage by stage (``solvers.executed.bounds.sums``) and is a bound of them all; what a plan begins or
+ends with can be added to the least of the rest. Where the weights come from: ``solvers.executed.bounds.game``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from formulation.costs.tables import Times
+from formulation.limits.deadline import Deadline
+from formulation.problem.options import Training
+from solvers.executed.bounds.game import Game, play
+from solvers.executed.bounds.pairs import Pairs, pairs_of
+from solvers.executed.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC
+from solvers.executed.bounds.rays import Proportion
+from solvers.executed.bounds.rest import Rest
+from solvers.executed.bounds.sums import NEVER_NS, Sums
+
+__all__: list[str] = []
+
+TURNS = 12
+ROUNDS = 6
+FEWER = 0.8
+"""Where fewer stages than this part are left, the game is played again with them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """Paths of plans of ``stages`` stages, weights of ``weight`` in all; ``bound``: no plan takes less.
+
+    ``often[row, s]`` sums up passes; ``visits[s][m, k]`` how often paths go into the stages from s on with
+    micro-batch m and come out with k. ``ahead`` and ``behind``: the least sums by slot, and number of end and
+    place, and ``sums`` the stages that are left.
+    """
+
+    weight: int
+    often: Times
+    visits: tuple[Times, ...]
+    bound: int
+    ahead: Times
+    behind: Times
+    sums: Sums
+
+    @property
+    def stages(self) -> int:
+        """Number of stages of the plans."""
+        return len(self.sums.slots)
+
+    def least(self, slot: int, end: int, start: Times, passes: Times, sent: Times, behind: Times | int) -> Times:
+        """Return what plans take at least that have stages from these places on, ``behind`` them such sums."""
+        counts = self.often[:, self.stages - 1 - slot]
+        taken = passes[:, 0] * counts[FORWARD] + passes[:, 1] * counts[BACKWARD] + passes[:, 2] * counts[SYNC]
+        if slot:
+            taken = taken + sent[:, 0] * counts[ACTIVATION] + sent[:, 1] * counts[GRADIENT]
+        ahead = self.ahead[slot, end * self.sums.spans.pace.shape[2] + start]
+        return np.asarray(-(-(ahead + taken + behind) // self.weight))
+
+    def room(self, kind: int, first: int, stop: int, most_ns: int) -> dict[Proportion, int]:
+        """Return what some stages take at most in plans of so many stages within a limit.
+
+        By how often forward pass, backward pass and synchronisation count, without what is fetched: in each such
+        plan a stage keeps to one of them. Stages ahead and behind take their least sums, the paths of a plan
+        together no more than so many steps, and the rest is for the stage.
+        """
+        found = dict[Proportion, int]()
+        for slot, pairs in enumerate(self.sums.slots):
+            of, rows = pairs.of, pairs.rows
+            some = np.flatnonzero((of.kind[rows] == kind) & (of.first[rows] == first) & (of.stop[rows] == stop))
+            if len(some):
+                counts = self.often[:, self.stages - 1 - slot]
+                taken = (
+                    self.ahead[slot, pairs.target[some]] + counts[[FORWARD, BACKWARD]] @ of.fetched[:, rows[some]]
+                )
+                if slot:
+                    taken += self.behind[slot - 1, pairs.source[some]]
+                    taken += counts[[ACTIVATION, GRADIENT]] @ of.sent[:, rows[some]]
+                own = int(counts[FORWARD]), int(counts[BACKWARD]), int(counts[SYNC])
+                left = self.weight * most_ns - int(taken.min())
+                found[own] = max(left, found.get(own, left))
+        return found
+
+    @staticmethod
+    def of(game: Game, training: Training, most_ns: int) -> Mixture:
+        """Return the paths of a game with the least sums of the plans that are left, those within a limit."""
+        sums, often, limit = game.sums, game.often, game.weight * most_ns
+        visits = np.zeros((len(sums.slots), training.micro_batches, training.micro_batches + 1), dtype=np.int64)
+        for weight, path in game.weights:
+            for stage, pairs in enumerate(path.visits):
+                for into, out in pairs:
+                    visits[stage, into, out] += weight
+        costs = sums.costs(often, game.values)
+        ahead, behind = sums.ahead(costs, limit), sums.behind(costs, limit)
+        return Mixture(game.weight, often, tuple(visits), game.bound, ahead, behind, sums)
+
+
+def slots_of(rest: Rest, least: Times) -> list[Pairs] | None:
+    """Return by slot the stages that may be in plans within the limit of the rest; None for too many of them."""
+    spans, ways = rest.spans, rest.ways
+    last = pairs_of(spans, ways, least, rest.useful[spans.rules[0]], last=True)
+    rows = {rule: pairs_of(spans, ways, least, some, last=False) for rule, some in rest.useful.items()}
+    slots = [row for row in (last, *(rows[rule] for rule in spans.rules[1:])) if row is not None]
+    return slots if len(slots) == len(spans.rules) else None
+
+
+def roots_of(rest: Rest, slots: list[Pairs], deadline: Deadline) -> list[Sums]:
+    """Return the plans of every number of stages that may be within the limit of the rest."""
+    return [
+        Sums(rest.spans, rest.ways, tuple(slots[:stages]), deadline)
+        for stages in range(1, len(slots) + 1)
+        if int(rest.behind[stages - 1, rest.ways.whole, 0].min(initial=NEVER_NS)) <= rest.most_ns
+    ]
+
+
+def mixture(sums: Sums, training: Training, most_ns: int, rounds: int = ROUNDS) -> Mixture | None:
+    """Return a bound of all plans of these stages that take at most so long, None if there are none.
+
+    Raises StoppedError after the deadline. Cost: some tens of sums over all plans.
+    """
+    before, game = sums.size, play(sums, training, most_ns, turns=TURNS)
+    while game is not None and rounds > 1 and game.sums.size <= FEWER * before:
+        before, rounds = game.sums.size, rounds - 1
+        game = game.within(most_ns, training, TURNS)
+    return None if game is None else Mixture.of(game, training, most_ns)
+
+
+def mixtures_of(rest: Rest, least: Times, training: Training, deadline: Deadline) -> list[Mixture] | None:
+    """Return bounds for the numbers of stages of plans within the limit of the rest; None for too many stages.
+
+    Stages that are in no such plan are no longer ``useful``. Raises StoppedError after the deadline.
+    """
+    slots = slots_of(rest, least)
+    if slots is None:
+        return None
+    found = [mixture(sums, training, rest.most_ns) for sums in roots_of(rest, slots, deadline)]
+    mixtures = [one for one in found if one is not None]
+    rest.useful = {rule: np.zeros_like(bits) for rule, bits in rest.useful.items()}
+    for one in mixtures:
+        for slot, pairs in enumerate(one.sums.slots):
+            of, rows = pairs.of, pairs.rows
+            rest.useful[rest.spans.rules[slot]][of.kind[rows], of.first[rows], of.stop[rows]] = True
+    return mixtures

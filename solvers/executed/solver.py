@@ -1,0 +1,150 @@
+"""The exact search for the time of a step as executed, under 1F1B, GPipe, and one micro-batch at a time.
+
+Whether plans take at most so long is asked for one limit after another, from below (``solvers.executed.asking``):
+plans in boxes are bounded by paths that are weighed against them (``solvers.executed.bounds``), and suffixes of
+what is left are searched so that nothing is left out (``solvers.executed.search``). Either raises the bound, and
+where it meets the best plan that was found on the way, that is the proof. What links do: they carry any number of
+transfers at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from formulation.certificates.states import suffixes
+from formulation.costs.lower_bound import lower_bound
+from formulation.costs.tables import all_tables, possible_kinds
+from formulation.limits.deadline import StoppedError
+from formulation.limits.size import TooLargeError
+from formulation.outcome import Limits, Outcome, Progress, begin
+from formulation.problem.cuts import CutSpace
+from formulation.problem.instance import Instance
+from formulation.problem.magnitude import longest_run_ns
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, StageTime
+from formulation.problem.plan import Plan
+from solvers.dynamic.states import solver as states
+from solvers.dynamic.states.states import state_space
+from solvers.dynamic.step_time import solver as by_formula
+from solvers.dynamic.tables.stage_times import check_size
+from solvers.executed.asking import Search
+from solvers.executed.bounds.pairs import least_passes
+from solvers.executed.bounds.spans import spans_of
+from solvers.executed.bounds.ways import ways_of
+from solvers.executed.parts import stage_parts
+from solvers.executed.warm_ups import warmed
+from solvers.search.first_plan import first_plan
+from solvers.search.incumbent import Incumbent
+from solvers.search.stoppable import STOPPED, stoppable
+from solvers.search.support import Support, sized
+
+__all__: list[str] = []
+
+NAME = "step_dp"
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
+MOST_MICRO_BATCHES = 64
+"""Answers of a suffix are as many numbers as the square of these."""
+FORMULA = 12
+"""The best plan by the formula is looked for in one part of the time in so many."""
+EAGER = 2
+"""And so is, where warm-ups are to be chosen, the best plan with eager ones."""
+
+
+def reason_against(instance: Instance) -> str | None:
+    """Return None if the search sees the whole instance, else what it does not see."""
+    if instance.goals[0] is not Goal.STEP_TIME:
+        return f"{NAME} minimises the executed step, the first goal is {instance.goals[0]}"
+    if instance.training.schedule not in SCHEDULES:
+        known = ", ".join(SCHEDULES)
+        return f"{NAME} knows the schedules {known}, the schedule is {instance.training.schedule}"
+    return unseen_by_passes(instance, NAME)
+
+
+def unseen_by_passes(instance: Instance, name: str, *seen: str) -> str | None:
+    """Return what no search for an executed step sees of an instance; None if it sees all but those ``seen``."""
+    if instance.cost.stage_time is not StageTime.ADD:
+        return f"{name} adds up passes, stage_time is 'overlap'"
+    if any(copy is not None for copy in instance.copies):
+        return f"{name} does not see weights that several layers share"
+    return states.unseen_by_states(instance, *seen)
+
+
+@sized
+def accepts(instance: Instance) -> Support:
+    """Say what the search makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
+    reason = reason_against(instance)
+    if reason is not None:
+        return Support(reason=reason)
+    return Support(proves=True, bytes_needed=bytes_needed(instance))
+
+
+def bytes_needed(instance: Instance) -> int:
+    """Return what tables of an instance take. Raises TooLargeError where they, or answers, are too large."""
+    _check_micro_batches(instance)
+    suffixes(instance)
+    return check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
+
+
+@stoppable(NAME, best=True)
+def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
+    """Find the plan with the least executed step and prove it, or the best within the limits with an honest bound.
+
+    Raises ValueError where :func:`accepts` has a reason, TooLargeError for more than MOST_MICRO_BATCHES and as
+    ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    """
+    reason = reason_against(instance)
+    if reason is not None:
+        raise ValueError(reason)
+    _check_micro_batches(instance)
+    limits = begin(limits)
+    most = longest_run_ns(instance, instance.training.micro_batches) + 1
+    known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
+    known.tell()
+    tables = all_tables(instance, limits.deadline)
+    begun = (first_plan(tables), _by_formula(instance, limits), _eager(instance, limits))
+    first = [one for one in begun if one is not None]
+    if instance.training.chooses_warm_ups:
+        first += [warmed(instance, one, limits.deadline) for one in first]
+    known.offer(*first)
+    try:
+        parts, states_of = stage_parts(tables, CutSpace.of(instance)), state_space(tables)
+        ways = ways_of(tables, states_of)
+        spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
+        search = Search(known, parts, spans, ways, states_of, least)
+        search.run()
+    except StoppedError:
+        if known.plan is None:
+            raise
+        return known.outcome(STOPPED)
+    return known.outcome(f"{search.made} suffixes of plans were looked at, {search.boxes} boxes of plans bounded")
+
+
+def _by_formula(instance: Instance, limits: Limits) -> Plan | None:
+    """Return a good plan by the formula, where links pay for boundaries; it is priced as executed."""
+    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+    judged = replace(instance, cost=cost, goals=(Goal.ITERATION_TIME,))
+    if not by_formula.accepts(judged).proves:
+        return None
+    within = replace(limits.share(FORMULA), start=None, progress=_nobody)
+    return by_formula.solve(judged, within).plan
+
+
+def _eager(instance: Instance, limits: Limits) -> Plan | None:
+    """Return a good plan with eager warm-ups, where they are to be chosen; its own may still be better."""
+    if not instance.training.chooses_warm_ups:
+        return None
+    judged = replace(instance, training=replace(instance.training, warm_up="eager"))
+    return solve(judged, replace(limits.share(EAGER), start=None, progress=_nobody)).plan
+
+
+def _nobody(_: Progress) -> None:
+    """Values of another goal are nobody's progress."""
+
+
+def _check_micro_batches(instance: Instance) -> None:
+    many = instance.training.micro_batches
+    answers = (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_H1)
+    if instance.training.schedule in answers and many > MOST_MICRO_BATCHES:
+        raise TooLargeError(
+            f"{many} micro-batches, suffixes of plans are compared for at most {MOST_MICRO_BATCHES} of them; lower"
+            " training.micro_batches"
+        )

@@ -1,0 +1,52 @@
+"""What is told in the first second of a search, and that it only gets better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from benchmarks.size.large import llama_405b, many_operators
+from formulation.costs.lower_bound import lower_bound
+from formulation.outcome import Limits, Progress, Proof
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal
+from solvers.auto import at_once
+from solvers.auto.advice import without_demands
+from solvers.auto.solve import plan
+from tests.generators import cluster_graphs, instances, layer_graphs
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances(layer_graphs(max_layers=4), cluster_graphs(max_devices=3)))
+def test_what_is_told_never_falls_back_and_ends_in_the_outcome(instance: Instance) -> None:
+    told = list[Progress]()
+    instance = replace(instance, goals=(Goal.BOTTLENECK,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(at_once, "LARGE", 0)
+        found = plan(instance, Limits(progress=told.append))
+    assert told[0] == Progress(None, lower_bound(instance))
+    objectives = [one.objective for one in told if one.objective is not None]
+    bounds = [one.bound for one in told if one.bound is not None]
+    assert objectives == sorted(objectives, reverse=True) and bounds == sorted(bounds)
+    if found.proof is Proof.OPTIMAL:
+        assert found.objective is not None
+        assert objectives[-1] == found.objective and bounds[-1] <= found.objective
+
+
+def test_a_large_instance_has_a_plan_before_any_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked: whatever builds tables would raise."""
+    instance, told = many_operators(1_000), list[Progress]()
+    monkeypatch.setattr("formulation.costs.tables.build_tables", None)
+    limits = at_once.told_at_once(instance, Limits(progress=told.append))
+    assert told[0].bound == told[-1].bound == lower_bound(instance)
+    assert told[-1].objective is not None
+    limits.progress(Progress(None, 0))
+    assert told[-1] == told[-2]
+
+
+def test_advice_does_not_free_what_is_too_large_then() -> None:
+    """Cut anywhere, the model would hold more than can be counted; between blocks it does not."""
+    assert without_demands(llama_405b()) is None
+    assert without_demands(many_operators(10)) is not None

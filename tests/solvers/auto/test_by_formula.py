@@ -1,0 +1,65 @@
+"""Executed times that no programme sees: a plan all the same, with an honest bound; small instances are proved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Proof, checked
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal, Schedule, Training
+from ingest.scenario.load import load_scenario
+from solvers.auto.by_formula import planned_by_formula
+from solvers.auto.solve import plan
+from tests.examples import chain, instance_of, matrix, mesh
+from tests.generators import OF_SINGLE_STAGES
+from tests.solvers.test_stopped_anywhere import example
+
+VGG13 = Path(__file__).parents[3] / "scenarios" / "pipepar" / "vgg13.yaml"
+
+
+def small(schedule: Schedule) -> Instance:
+    """Three layers for two devices, in three micro-batches."""
+    layers = chain([matrix(name, 50, taken=90, made=90) for name in "abc"], [40, 70])
+    training = Training(global_batch=3, micro_batches=3, schedule=schedule)
+    return replace(instance_of(layers, mesh(1, 1), training=training), goals=(Goal.STEP_TIME,))
+
+
+@pytest.mark.parametrize("schedule", [one for one in OF_SINGLE_STAGES if one.flushes])
+def test_a_small_step_is_proved(schedule: Schedule) -> None:
+    """By the search for the executed step, under ZB-H1 of a number of stages; of any the enumeration is asked."""
+    asked = small(schedule)
+    if schedule.in_halves:
+        assert plan(asked, Limits()).solver == "brute_force"
+        asked = replace(asked, constraints=replace(asked.constraints, stages_at_least=2, stages_at_most=2))
+    found = plan(asked, Limits())
+    assert found.proof is Proof.OPTIMAL
+    assert found.solver == ("halves_dp" if schedule.in_halves else "step_dp")
+
+
+@pytest.mark.slow
+def test_a_large_step_has_a_plan_that_is_no_worse_than_the_best_by_the_formula() -> None:
+    scenario = load_scenario(
+        VGG13,
+        [
+            "objective=step_time",
+            "training.schedule=one_f_one_b",
+            "training.micro_batches=8",
+            "cost.stage_time=overlap",
+        ],
+    )
+    instance = scenario.load()
+    found = checked(instance, plan(instance, Limits()))
+    by_formula = plan(replace(instance, goals=(Goal.ITERATION_TIME,)), Limits()).plan
+    assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"
+    assert found.objective is not None and found.bound is not None and by_formula is not None
+    executed = evaluate(instance, by_formula).objective
+    assert executed is not None and 0 < found.bound <= found.objective <= executed
+
+
+def test_it_is_for_executed_times_only() -> None:
+    with pytest.raises(ValueError, match="executed times"):
+        planned_by_formula(example(), Limits(), plan)

@@ -1,0 +1,265 @@
+"""Micro-batches, schedule and chunks as decisions, held against an exhaustive search of every choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from formulation.constraints.plans.at_most import GoalLimit
+from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.instance import Instance, build_instance
+from formulation.problem.layers import Layer, Split, layer_graph
+from formulation.problem.options import Combine, Constraints, CostModel, Goal, Schedule, Training
+from formulation.problem.units import Link
+from planners.catalogue import find_any
+from solvers import exhaustive
+from solvers.auto.solve import plan
+from solvers.choices.decide import decide
+from solvers.choices.trainings import best_training
+from solvers.crosscheck.checked_solve import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
+from solvers.search.goals import solve_in_order
+from tests.generators import cluster_graphs, instances, layer_graphs
+
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
+SMALL = instances(layer_graphs(max_layers=3), cluster_graphs(max_devices=3))
+
+
+def ask(instance: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+    return instance, checked(instance, solve_in_order(instance, exhaustive.solve, limits))
+
+
+def with_choices(instance: Instance, numbers: tuple[int, ...], **changes: object) -> Instance:
+    training = Training(12, 1, schedule=instance.training.schedule, micro_batch_choices=numbers)
+    return replace(instance, training=training, **changes)  # type: ignore[arg-type]
+
+
+def per_step(instance: Instance, outcome: Outcome) -> int | None:
+    if outcome.objective is None:
+        return None
+    often = instance.training.micro_batches if instance.goals[0] is Goal.BOTTLENECK else 1
+    return outcome.objective * often
+
+
+@SLOW
+@given(SMALL, st.sampled_from([Goal.BOTTLENECK, Goal.ITERATION_TIME, Goal.MEMORY, Goal.COST]))
+def test_no_number_is_better_than_the_chosen_one(instance: Instance, goal: Goal) -> None:
+    instance = with_choices(instance, (1, 2, 3, 4, 6, 12), cost=CostModel(combine=Combine.MAX), goals=(goal,))
+    found = best_training(instance, ask, Limits())
+    every = [replace(instance, training=replace(instance.training, micro_batches=m)) for m in (1, 2, 3, 4, 6, 12)]
+    values = [per_step(one, ask(one, Limits())[1]) for one in every]
+    best = min((value for value in values if value is not None), default=None)
+    assert per_step(found.instance, found.outcome) == best
+    assert found.outcome.proof is (Proof.OPTIMAL if best is not None else Proof.INFEASIBLE)
+    if best is not None:
+        assert checked(found.instance, found.outcome) == found.outcome
+
+
+@SLOW
+@given(SMALL, st.sampled_from([(Goal.BOTTLENECK,), (Goal.BOTTLENECK, Goal.DEVICES), (Goal.ITERATION_TIME,)]))
+def test_numbers_that_a_search_may_give_up_are_no_better(instance: Instance, goals: tuple[Goal, ...]) -> None:
+    """Searches that heed below which value a plan is of use choose what brute force chooses."""
+
+    def quickly(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        return one, plan(one, limits, cross_check=False)
+
+    numbers = (1, 2, 3, 4, 6, 12)
+    instance = with_choices(instance, numbers, cost=CostModel(combine=Combine.MAX), goals=goals)
+    found = best_training(instance, quickly, Limits(), cross_checked)
+    slowly = best_training(instance, ask, Limits())
+    assert found.outcome.proof is slowly.outcome.proof
+    assert per_step(found.instance, found.outcome) == per_step(slowly.instance, slowly.outcome)
+    values = [[claim.value for claim in one.outcome.further] for one in (found, slowly)]
+    assert values[0] == values[1]
+
+
+@SLOW
+@given(SMALL)
+def test_ties_are_settled_by_the_next_goal(instance: Instance) -> None:
+    goals = (Goal.DEVICES, Goal.MEMORY)
+    instance = with_choices(instance, (1, 2, 4), goals=goals)
+    found = best_training(instance, ask, Limits())
+    outcomes = [
+        ask(replace(instance, training=replace(instance.training, micro_batches=m)), Limits()) for m in (1, 2, 4)
+    ]
+    values = [tuple(claim.value for claim in outcome.claims) for _, outcome in outcomes if outcome.claims]
+    if values and all(len(row) == len(goals) for row in values):
+        assert tuple(claim.value for claim in found.outcome.claims) == min(values)
+
+
+WITH_A_FLUSH = tuple(one for one in Schedule if one.flushes)
+EXECUTED = [(Goal.STEP_TIME,), (Goal.STEP_TIME,), (Goal.MEMORY, Goal.STEP_TIME), (Goal.COST, Goal.STEP_TIME)]
+
+
+@settings(SLOW, max_examples=15)
+@given(SMALL, st.sampled_from(EXECUTED), st.sampled_from([(1,), (1, 2)]), st.booleans())
+def test_no_order_of_the_passes_is_better_than_the_chosen_one(
+    instance: Instance, goals: tuple[Goal, ...], chunks: tuple[int, ...], quick: bool
+) -> None:
+    """Every schedule with each number of micro-batches and of chunks, by brute force and by whoever is fastest."""
+
+    def quickly(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        return one, plan(one, limits, cross_check=False)
+
+    training = Training(12, 2, micro_batch_choices=(2, 4), schedule_choices=WITH_A_FLUSH, chunk_choices=chunks)
+    instance = replace(instance, training=training, cost=CostModel(combine=Combine.MAX), goals=goals)
+    found = best_training(instance, quickly if quick else ask, Limits())
+    every = [ask(replace(instance, training=one), Limits())[1] for one in training.choices]
+    values = [tuple(claim.value for claim in one.claims) for one in every if one.objective is not None]
+    assert len(every) == 2 * (len(WITH_A_FLUSH) + (2 in chunks))
+    assert found.outcome.proof is (Proof.OPTIMAL if values else Proof.INFEASIBLE)
+    if values:
+        assert tuple(claim.value for claim in found.outcome.claims) == min(values)
+        assert checked(found.instance, found.outcome) == found.outcome
+        assert found.instance.training in training.choices
+
+
+def test_a_choice_that_nobody_takes_leaves_a_gap() -> None:
+    """A claim over all choices is none over those that were searched: it says which one was not, and why."""
+
+    def not_by_turns(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        if one.training.schedule is Schedule.GPIPE:
+            raise ValueError("no GPipe here")
+        return ask(one, limits)
+
+    training = Training(12, 4, schedule_choices=(Schedule.ONE_F_ONE_B, Schedule.GPIPE))
+    instance = replace(three_products((1,)), training=training, goals=(Goal.STEP_TIME,))
+    found = best_training(instance, not_by_turns, Limits()).outcome
+    alone = ask(replace(instance, training=training.choices[0]), Limits())[1]
+    assert alone.proof is Proof.OPTIMAL and found.proof is Proof.FEASIBLE
+    assert found.objective is not None and found.objective == alone.objective
+    assert found.bound is not None and found.bound < found.objective
+    assert "gpipe: no GPipe here" in found.notes
+    assert "one_f_one_b chosen; searched one_f_one_b; bounds alone rule out or leave open gpipe" in found.notes
+
+
+def test_orders_are_not_compared_by_a_formula() -> None:
+    open_order = replace(Training(12, 4), schedule_choices=(Schedule.ONE_F_ONE_B, Schedule.GPIPE))
+    for goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME):
+        instance = replace(three_products((1,)), training=open_order, goals=(goal,))
+        with pytest.raises(ValueError, match=f"{goal} is a formula, .* take objective step_time"):
+            best_training(instance, ask, Limits())
+    by_turns = Training(12, 4, chunk_choices=(1, 2))
+    limit = Constraints(at_most=(GoalLimit(Goal.ITERATION_TIME, 10**9),))
+    instance = replace(three_products((1,)), training=by_turns, goals=(Goal.STEP_TIME,), constraints=limit)
+    with pytest.raises(ValueError, match="iteration_time: the formula is about stages on devices of their own"):
+        best_training(instance, ask, Limits())
+
+
+def test_what_was_left_open_is_no_proof() -> None:
+    """Only one number was searched when the time was over, and sums alone do not rule the others out."""
+    asked = list[int]()
+
+    def once(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        asked.append(one.training.micro_batches)
+        return ask(one, Limits())
+
+    instance = three_products((1, 4, 12))
+    found = best_training(instance, once, Limits(stopped=lambda: bool(asked)))
+    assert len(asked) == 1 == len(found.asked)
+    assert found.outcome.proof is Proof.FEASIBLE
+    assert found.outcome.bound is not None and found.outcome.objective is not None
+    assert found.outcome.bound < found.outcome.objective
+    whole = best_training(instance, ask, Limits())
+    assert whole.outcome.proof is Proof.OPTIMAL and whole.outcome.objective is not None
+    assert found.outcome.bound <= whole.outcome.objective <= found.outcome.objective
+
+
+def test_somebody_is_asked_where_time_is_over_before_anybody_answered() -> None:
+    """The first that are asked refuse, and the time is over: this ended with an error of nobody's."""
+    refused = list[int]()
+
+    def late(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        if not refused:
+            refused.append(one.training.micro_batches)
+            raise ValueError("too large")
+        return one, plan(one, limits)
+
+    instance = three_products((1, 4, 12))
+    for stopped in (lambda: bool(refused), lambda: True):
+        refused.clear()
+        found = best_training(instance, late, Limits(stopped=stopped))
+        assert len(found.asked) == 1 and found.outcome.proof in (Proof.FEASIBLE, Proof.UNKNOWN)
+        assert any("too large" in note for note in found.outcome.notes)
+
+
+CARD = DeviceClass("card", 1 << 30, 10**12)
+
+
+def three_products(numbers: tuple[int, ...]) -> Instance:
+    """Three products on two devices: of steps of 12 samples, those in more micro-batches are shorter."""
+    layers = [Layer(name, "linear", Split.MATRIX, 4000, 400, 400, 400, 10**6) for name in ("a", "b", "c")]
+    cluster = cluster_graph("c", [Server("s", CARD, 2, Link(10**9))], [])
+    training = Training(12, 1, micro_batch_choices=numbers)
+    graph = layer_graph("m", layers, [("a", "b", 400), ("b", "c", 400)])
+    return build_instance(graph, cluster, training, CostModel(), goals=(Goal.ITERATION_TIME,))
+
+
+def test_a_second_method_is_asked_about_every_number() -> None:
+    """The chosen number is checked as it is found, the others at the end: a note says by whom."""
+
+    def alone(one: Instance, limits: Limits) -> Outcome:
+        return plan(one, limits, find_any("paced_dp"))
+
+    _, unchecked = decide(three_products((1, 3, 4)), alone, Limits())
+    assert unchecked.notes[-1].endswith("nothing better with 1, 3: not cross-checked")
+    about, found = decide(three_products((1, 3, 4)), alone, Limits(), cross_check=True)
+    second = find_any("cpsat").summary
+    assert about.training.micro_batches == 4 and SAME_OPTIMUM.format(second) in found.notes
+    assert found.notes[-1].endswith(f"nothing better with 1, 3: {SAME_RULED_OUT.format(second)}")
+
+
+def test_a_number_that_is_given_up_wrongly_is_found_out() -> None:
+    """A search that calls a number useless though it has the best plan is caught by the second method."""
+
+    def blind_to_four(one: Instance, limits: Limits) -> Outcome:
+        if one.training.micro_batches == 4:
+            return Outcome("paced_dp", Proof.UNKNOWN, bound=limits.below or 10**9)
+        return plan(one, limits, find_any("paced_dp"))
+
+    instance = three_products((3, 4))
+    assert decide(instance, blind_to_four, Limits())[0].training.micro_batches == 3
+    with pytest.raises(FalseClaimError, match=r"paced_dp claims that no plan is below .*, but cpsat has a plan"):
+        decide(instance, blind_to_four, Limits(), cross_check=True)
+
+
+def test_numbers_that_do_not_divide_the_batch_are_refused() -> None:
+    with pytest.raises(ValueError, match="12 is not a multiple of micro_batches 5"):
+        Training(12, 1, micro_batch_choices=(1, 5))
+    with pytest.raises(ValueError, match="expected different ones"):
+        Training(12, 1, micro_batch_choices=(2, 2))
+
+
+def test_orders_that_are_none_are_refused() -> None:
+    one, gpipe, endless = Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ASYNC_ONE_F_ONE_B
+    with pytest.raises(ValueError, match="no step ends under async_one_f_one_b"):
+        Training(12, schedule_choices=(one, endless))
+    for schedules, chunks in (((gpipe,), (1, 2)), ((one, gpipe), (2, 3))):
+        with pytest.raises(ValueError, match=r"under gpipe: expected 1, or more under one_f_one_b"):
+            Training(12, chunks=1, schedule=schedules[0], schedule_choices=schedules, chunk_choices=chunks)
+    with pytest.raises(ValueError, match="chunks is 0, 2"):
+        Training(12, chunk_choices=(0, 2))
+    mixed = Training(12, schedule_choices=(gpipe, one), chunk_choices=(1, 2))
+    assert [(each.schedule, each.chunks) for each in mixed.choices] == [(gpipe, 1), (one, 1), (one, 2)]
+    assert mixed.chosen({"schedule": "one_f_one_b", "chunks": 2}) == mixed.choices[2]
+    assert mixed.chosen({"schedule": "gpipe", "chunks": 2}) is None
+
+
+def test_a_v_has_two_stages_a_group_whatever_is_written_of_others() -> None:
+    one, gpipe, v = Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZERO_BUBBLE_V
+    assert [Training(12, schedule=v, chunks=chunks).chunks for chunks in (1, 2)] == [2, 2]
+    with pytest.raises(ValueError, match="chunks is 3 under zero_bubble_v: expected 2"):
+        Training(12, schedule=v, chunks=3)
+    with pytest.raises(ValueError, match="chunks is 2 under gpipe"):
+        Training(12, schedule=v, schedule_choices=(v, gpipe), chunks=2)
+    for written, expected in ((1, [(v, 2), (gpipe, 1)]), (2, [(v, 2), (one, 2)])):
+        mixed = Training(12, schedule=v, schedule_choices=(v, gpipe if written == 1 else one), chunks=written)
+        assert [(each.schedule, each.chunks) for each in mixed.choices] == expected
+        assert mixed.chosen({"schedule": "zero_bubble_v", "chunks": 2}) == mixed.choices[0]
+        assert mixed.left_open == ("schedule",)
+    listed = Training(12, schedule_choices=(one, v), chunk_choices=(1, 4))
+    assert [(each.schedule, each.chunks) for each in listed.choices] == [(one, 1), (one, 4), (v, 2)]
+    assert listed.choices[-1].closed() == Training(12, schedule=v)

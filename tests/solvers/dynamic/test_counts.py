@@ -1,0 +1,204 @@
+"""Alike servers as counts: the programme finds what every plan says, and never claims what does not pack."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import networkx as nx
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.certificates.states import alike_servers
+from formulation.evaluate import evaluate
+from formulation.outcome import Proof, checked
+from formulation.problem.cluster import Cluster, Server
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
+from formulation.problem.options import Constraints, Placement, Schedule
+from formulation.problem.shares import same_servers
+from formulation.problem.units import Link
+from solvers import exhaustive as brute_force
+from solvers.dynamic.counts.layouts import count_layout
+from solvers.dynamic.counts.packing import packed
+from solvers.dynamic.states import solver
+from solvers.dynamic.states.states import state_space
+from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers
+from tests.generators import CLASSES, instances, layer_graphs, links, recomputation, whole_passes
+from tests.solvers.cpsat.test_freedoms import degrees, has_groups
+from tests.solvers.dynamic.test_states import OWN_TIMES, QUIET, agree
+
+
+@st.composite
+def alike_clusters(draw: st.DrawFn, classes: int, most: int = 5) -> Cluster:
+    """Servers of so many classes, those of a class next to one another, all joined by one link."""
+    servers: list[Server] = []
+    for one in range(classes):
+        width = draw(st.integers(1, 3 if classes == 1 else 2))
+        inside = draw(links) if width > 1 else None
+        adapters = draw(st.sampled_from([0, 0, 1, width]))
+        room = (most - sum(server.devices for server in servers)) // width
+        for _ in range(draw(st.integers(1, max(1, min(3, room))))):
+            servers.append(Server(f"s{len(servers)}", CLASSES[one % len(CLASSES)], width, inside, adapters))
+    return Cluster.mesh("alike", servers, draw(links))
+
+
+@st.composite
+def counted_cases(draw: st.DrawFn, placement: Placement, classes: int) -> Instance:
+    """Instances whose servers are counts; memory often binds."""
+    graphs = layer_graphs(max_layers=4, places=draw(st.booleans()))
+    instance = draw(instances(layers=graphs, costs=OWN_TIMES))
+    instance = replace(instance, cluster=draw(alike_clusters(classes)))
+    schedule = draw(whole_passes | st.just(Schedule.ONE_F_ONE_B))
+    instance = replace(instance, training=replace(instance.training, schedule=schedule))
+    free = placement is Placement.FREE
+    constraints = Constraints(
+        placement=placement,
+        max_servers=1 if free else draw(st.sampled_from([None, None, 1, 2])),
+        devices_per_stage=draw(st.sampled_from([(), (), (1,), (2,), (1, 2), (1, 3)])),
+        tensor_parallel_degrees=draw(degrees),
+        **draw(recomputation),
+    )
+    instance = replace(instance, constraints=constraints)
+    assume(solver.reason_against(instance) is None and has_groups(instance))
+    assume(count_layout(instance) is not None)
+    assume(brute_force.count_plans(instance) <= brute_force.MAX_PLANS)
+    if draw(st.booleans()):
+        return instance
+    plan = brute_force.solve(instance).plan
+    assume(plan is not None)
+    assert plan is not None
+    needed = max(stage.memory_bytes for stage in evaluate(instance, plan).stages)
+    room = max(1, needed * draw(st.integers(20, 110)) // 100)
+    instance = replace(instance, constraints=replace(instance.constraints, memory=True))
+    resized = {one: replace(one, memory_bytes=room) for one in instance.device_classes}
+    return on_servers(instance, [replace(row, device_class=resized[row.device_class]) for row in instance.servers])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@given(counted_cases(Placement.LINE, 1))
+def test_on_a_line_of_alike_servers_counts_find_what_every_plan_says(instance: Instance) -> None:
+    assert solver.counted(instance) is not None
+    agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, suppress_health_check=QUIET)
+@given(st.integers(1, 3).flatmap(lambda classes: counted_cases(Placement.FREE, classes)))
+def test_under_free_placement_counts_bound_every_plan_and_prove_what_packs(instance: Instance) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver, "counted", count_layout)
+        found = checked(instance, solver.solve(instance))
+    best = brute_force.solve(instance)
+    if found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE):
+        agree(found, best)
+    else:
+        # Counts alone allow more: then stages did not pack into servers, and the note says so.
+        assert "not packed" in " ".join(found.notes)
+        assert best.objective is None or (found.bound is not None and found.bound <= best.objective)
+
+
+def on_cluster(layers: nx.DiGraph, servers: list[Server], between: Link) -> Instance:
+    return replace(instance_of(layers, mesh(1)), cluster=Cluster.mesh("mesh", servers, between))
+
+
+def three_pairs(devices: int) -> Instance:
+    """Three equal layers, one or two servers of so many devices; a stage has two, within one server."""
+    layers = chain([matrix(name, 12) for name in "abc"], [1, 1])
+    servers = [Server(f"s{at}", UNIT, devices, BYTE_LINK) for at in range(2)]
+    instance = on_cluster(layers, servers, BYTE_LINK)
+    return replace(
+        instance, constraints=Constraints(placement=Placement.FREE, max_servers=1, devices_per_stage=(2,))
+    )
+
+
+def test_stages_that_do_not_pack_are_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six devices in two servers of three hold three pairs by number, and only two within servers."""
+    monkeypatch.setattr(solver, "counted", count_layout)
+    split, whole = three_pairs(3), three_pairs(4)
+    best, wide = brute_force.solve(split), brute_force.solve(whole)
+    assert best.objective is not None and wide.objective is not None and wide.objective < best.objective
+    found = checked(split, solver.solve(split))
+    assert found.proof is Proof.FEASIBLE and "plans by counts" in found.notes[0]
+    assert found.bound == wide.objective
+    assert checked(whole, solver.solve(whole)).objective == wide.objective
+
+
+def test_two_stages_of_one_server_are_joined_by_its_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between servers the tensor takes far too long, so both stages lie in one of them."""
+    monkeypatch.setattr(solver, "counted", count_layout)
+    slow = Link(1)
+    servers = [Server(f"s{at}", UNIT, 2, BYTE_LINK) for at in range(2)]
+    for placement in Placement:
+        instance = on_cluster(chain([matrix("a", 60), matrix("b", 60)], [1000]), servers, slow)
+        limits = Constraints(placement=placement, max_servers=1, devices_per_stage=(1,))
+        instance = replace(instance, constraints=limits)
+        agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
+
+
+def test_counts_are_few_where_servers_are_many() -> None:
+    """Places are as many as a server has devices, not as the line has, and one for each class and size."""
+    servers = [Server(f"s{at}", UNIT, 4, BYTE_LINK) for at in range(40)]
+    instance = on_cluster(chain([matrix("a"), matrix("b")], [1]), servers, BYTE_LINK)
+    line = replace(instance, constraints=Constraints(devices_per_stage=(1, 2, 4)))
+    free = replace(line, constraints=replace(line.constraints, placement=Placement.FREE, max_servers=1))
+    for judged, places in ((line, 12), (free, 3)):
+        layout = count_layout(judged)
+        assert layout is not None and len(layout.places) == places
+        assert solver.accepts(judged).proves
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 4)), min_size=1, max_size=5),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+)
+def test_stages_are_packed_where_any_way_packs_them(
+    wanted: list[tuple[int, int]], joined: list[bool], sizes: tuple[int, int], numbers: tuple[int, int]
+) -> None:
+    def fits(at: tuple[int, ...]) -> bool:
+        used: dict[tuple[int, int], int] = {}
+        for (one, devices), server in zip(wanted, at, strict=True):
+            used[one, server] = used.get((one, server), 0) + devices
+        together = all(
+            not both or (wanted[s][0], at[s]) == (wanted[s + 1][0], at[s + 1])
+            for s, both in enumerate(joined[: len(wanted) - 1])
+        )
+        return together and all(number <= sizes[one] for (one, _), number in used.items())
+
+    every = itertools.product(*(range(numbers[one]) for one, _ in wanted))
+    found = packed(wanted, joined[: len(wanted) - 1], sizes, numbers)
+    assert (found is not None) == any(map(fits, every))
+    assert found is None or fits(tuple(found))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@given(instances(layers=layer_graphs(max_layers=2)))
+def test_a_mesh_is_what_its_pairs_say(instance: Instance) -> None:
+    """Servers are told apart alike, with a link for every two or one for all of them."""
+    wide = Link(7_000_000_000, 3)
+    meshed = Cluster.mesh("mesh", instance.servers, wide)
+    names = [server.name for server in instance.servers]
+    pairs = tuple((one, other, wide) for at, one in enumerate(names) for other in names[:at])
+    drawn = Cluster("mesh", instance.servers, replace(meshed.wiring, drawn=pairs, mesh=None if pairs else wide))
+    assert meshed.links == drawn.links and meshed.slowest == drawn.slowest
+    some = replace(instance, cluster=meshed), replace(instance, cluster=drawn)
+    assert same_servers(some[0]) == same_servers(some[1])
+    groups = Group.possible(some[0])
+    assert alike_servers(some[0], groups) == alike_servers(some[1], groups)
+    assert Cluster.of(meshed.graph()) == meshed
+
+
+def test_a_link_that_is_drawn_stands_before_the_mesh() -> None:
+    near = Link(9_000_000_000)
+    servers = [Server(f"s{at}", UNIT, 1) for at in range(3)]
+    meshed = Cluster.mesh("mesh", servers, BYTE_LINK)
+    drawn = Cluster("mesh", meshed.servers, replace(meshed.wiring, drawn=(("s0", "s2", near),)))
+    assert drawn.links == ((None, BYTE_LINK, near), (BYTE_LINK, None, BYTE_LINK), (near, BYTE_LINK, None))
+    layers = chain([matrix("a"), matrix("b")], [1])
+    instance = replace(on_cluster(layers, servers, BYTE_LINK), cluster=drawn)
+    assert same_servers(instance) == [[0, 2], [1]] and count_layout(instance) is None
+    assert len(state_space(solver.all_tables(instance)).states) == 4
