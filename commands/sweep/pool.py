@@ -64,13 +64,12 @@ class WorkPool:
         if self._executor is None:
             self._executor = self.make()
         try:
-            self._running[self._executor.submit(self.work, item[1])] = item
-        except BrokenExecutor:
-            if item not in self._suspects:
-                self._suspects.append(item)
-            self._broken()
-            return False
-        return True
+            future = self._executor.submit(self.work, item[1])
+        except BrokenExecutor as error:  # it broke since it was last asked, so this one is told like those it had
+            future = Future()
+            future.set_exception(error)
+        self._running[future] = item
+        return not _lost(future)
 
     def _taken(self, done: Iterable[Future[dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
         broken = False
@@ -94,9 +93,11 @@ class WorkPool:
             self._broken()
 
     def _broken(self) -> None:
-        """Leave an executor that has lost a process, and remember what it was working on."""
-        self._suspects.extend(item for item in self._running.values() if item not in self._suspects)
+        """Leave an executor that has lost a process, and remember what it was working on but what is done."""
+        finished = {one: item for one, item in self._running.items() if one.done() and not _lost(one)}
+        self._suspects.extend(item for one, item in self._running.items() if one not in finished)
         self._leave()
+        self._running.update(finished)
 
     def _leave(self) -> None:
         """Take back what the executor has not begun, and leave it; not all take it back as they are shut down."""
@@ -106,3 +107,8 @@ class WorkPool:
         if self._executor is not None:
             self._executor.shutdown(wait=False)
         self._executor = None
+
+
+def _lost(future: Future[dict[str, Any]]) -> bool:
+    """Say whether a future ended with its executor, and not with work that was done."""
+    return future.done() and (future.cancelled() or isinstance(future.exception(), BrokenExecutor))

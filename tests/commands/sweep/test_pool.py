@@ -27,10 +27,10 @@ class Fragile(Executor):
         self.lock = threading.Lock()
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future:
-        if self.broken:
-            raise BrokenExecutor
         future: Future = Future()
         with self.lock:
+            if self.broken:
+                raise BrokenExecutor
             self.waiting[future] = fn, args
         threading.Timer(0.02, self.work, (future,)).start()
         return future
@@ -38,15 +38,17 @@ class Fragile(Executor):
     def work(self, future: Future) -> None:
         with self.lock:
             fn, args = self.waiting.pop(future, (None, ()))
-            if fn is None:
+            if fn is None or not future.set_running_or_notify_cancel():
                 return
             if args[0] not in self.deadly:
                 future.set_result(fn(*args))
                 return
             self.broken = True
-            for one in (future, *self.waiting):
-                one.set_exception(BrokenExecutor())
+            for one in self.waiting:
+                if one.set_running_or_notify_cancel():
+                    one.set_exception(BrokenExecutor())
             self.waiting.clear()
+            future.set_exception(BrokenExecutor())
 
 
 @pytest.mark.parametrize("deadly", [set(), {"c"}, {"a", "f"}])
@@ -70,6 +72,43 @@ def test_one_that_kills_its_process_is_told_and_the_others_are_not_lost(deadly: 
     assert {name for name, one in found.items() if one["reason"] == DIED} == deadly
     assert sorted(done) == sorted(set(names) - deadly)
     assert len(made) == 1 + 2 * len(deadly) or (deadly and len(made) <= 1 + 2 * len(deadly))
+
+
+class BreaksAtOnce(Executor):
+    """Does work at once, and breaks as deadly work is given to it or with the next that is."""
+
+    def __init__(self, deadly: set[str], late: bool) -> None:
+        self.deadly, self.late, self.broken = deadly, late, False
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future:
+        if self.broken:
+            raise BrokenExecutor
+        future: Future = Future()
+        if args[0] in self.deadly:
+            self.broken = True
+            if not self.late:
+                raise BrokenExecutor
+            future.set_exception(BrokenExecutor())
+        else:
+            future.set_result(fn(*args))
+        return future
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("deadly", [{"a"}, {"b"}, {"c", "d"}, set("abcdef")])
+def test_an_executor_may_break_while_it_is_given_work(deadly: set[str], late: bool) -> None:
+    done: list[str] = []
+
+    def work(name: Any) -> dict[str, Any]:
+        done.append(name)
+        return {"name": name, "reason": ""}
+
+    names = ["a", "b", "c", "d", "e", "f"]
+    pool = WorkPool(lambda: BreaksAtOnce(deadly, late), work, 3, lambda: False)
+    told = list(pool.results((name, name) for name in names))  # type: ignore[misc]
+    assert sorted(name for name, _ in told) == names
+    assert {name for name, one in told if one["reason"] == DIED} == deadly
+    assert sorted(done) == sorted(set(names) - deadly)
 
 
 def test_nothing_is_begun_once_somebody_asks_to_stop() -> None:
