@@ -27,8 +27,9 @@ from solvers.executed.bounds.sums import LeastPlan
 from solvers.executed.bounds.ways import Ways
 from solvers.executed.fronts import StageFronts
 from solvers.executed.parts import StageParts
+from solvers.executed.pass_by_pass import PassByPass
 from solvers.executed.plans import Rounding, plan_of
-from solvers.executed.responses import responses
+from solvers.executed.responses import Responses, responses
 from solvers.executed.search import Growth
 from solvers.search.incumbent import Incumbent
 
@@ -39,6 +40,10 @@ MOST_BLOCKS = 160
 FIRST_STEP, LAST_STEP, MANY = 8, 40, 200
 """Limits are above the bound by such a part of it: by much first, and by less where there were more than so many
 boxes."""
+NEARER = 8
+"""And nearer by this where they leave too many suffixes, which are told by passes."""
+MOST_NUMBERS = 1 << 26
+"""Suffixes that are told by passes are so many numbers of 8 bytes at most."""
 
 FIRST_BOXES, FIRST_MADE, PARTS = 64, 1 << 20, 8
 """Where warm-ups are chosen so many boxes and suffixes are allowed first, and limits are such parts of the gap."""
@@ -94,19 +99,30 @@ class Search:
 
     def _from_below(self) -> None:
         """Bound plans in boxes for limits from below, and search the suffixes of what is left of them."""
-        known, step = self.known, FIRST_STEP
+        known, step, nearer = self.known, FIRST_STEP, 1
         self._coarse(known.upper - 1)
         while known.lower < known.upper:
             above = known.lower // step if known.plan is not None else known.lower
-            limit = min(known.upper - 1, known.lower + above)
+            limit = min(known.upper - 1, known.lower + above // nearer)
             rest, before = self._coarse(limit), self.boxes
             if known.lower <= limit:
                 left = self._parted(rest, limit)
                 limit = min(limit, known.upper - 1)
-                if known.lower <= limit and (left is not None or step == LAST_STEP):
-                    self._by_suffixes(limit, left)
+                asked = known.lower <= limit and (left is not None or step == LAST_STEP)
+                if asked and not self._by_suffixes(limit, left, self._allowed()):
+                    if limit == known.lower:
+                        return
+                    nearer *= NEARER
                 if left is None or self.boxes - before > MANY:
                     step = LAST_STEP
+
+    def _allowed(self) -> int:
+        """Return about how many suffixes are allowed where they are told by passes, of which more are kept."""
+        how = self._answers()
+        return MOST_NUMBERS // how.width if isinstance(how, PassByPass) else 0
+
+    def _answers(self) -> Responses:
+        return responses(self.known.instance.training, len(self.spans.rules))
 
     def _coarse(self, limit: int) -> Rest:
         """Return what may be in plans within a limit, by blocks of places where there are many."""
@@ -182,7 +198,9 @@ class Search:
         bound = 0 if mixtures is None else min((one.bound for one in mixtures), default=most_ns + 1)
         self._raise(min(max(rest.best, bound), most_ns + 1))
         fronts = StageFronts(self.parts, most_ns, mixtures=mixtures or ())
-        growth = Growth(rest, fronts, responses(known.instance.training), mixtures, allowed=allowed)
+        growth = Growth(
+            rest, fronts, responses(known.instance.training, len(rest.spans.rules)), mixtures, allowed=allowed
+        )
         for found in growth.run():
             known.take(plan_of(found, growth.slots, fronts, self.ways, self.space), int(found.least[0]))
         self.made += growth.made

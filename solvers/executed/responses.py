@@ -20,9 +20,12 @@ from formulation.costs.tables import Times
 from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.options import Schedule, Training
 from solvers.executed.bounds.pass_tables import WEIGHTS
+from solvers.executed.pass_by_pass import PassByPass
 
 __all__: list[str] = []
 
+MOST_MICRO_BATCHES = 64
+"""Suffixes are compared by answers, as many as the square of these; with more of them by their passes."""
 MOST_CELLS = 1 << 20
 """So many numbers of answers are worked out in one go, each from up to 64 others."""
 NEVER = -(1 << 50)
@@ -58,10 +61,14 @@ class Responses(Protocol):
         ...
 
 
-def responses(training: Training) -> Responses:
-    """Return how suffixes answer under a schedule. Raises ValueError for one that no search is written for."""
+def responses(training: Training, most_stages: int) -> Responses:
+    """Return how suffixes of plans of at most so many stages answer under a schedule.
+
+    Raises ValueError for one that no search is written for.
+    """
     if training.schedule is Schedule.ONE_F_ONE_B:
-        return OneForwardOneBackward(training)
+        many = training.micro_batches > MOST_MICRO_BATCHES
+        return PassByPass(training, most_stages) if many else OneForwardOneBackward(training)
     if training.schedule is Schedule.GPIPE:
         return AllForwardAllBackward(training.micro_batches)
     if training.schedule is Schedule.NAIVE:

@@ -15,7 +15,6 @@ from formulation.certificates.states import suffixes
 from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import all_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
-from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, Progress, begin
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
@@ -41,8 +40,6 @@ __all__: list[str] = []
 
 NAME = "step_dp"
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
-MOST_MICRO_BATCHES = 64
-"""Answers of a suffix are as many numbers as the square of these."""
 FORMULA = 12
 """The best plan by the formula is looked for in one part of the time in so many."""
 EAGER = 2
@@ -78,8 +75,7 @@ def accepts(instance: Instance) -> Support:
 
 
 def bytes_needed(instance: Instance) -> int:
-    """Return what tables of an instance take. Raises TooLargeError where they, or answers, are too large."""
-    _check_micro_batches(instance)
+    """Return what tables of an instance take. Raises TooLargeError where they are too large."""
     suffixes(instance)
     return check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
 
@@ -88,13 +84,12 @@ def bytes_needed(instance: Instance) -> int:
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the plan with the least executed step and prove it, or the best within the limits with an honest bound.
 
-    Raises ValueError where :func:`accepts` has a reason, TooLargeError for more than MOST_MICRO_BATCHES and as
+    Raises ValueError where :func:`accepts` has a reason, TooLargeError as
     ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
     """
     reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
-    _check_micro_batches(instance)
     limits = begin(limits)
     most = longest_run_ns(instance, instance.training.micro_batches) + 1
     known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
@@ -138,13 +133,3 @@ def _eager(instance: Instance, limits: Limits) -> Plan | None:
 
 def _nobody(_: Progress) -> None:
     """Values of another goal are nobody's progress."""
-
-
-def _check_micro_batches(instance: Instance) -> None:
-    many = instance.training.micro_batches
-    answers = (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_H1)
-    if instance.training.schedule in answers and many > MOST_MICRO_BATCHES:
-        raise TooLargeError(
-            f"{many} micro-batches, suffixes of plans are compared for at most {MOST_MICRO_BATCHES} of them; lower"
-            " training.micro_batches"
-        )

@@ -13,6 +13,7 @@ from formulation.costs.amounts import plural
 from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import all_tables
 from formulation.limits.deadline import StoppedError
+from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
@@ -24,7 +25,7 @@ from solvers.executed.bounds.ways import Ways, ways_of
 from solvers.executed.fronts import StageFronts
 from solvers.executed.parts import StageParts, stage_parts
 from solvers.executed.plans import plan_of
-from solvers.executed.responses import OneForwardOneBackward
+from solvers.executed.responses import MOST_MICRO_BATCHES, OneForwardOneBackward
 from solvers.executed.search import Growth
 from solvers.halves.rest import HalfRest, HalfSpans, half_spans
 from solvers.search.first_plan import first_plan
@@ -59,19 +60,31 @@ def accepts(instance: Instance) -> Support:
     reason = reason_against(instance)
     if reason is not None:
         return Support(reason=reason)
-    return Support(proves=True, bytes_needed=whole_passes.bytes_needed(instance))
+    return Support(proves=True, bytes_needed=_bytes_needed(instance))
+
+
+def _bytes_needed(instance: Instance) -> int:
+    """Return what tables of an instance take. Raises TooLargeError where they, or answers, are too large."""
+    many = instance.training.micro_batches
+    if many > MOST_MICRO_BATCHES:
+        raise TooLargeError(
+            f"{many} micro-batches, suffixes of plans are compared for at most {MOST_MICRO_BATCHES} of them; lower"
+            " training.micro_batches"
+        )
+    return whole_passes.bytes_needed(instance)
 
 
 @stoppable(NAME, best=True)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the plan with the least executed step and prove it, or the best within the limits with an honest bound.
 
-    Raises ValueError where :func:`accepts` has a reason, TooLargeError as ``solvers.executed.solver.solve`` does.
+    Raises ValueError where :func:`accepts` has a reason, TooLargeError for more than MOST_MICRO_BATCHES and as
+    ``solvers.executed.solver.solve`` does.
     """
     reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
-    whole_passes.bytes_needed(instance)
+    _bytes_needed(instance)
     limits = begin(limits)
     most = longest_run_ns(instance, instance.training.micro_batches) + 1
     known = Incumbent(NAME, instance, limits, most, lower_bound(instance))

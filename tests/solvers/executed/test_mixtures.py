@@ -62,7 +62,7 @@ def test_a_path_of_other_passes_is_no_longer_than_the_step(
     path = longest_path(training, rows_of(other).astype(np.float64))
     rows, step = rows_of(passes), step_given_ns(training, passes)
     assert (path.often * rows).sum() <= step
-    answers = responses(training)
+    answers = responses(training, passes.stages)
     known = answers.last(rows[[0, 1, 4], -1:].T)
     for slot in range(1, passes.stages):
         at = passes.stages - slot
