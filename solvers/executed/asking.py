@@ -147,7 +147,7 @@ class Search:
 
         And after more than about ``most`` boxes (0: any number), all of which count for the bound all the same.
         """
-        known, slots = self.known, slots_of(rest, self.least)
+        known, slots = self.known, slots_of(rest, self.least, self.parts.tables.deadline)
         if slots is None:
             return None
         self._know(rest)

@@ -9,6 +9,8 @@ though more suffixes are kept than there would be by answers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,7 +66,7 @@ class PassByPass:
     def ended(self, rows: Times) -> Times:
         return rows[:, ENDED]
 
-    def visited(self, rows: Times, visits: Times) -> Times | None:
+    def visited(self, rows: Times, visits: Mapping[tuple[int, int], int]) -> Times | None:
         return None
 
 

@@ -12,6 +12,7 @@ composed stage by stage, thousands at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,8 @@ MOST_CELLS = 1 << 20
 """So many numbers of answers are worked out in one go, each from up to 64 others."""
 NEVER = -(1 << 50)
 """No path leads there."""
+Visits = Mapping[tuple[int, int], int]
+"""How often paths go into a suffix with a micro-batch and come out of it with another."""
 
 
 class Responses(Protocol):
@@ -56,7 +59,7 @@ class Responses(Protocol):
         """Return when the last synchronisation is over, where all micro-batches are there at 0."""
         ...
 
-    def visited(self, rows: Times, visits: Times) -> Times | None:
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
         """Return the sum of answers, ``visits[m, k]`` times that to arrival m by leaving k; None: not kept."""
         ...
 
@@ -118,10 +121,11 @@ class OneForwardOneBackward:
         count = self.micro_batches
         return rows.reshape(len(rows), count, count + 1)[:, :, count].max(axis=1)
 
-    def visited(self, rows: Times, visits: Times) -> Times | None:
-        often = visits.reshape(-1)
-        some = np.flatnonzero(often)
-        return np.asarray(rows[:, some] @ often[some])
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
+        into, out = np.array(list(visits), dtype=np.intp).reshape(-1, 2).T
+        return np.asarray(
+            rows[:, into * (self.micro_batches + 1) + out] @ np.array(list(visits.values()), np.int64)
+        )
 
     def _put(self, behind: Times | None, slot: int, passes: Times, sent: Times) -> Times:
         """Go through the passes of the new first stage; every time is a row over the arrivals it may wait for."""
@@ -190,7 +194,7 @@ class AllForwardAllBackward:
     def ended(self, rows: Times) -> Times:
         return rows[:, 0] + self._more * rows[:, 1] + rows[:, 4]
 
-    def visited(self, rows: Times, visits: Times) -> Times | None:
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
         return None
 
 
@@ -219,5 +223,5 @@ class OneAtATime:
     def ended(self, rows: Times) -> Times:
         return self._more * rows[:, 0] + rows[:, 1]
 
-    def visited(self, rows: Times, visits: Times) -> Times | None:
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
         return None

@@ -40,7 +40,7 @@ __all__: list[str] = []
 
 NAME = "step_dp"
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
-FORMULA = 12
+FORMULA = 4
 """The best plan by the formula is looked for in one part of the time in so many."""
 EAGER = 2
 """And so is, where warm-ups are to be chosen, the best plan with eager ones."""

@@ -8,12 +8,13 @@ ends with can be added to the least of the rest. Where the weights come from: ``
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import Deadline
+from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.options import Training
 from solvers.executed.bounds.game import Game, play
 from solvers.executed.bounds.pairs import Pairs, pairs_of
@@ -41,7 +42,7 @@ class Mixture:
 
     weight: int
     often: Times
-    visits: tuple[Times, ...]
+    visits: tuple[Counter[tuple[int, int]], ...]
     bound: int
     ahead: Times
     behind: Times
@@ -86,35 +87,48 @@ class Mixture:
         return found
 
     @staticmethod
-    def of(game: Game, training: Training, most_ns: int) -> Mixture:
+    def of(game: Game, most_ns: int) -> Mixture:
         """Return the paths of a game with the least sums of the plans that are left, those within a limit."""
         sums, often, limit = game.sums, game.often, game.weight * most_ns
-        visits = np.zeros((len(sums.slots), training.micro_batches, training.micro_batches + 1), dtype=np.int64)
+        visits = tuple(Counter[tuple[int, int]]() for _ in sums.slots)
         for weight, path in game.weights:
             for stage, pairs in enumerate(path.visits):
-                for into, out in pairs:
-                    visits[stage, into, out] += weight
+                for pair in pairs:
+                    visits[stage][pair] += weight
         costs = sums.costs(often, game.values)
         ahead, behind = sums.ahead(costs, limit), sums.behind(costs, limit)
-        return Mixture(game.weight, often, tuple(visits), game.bound, ahead, behind, sums)
+        return Mixture(game.weight, often, visits, game.bound, ahead, behind, sums)
 
 
-def slots_of(rest: Rest, least: Times) -> list[Pairs] | None:
-    """Return by slot the stages that may be in plans within the limit of the rest; None for too many of them."""
-    spans, ways = rest.spans, rest.ways
-    last = pairs_of(spans, ways, least, rest.useful[spans.rules[0]], last=True)
-    rows = {rule: pairs_of(spans, ways, least, some, last=False) for rule, some in rest.useful.items()}
-    slots = [row for row in (last, *(rows[rule] for rule in spans.rules[1:])) if row is not None]
-    return slots if len(slots) == len(spans.rules) else None
+def slots_of(rest: Rest, least: Times, deadline: Deadline) -> list[Pairs] | None:
+    """Return by slot the stages that may be in plans within the limit of the rest; None for too many of them.
+
+    There are as many slots as one of these plans may have stages. Raises StoppedError after the deadline.
+    """
+    spans, ways, found = rest.spans, rest.ways, dict[int, Pairs]()
+    slots: list[Pairs] = []
+    for slot in in_time(range(max(_stages(rest), default=0)), deadline):
+        rule = spans.rules[slot]
+        pairs = found.get(rule) if slot else None
+        if pairs is None:
+            pairs = pairs_of(spans, ways, least, rest.useful[rule], last=not slot)
+        if pairs is None:
+            return None
+        if slot:
+            found[rule] = pairs
+        slots.append(pairs)
+    return slots
 
 
 def roots_of(rest: Rest, slots: list[Pairs], deadline: Deadline) -> list[Sums]:
     """Return the plans of every number of stages that may be within the limit of the rest."""
-    return [
-        Sums(rest.spans, rest.ways, tuple(slots[:stages]), deadline)
-        for stages in range(1, len(slots) + 1)
-        if int(rest.behind[stages - 1, rest.ways.whole, 0].min(initial=NEVER_NS)) <= rest.most_ns
-    ]
+    return [Sums(rest.spans, rest.ways, tuple(slots[:stages]), deadline) for stages in _stages(rest)]
+
+
+def _stages(rest: Rest) -> list[int]:
+    """Return the numbers of stages that plans within the limit of the rest may have."""
+    least = rest.behind[:, rest.ways.whole, 0].min(axis=1, initial=NEVER_NS)
+    return (1 + np.flatnonzero(least <= rest.most_ns)).tolist()
 
 
 def mixture(sums: Sums, training: Training, most_ns: int, rounds: int = ROUNDS) -> Mixture | None:
@@ -126,7 +140,7 @@ def mixture(sums: Sums, training: Training, most_ns: int, rounds: int = ROUNDS) 
     while game is not None and rounds > 1 and game.sums.size <= FEWER * before:
         before, rounds = game.sums.size, rounds - 1
         game = game.within(most_ns, training, TURNS)
-    return None if game is None else Mixture.of(game, training, most_ns)
+    return None if game is None else Mixture.of(game, most_ns)
 
 
 def mixtures_of(rest: Rest, least: Times, training: Training, deadline: Deadline) -> list[Mixture] | None:
@@ -134,7 +148,7 @@ def mixtures_of(rest: Rest, least: Times, training: Training, deadline: Deadline
 
     Stages that are in no such plan are no longer ``useful``. Raises StoppedError after the deadline.
     """
-    slots = slots_of(rest, least)
+    slots = slots_of(rest, least, deadline)
     if slots is None:
         return None
     found = [mixture(sums, training, rest.most_ns) for sums in roots_of(rest, slots, deadline)]

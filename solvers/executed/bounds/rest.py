@@ -14,6 +14,7 @@ though, takes ``M p + sync <= T``. Stages that do not fit to all of these are in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,14 +29,33 @@ __all__: list[str] = []
 
 NEVER_NS = 1 << 58
 """The time of no plan at all."""
+AT_ONCE = 1 << 18
+"""So many stages in ways are looked at in one go."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Band:
-    """Stages of a kind in a slot: ``first`` (ascending), ``stop``, least pace, least of a whole step."""
+class _Bands:
+    """Stages of a slot, kind after kind: those of kind k are rows from ``begins[k]`` up to ``begins[k + 1]``.
 
+    ``first`` and ``stop`` place, least ``pace``, least ``whole`` of a step.
+    """
+
+    begins: Index
     first: Index
     stop: Index
+    pace: Times
+    whole: Times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Put:
+    """Stages put in ways, a row each: the way, the stage's row among the bands, its pace and whole step.
+
+    Both with what is fetched.
+    """
+
+    way: Index
+    row: Index
     pace: Times
     whole: Times
 
@@ -72,68 +92,72 @@ class Rest:
         slots = (rule for rule, warm_ups in zip(spans.rules, spans.warm_ups, strict=True) if warm_up in warm_ups)
         return np.logical_or.reduce([self.useful[rule] for rule in slots]) & spans.roomy[spans.rule_of[warm_up]]
 
-    def _made(self, allowed: Bits) -> list[_Band]:
-        spans, found = self.spans, list[_Band]()
-        for kind in range(len(spans.pace)):
-            first, stop = np.nonzero(allowed[kind] & (spans.whole[kind] <= self.most_ns))
-            found.append(_Band(first, stop, spans.pace[kind, first, stop], spans.whole[kind, first, stop]))
-        return found
+    def _made(self, allowed: Bits) -> _Bands:
+        spans = self.spans
+        kind, first, stop = np.nonzero(allowed & (spans.whole <= self.most_ns))
+        begins = np.searchsorted(kind, np.arange(len(spans.pace) + 1))
+        return _Bands(begins, first, stop, spans.pace[kind, first, stop], spans.whole[kind, first, stop])
 
-    def _passes(self, slot: int, way: int) -> tuple[_Band, Times, Times]:
-        """Return the stages of a way in a slot, their paces and whole steps with what they fetch."""
-        ways, sent, count = self.ways, self.spans.boundaries, self.spans.micro_batches
-        band = self._bands[slot][ways.kind[way]]
-        fetched = sent.fetched[ways.front[way], band.first] + sent.returned[ways.link[way], band.stop]
-        pace = band.pace + fetched
-        return band, pace, np.maximum(count * pace, band.whole + count * fetched)
+    def _put(self, slot: int, known: Times) -> Iterator[_Put]:
+        """Yield the stages in all ways of a slot that go on from somewhere, about so many at once.
 
-    def _arriving(self, slot: int, way: int) -> Times:
-        """Return by place what is behind a stage of this way that stops there."""
-        source, found = self.ways.source[way], np.full(self.behind.shape[2], NEVER_NS, dtype=np.int64)
-        if slot and source != NOTHING:
-            return self.behind[slot - 1, source] + self.spans.boundaries.both[self.ways.link[way]]
-        if not slot and source == NOTHING:
-            found[-1] = 0
-        return found
+        ``known``: by way the least of what they go on from. Raises StoppedError after the deadline.
+        """
+        ways, bands, count = self.ways, self._bands[slot], self.spans.micro_batches
+        sent = self.spans.boundaries
+        fetches = bool(sent.fetched.any() or sent.returned.any())
+        mine = np.flatnonzero(((ways.source == NOTHING) == (slot == 0)) & (known < NEVER_NS))
+        many = np.diff(bands.begins)[ways.kind[mine]]
+        total = np.cumsum(many)
+        parts = np.split(np.arange(len(mine)), np.flatnonzero(np.diff(total // AT_ONCE)) + 1)
+        for some in in_time(parts, self._deadline):
+            rows = many[some]
+            way = np.repeat(mine[some], rows)
+            row = np.repeat(bands.begins[ways.kind[mine[some]]] - np.cumsum(rows) + rows, rows)
+            row += np.arange(len(row))
+            pace, whole = bands.pace[row], bands.whole[row]
+            if fetches:
+                fetched = sent.fetched[ways.front[way], bands.first[row]]
+                fetched += sent.returned[ways.link[way], bands.stop[row]]
+                pace, whole = pace + fetched, whole + count * fetched
+            yield _Put(way, row, pace, np.maximum(count * pace, whole))
+
+    def _least(self, slot: int, put: _Put) -> Times:
+        """Return the least until stages have done their last backward passes, by what is behind them."""
+        stop = self._bands[slot].stop[put.row]
+        if slot:
+            arriving = self.behind[slot - 1, self.ways.source[put.way], stop]
+            arriving = arriving + self.spans.boundaries.both[self.ways.link[put.way], stop]
+        else:
+            arriving = np.where(stop == self.behind.shape[2] - 1, 0, NEVER_NS)
+        return np.maximum(self.spans.micro_batches * put.pace, put.pace + arriving)
 
     def _look_back(self, slot: int) -> None:
-        for way in in_time(self._of(slot), self._deadline):
-            band, pace, whole = self._passes(slot, way)
-            passes = self.spans.micro_batches * pace
-            value = np.maximum(passes, pace + self._arriving(slot, way)[band.stop])
-            least = np.maximum(value, whole)
-            value[least > self.most_ns] = NEVER_NS
-            _lower(self.behind[slot, self.ways.target[way]], band.first, value)
-            if self.ways.whole[self.ways.target[way]]:
-                self.best = min(self.best, int(least[band.first == 0].min(initial=NEVER_NS)))
+        ways, known = self.ways, np.zeros(len(self.ways), dtype=np.int64)
+        if slot:
+            known = self.behind[slot - 1].min(axis=1)[ways.source]
+        for put in self._put(slot, known):
+            first, value = self._bands[slot].first[put.row], self._least(slot, put)
+            least = np.maximum(value, put.whole)
+            kept = np.flatnonzero(least <= self.most_ns)
+            target = ways.target[put.way]
+            np.minimum.at(self.behind[slot], (target[kept], first[kept]), value[kept])
+            done = kept[ways.whole[target[kept]] & (first[kept] == 0)]
+            self.best = min(self.best, int(least[done].min(initial=NEVER_NS)))
 
     def _look_ahead(self, slot: int) -> None:
         """From stages in a slot to what is ahead of the suffixes behind them."""
-        self.ahead[slot, self.ways.whole, 0] = 0
-        for way in in_time(self._of(slot), self._deadline):
-            band, pace, whole = self._passes(slot, way)
-            before = self.ahead[slot, self.ways.target[way]][band.first]
-            least = np.maximum(self.spans.micro_batches * pace, pace + self._arriving(slot, way)[band.stop])
-            fits = (before + least <= self.most_ns) & (whole <= self.most_ns)
-            first, stop = band.first[fits], band.stop[fits]
-            self.useful[self.spans.rules[slot]][self.ways.kind[way], first, stop] = True
+        ways, bands, both = self.ways, self._bands[slot], self.spans.boundaries.both
+        self.ahead[slot, ways.whole, 0] = 0
+        useful = self.useful[self.spans.rules[slot]]
+        for put in self._put(slot, self.ahead[slot].min(axis=1)[ways.target]):
+            before = self.ahead[slot, ways.target[put.way], bands.first[put.row]]
+            fits = (before + self._least(slot, put) <= self.most_ns) & (put.whole <= self.most_ns)
+            way, row = put.way[fits], put.row[fits]
+            useful[ways.kind[way], bands.first[row], bands.stop[row]] = True
             if slot:
-                value = (before + pace)[fits] + self.spans.boundaries.both[self.ways.link[way], stop]
-                order = np.argsort(stop, kind="stable")
-                _lower(self.ahead[slot - 1, self.ways.source[way]], stop[order], value[order])
-
-    def _of(self, slot: int) -> list[int]:
-        """Return the ways of stages in a slot: last ones have nothing behind them, others something."""
-        found: list[int] = np.flatnonzero((self.ways.source == NOTHING) == (slot == 0)).tolist()
-        return found
-
-
-def _lower(table: Times, places: Index, values: Times) -> None:
-    """Put values into a table where they are less; ``places`` ascend."""
-    if len(places):
-        starts = np.flatnonzero(np.diff(places, prepend=-1))
-        some = places[starts]
-        table[some] = np.minimum(table[some], np.minimum.reduceat(values, starts))
+                value = (before + put.pace)[fits] + both[ways.link[way], bands.stop[row]]
+                np.minimum.at(self.ahead[slot - 1], (ways.source[way], bands.stop[row]), value)
 
 
 WIDTHS = (16, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -66,9 +67,7 @@ def test_a_path_of_other_passes_is_no_longer_than_the_step(
     known = answers.last(rows[[0, 1, 4], -1:].T)
     for slot in range(1, passes.stages):
         at = passes.stages - slot
-        visits = np.zeros((size, size + 1), dtype=np.int64)
-        for into, out in path.visits[at]:
-            visits[into, out] += 1
+        visits = Counter(path.visits[at])
         ahead = (path.often[:, :at] * rows[:, :at]).sum()
         seen = answers.visited(known, visits)
         assert seen is not None

@@ -1,4 +1,4 @@
-"""Suffixes told by their passes: composed they are the step as executed, and searches by them find what all price."""
+"""Suffixes told by their passes: composed they are the step as executed, and searches by them find the best."""
 
 from __future__ import annotations
 
