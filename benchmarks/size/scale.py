@@ -67,7 +67,9 @@ def rows() -> Iterator[ScaleRow]:
         yield _shipped(name, path, (*FAST, count, *BINDING), solvers, target_s)
     for model in ("vgg19", "resnet152"):
         path = f"scenarios/hetpipe/{model}.yaml"
-        yield _shipped(f"HetPipe {model}, as shipped", path, (), ("line_dp", "cpsat_atoms"), 60)
+        # Receivers pay for boundaries; the programme over the line sees that, and no memory, which binds ResNet-152.
+        shipped = ("line_dp", "cpsat_atoms") if model == "vgg19" else ("cpsat_atoms",)
+        yield _shipped(f"HetPipe {model}, as shipped", path, (), shipped, 60)
         yield _shipped(f"HetPipe {model}, free placement", path, FREE, both, 60)
     yield _shipped("GPT-3, 128 A100", GPT3, (), ("state_dp",), 20)
     step = ("objective=iteration_time",)

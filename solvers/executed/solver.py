@@ -94,13 +94,13 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     most = longest_run_ns(instance, instance.training.micro_batches) + 1
     known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
     known.tell()
-    tables = all_tables(instance, limits.deadline)
-    begun = (first_plan(tables), _by_formula(instance, limits), _eager(instance, limits))
-    first = [one for one in begun if one is not None]
-    if instance.training.chooses_warm_ups:
-        first += [warmed(instance, one, limits.deadline) for one in first]
-    known.offer(*first)
     try:
+        if instance.training.chooses_warm_ups:
+            _begin_eagerly(known, limits)
+        tables = all_tables(instance, limits.deadline)
+        if known.plan is None:
+            known.offer(first_plan(tables))
+            known.offer(_by_formula(instance, limits))
         parts, states_of = stage_parts(tables, CutSpace.of(instance)), state_space(tables)
         ways = ways_of(tables, states_of)
         spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
@@ -123,12 +123,13 @@ def _by_formula(instance: Instance, limits: Limits) -> Plan | None:
     return by_formula.solve(judged, within).plan
 
 
-def _eager(instance: Instance, limits: Limits) -> Plan | None:
-    """Return a good plan with eager warm-ups, where they are to be chosen; its own may still be better."""
-    if not instance.training.chooses_warm_ups:
-        return None
+def _begin_eagerly(known: Incumbent, limits: Limits) -> None:
+    """Look for a good plan with eager warm-ups, and for better ones of its stages; others may still be better."""
+    instance = known.instance
     judged = replace(instance, training=replace(instance.training, warm_up="eager"))
-    return solve(judged, replace(limits.share(EAGER), start=None, progress=_nobody)).plan
+    found = solve(judged, replace(limits.share(EAGER), start=None, progress=_nobody)).plan
+    if found is not None:
+        known.offer(found, warmed(instance, found, limits.deadline))
 
 
 def _nobody(_: Progress) -> None:
