@@ -129,7 +129,7 @@ class Ingredient(enum.Enum):
             f"solvers.executed.{name}"
             for name in (
                 *("asking", "fronts", "further", "growing", "parts", "plans", "responses"),
-                *("search", "solver", "unbeaten", "warm_ups"),
+                *("search", "solver", "unbeaten", "unsplit", "warm_ups"),
             )
         ),
     )

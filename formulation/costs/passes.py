@@ -89,13 +89,15 @@ def stage_passes(instance: Instance, stage: Stage, *, halves: bool) -> StagePass
     return StagePasses(own, whole, sync, again, whole - inputs)
 
 
-def layer_passes(instance: Instance, layer: int, form: int, kind: GroupKind) -> tuple[int, int, int, int]:
-    """Return what one layer that copies nothing takes in a stage where passes add up.
+def layer_passes(
+    instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None = None
+) -> tuple[int, int, int, int]:
+    """Return what one layer takes in a stage where passes add up, with what it copies there, if anything.
 
     Forward pass, backward pass with what is computed again, and synchronisation, in ns; and under a schedule with
     backward passes in halves what of them is for the gradients of weights.
     """
-    computed, sent = times.passes_of(instance, layer, form, kind), _inside(instance, layer, form, kind, None)
+    computed, sent = times.passes_of(instance, layer, form, kind), _inside(instance, layer, form, kind, copy)
     forward, again = computed[0] + sent[0], forward_passes(instance, kind.mode, layer) - 1
     halves = instance.training.schedule.in_halves
     weights = times.weight_gradient_ns(instance, layer, form, kind) + sent[3] if halves else 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from formulation.problem.model.ties import Tie
     from formulation.problem.options import Training
 
-__all__ = ["Precision"]
+__all__ = ["Copy", "Precision"]
 
 
 @dataclass(frozen=True, slots=True)

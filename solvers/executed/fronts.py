@@ -27,6 +27,7 @@ from solvers.executed.further import NO_LIMIT, Further, Room, countable
 from solvers.executed.growing import Growing, Grown, StageRule
 from solvers.executed.parts import StageParts
 from solvers.executed.unbeaten import Rows, unbeaten
+from solvers.executed.unsplit import with_room
 
 __all__: list[str] = []
 
@@ -84,14 +85,18 @@ class StageFronts:
         keeps = None if self.held is None else self.held.keeps(slot)
         if (keeps, kind) not in self._rows:
             whole = self.tables.kinds[kind].tensor_parallel_degree == 1
-            self._rows[keeps, kind] = self._single(kind, useful) if whole else self._made(slot, kind, useful)
+            self._rows[keeps, kind] = self._single(slot, kind, useful) if whole else self._made(slot, kind, useful)
         return self._rows[keeps, kind]
 
-    def _single(self, kind: int, useful: NDArray[np.bool_]) -> StageRows:
-        """Return the stages of a kind that splits no layers: sums over layers, and all that is useful fits."""
-        sums = np.pad(self.passes.layers[kind, :, 0].cumsum(axis=0), ((1, 0), (0, 0)))[list(self.space.places)]
-        stop, start = np.nonzero(useful.T)
-        return StageRows(start, stop, sums[stop] - sums[start], self._firsts(stop))
+    def _single(self, slot: int, kind: int, useful: NDArray[np.bool_]) -> StageRows:
+        """Return the stages of a kind that splits no layers: sums over layers."""
+        places = np.array(self.space.places)
+        sums = np.pad(self.passes.layers[kind, :, 0].cumsum(axis=0), ((1, 0), (0, 0)))[places]
+        stop, start = np.nonzero(with_room(self.held, self.space, slot, kind, useful).T)
+        passes = sums[stop] - sums[start]
+        for (earlier, layer), copy in self.passes.copies.items():
+            passes[(earlier < places[start]) & (places[start] <= layer) & (layer < places[stop])] += copy[kind, 0]
+        return StageRows(start, stop, passes, self._firsts(stop))
 
     def _firsts(self, stop: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(stop, np.arange(self.space.stops + 2))
@@ -189,6 +194,8 @@ class StageFronts:
         keeps = self.held.keeps(slot)
         room = self.held.room(slot, kind, self.space.places[first])
         most = self.held.lasting(slot, kind).max(axis=-1).sum() + self.held.working_set[kind].max()
+        for copy in self.held.copies.values():
+            most += copy.lasting(keeps, kind).max() + copy.working_set[kind].max()
         return StageRule(kind, keeps, room) if most > room else StageRule(kind, None, None)
 
     def _begun(self, first: int) -> Grown:

@@ -56,8 +56,8 @@ class Growing:
 
     def put(self, rule: StageRule, step: LayerStep, keys: NDArray[np.int64]) -> Put:
         """Return one layer more for these forms of the live layers, in every form that it may have."""
-        cell = rule.kind, self.of.programs.layers[step.cost][0]
-        row = self.of.tables.instance.layers[cell[1]]
+        layer, copied = self.of.programs.layers[step.cost]
+        cell, row = (rule.kind, layer), self.of.tables.instance.layers[layer]
         allowed = forms_on(row, self.of.tables.kinds[rule.kind]) if step.forms else (0,)
         forms = np.array(allowed, dtype=np.int64)
         before, form = np.tile(np.arange(len(keys)), len(forms)), np.repeat(forms, len(keys))
@@ -67,6 +67,9 @@ class Growing:
             lies = np.where(key[:, step.source] == OUTSIDE, 0, key[:, step.source])
         added = np.zeros((len(before), self.columns + 1), dtype=np.int64)
         added[:, :-1] = self.of.passes.layers[cell][lies]
+        ends = self._copied(layer) if copied else None
+        if ends is not None:
+            added[:, :-1] += self.of.passes.copies[ends][rule.kind, lies]
         for at, edge in step.edges:
             change = self.of.passes.changes[rule.kind, self.of.programs.edges[edge]]
             inside = key[:, at] != OUTSIDE
@@ -77,8 +80,16 @@ class Growing:
             lasting = held.once[cell] + keeps.versions * held.by_version[cell]
             added[:, -1] = (lasting + keeps.in_flight * held.by_micro_batch[cell])[lies]
             working = held.working_set[cell][lies]
+            if ends is not None and held.copies:
+                added[:, -1] += held.copies[ends].lasting(keeps, rule.kind)[lies]
+                working += held.copies[ends].working_set[rule.kind, lies]
         around = np.column_stack([key, form]) if step.forms else key
         return Put(before, form, added, working, around[:, list(step.kept)])
+
+    def _copied(self, layer: int) -> tuple[int, int] | None:
+        """Return the last user before it of weights that a layer shares, and the layer."""
+        copy = self.of.tables.instance.copies[layer]
+        return None if copy is None else (copy.earlier, layer)
 
     def step(
         self, rule: StageRule, step: LayerStep, so_far: Grown, most_ns: int, layer: int, further: Further | None

@@ -104,9 +104,6 @@ class Rounding:
         if key not in self._forms:
             some = np.array([kind])
             tables = self.parts.tables
-            of = replace(
-                self.parts.passes, layers=self.parts.passes.layers[some], changes=self.parts.passes.changes[some]
-            )
-            one = weighed(replace(tables, kinds=(tables.kinds[kind],)), of, often)
+            one = weighed(replace(tables, kinds=(tables.kinds[kind],)), self.parts.passes.of_kinds(some), often)
             self._forms[key] = best_forms(one, 0, span)
         return self._forms[key]

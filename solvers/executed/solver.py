@@ -60,8 +60,6 @@ def unseen_by_passes(instance: Instance, name: str, *seen: str) -> str | None:
     """Return what no search for an executed step sees of an instance; None if it sees all but those ``seen``."""
     if instance.cost.stage_time is not StageTime.ADD:
         return f"{name} adds up passes, stage_time is 'overlap'"
-    if any(copy is not None for copy in instance.copies):
-        return f"{name} does not see weights that several layers share"
     return states.unseen_by_states(instance, *seen)
 
 

@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.cuts import CutSpace
 from solvers.dynamic.tables.stage_times import StageTimes
-from solvers.executed.bounds.pass_tables import FORWARD, PassTables
+from solvers.executed.bounds.pass_tables import PassTables
+from solvers.executed.bounds.rays import weighed
 from solvers.executed.bounds.spans import Bits, Spans, spans_of
 from solvers.executed.bounds.ways import NOTHING, Ways
 
@@ -64,22 +65,10 @@ def half_spans(tables: Tables, passes: PassTables, space: CutSpace, stages: int)
             rules=(*spans.rules, *spans.rules[-1:] * stages)[:stages],
             warm_ups=tuple(range(slot, slot + 1) for slot in range(stages)),
         ),
-        pace=_least(tables, passes, space, (1, 1, 0, -1)),
-        early=_least(tables, passes, space, (many, many, 0, -late)),
+        pace=StageTimes.of(weighed(tables, passes, (1, 1, 0, -1)), space).time,
+        early=StageTimes.of(weighed(tables, passes, (many, many, 0, -late)), space).time,
         stages=stages,
     )
-
-
-def _least(tables: Tables, passes: PassTables, space: CutSpace, counts: tuple[int, ...]) -> Times:
-    """Return the least of all stages, each pass counted so often."""
-    own, changed = ((table * np.array(counts)).sum(axis=-1) for table in (passes.layers, passes.changes))
-    weighed = replace(
-        tables,
-        compute=np.zeros_like(tables.compute),
-        inside=np.where(passes.layers[..., FORWARD] < FORBIDDEN, own, FORBIDDEN),
-        between=changed,
-    )
-    return StageTimes.of(weighed, space).time
 
 
 class HalfRest:

@@ -8,10 +8,11 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from formulation.costs.passes import change_passes, layer_passes
 from formulation.costs.tables import FORBIDDEN, Tables, Times
@@ -19,6 +20,7 @@ from formulation.limits.deadline import in_time
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
+from formulation.problem.precision import Copy
 
 __all__: list[str] = []
 
@@ -31,10 +33,15 @@ HELD, WORKING = -2, -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassTables:
-    """Times in ns: ``layers[k, l, form, column]``, FORBIDDEN for no such form; ``changes[k, e, s, t, column]``."""
+    """Times in ns: ``layers[k, l, form, column]``, FORBIDDEN for no such form; ``changes[k, e, s, t, column]``.
+
+    ``copies[e, l][k, form, column]`` is what layer l takes beside that in a stage that starts behind layer e, of
+    whose weights it has a copy.
+    """
 
     layers: Times
     changes: Times
+    copies: Mapping[tuple[int, int], Times]
 
     @property
     def columns(self) -> int:
@@ -50,7 +57,16 @@ class PassTables:
             tables,
             inside=np.concatenate([tables.inside, *np.moveaxis(self.layers, -1, 0)]),
             between=np.concatenate([tables.between, *np.moveaxis(self.changes, -1, 0)]),
+            copies={
+                ends: np.concatenate([tables.copies[ends], *np.moveaxis(copy, -1, 0)])
+                for ends, copy in self.copies.items()
+            },
         )
+
+    def of_kinds(self, kinds: NDArray[np.int64]) -> PassTables:
+        """Return the tables of some kinds."""
+        copies = {ends: copy[kinds] for ends, copy in self.copies.items()}
+        return PassTables(self.layers[kinds], self.changes[kinds], copies)
 
 
 def pass_tables(tables: Tables) -> PassTables:
@@ -70,14 +86,30 @@ def pass_tables(tables: Tables) -> PassTables:
             layers[at, layer] = known[key]
         if kind.inner is not None:
             _fill_changes(instance, kind, changes[at])
-    return PassTables(layers, changes)
+    return PassTables(layers, changes, _copies(tables, layers))
 
 
-def _of_layer(instance: Instance, kind: GroupKind, layer: int, allowed: Times) -> Times:
+def _copies(tables: Tables, layers: Times) -> Mapping[tuple[int, int], Times]:
+    """Return what layers take with their copies, less what they take alone."""
+    found: dict[tuple[int, int], Times] = {}
+    for layer, copy in enumerate(tables.instance.copies):
+        if copy is not None:
+            rows = [
+                _of_layer(tables.instance, kind, layer, tables.inside[at, layer] < FORBIDDEN, copy)
+                for at, kind in enumerate(in_time(tables.kinds, tables.deadline))
+            ]
+            own = layers[:, layer]
+            found[copy.earlier, layer] = np.where(own < FORBIDDEN, np.array(rows)[..., : own.shape[-1]] - own, 0)
+    return found
+
+
+def _of_layer(
+    instance: Instance, kind: GroupKind, layer: int, allowed: NDArray[np.bool_], copy: Copy | None = None
+) -> Times:
     found = np.full((len(allowed), COLUMNS + 1), FORBIDDEN, dtype=np.int64)
     split = kind.tensor_parallel_degree > 1
     for form in sorted({0, *np.flatnonzero(allowed).tolist()}) if split else [0]:
-        found[form] = layer_passes(instance, layer, form, kind)
+        found[form] = layer_passes(instance, layer, form, kind, copy)
     return found
 
 

@@ -20,7 +20,7 @@ from formulation.limits.deadline import in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.magnitude import longest_run_ns
 from solvers.dynamic.tables.stage_times import StageTimes
-from solvers.executed.bounds.pass_tables import COLUMNS, PassTables
+from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.simplex import most_worth
 
 __all__: list[str] = []
@@ -70,7 +70,7 @@ def rays_of(
     """
     some = np.array(sorted(set(kinds) - (known.kinds if known else set())), dtype=np.int64)
     fewer = replace(tables, kinds=tuple(tables.kinds[kind] for kind in some))
-    own = PassTables(passes.layers[some], passes.changes[some])
+    own = passes.of_kinds(some)
     count = tables.instance.training.micro_batches
     found = tuple(one for one in proportions(count) if longest_run_ns(tables.instance, max(one)) < MOST_NS)
     shape = (len(found), len(tables.kinds), len(starts) - 1, len(starts))
@@ -87,15 +87,19 @@ def least_of(table: Times | NDArray[np.bool_], starts: NDArray[np.int64]) -> Tim
     return np.asarray(np.minimum.reduceat(firsts, starts, axis=2))
 
 
-def weighed(tables: Tables, passes: PassTables, often: Proportion) -> Tables:
-    """Return tables in which passes and synchronisation count so often, all of it inside and between layers."""
-    counts = np.array(often, dtype=np.int64)
-    own, changes = passes.layers[..., :COLUMNS] @ counts, passes.changes[..., :COLUMNS] @ counts
+def weighed(tables: Tables, passes: PassTables, often: Sequence[int]) -> Tables:
+    """Return tables in which passes and synchronisation count so often, all of it inside and between layers.
+
+    With a fourth number what of the backward pass is for weights counts so often, too.
+    """
+    counts, known = np.array(often, dtype=np.int64), slice(len(often))
+    own = passes.layers[..., known] @ counts
     return replace(
         tables,
         compute=np.zeros(own.shape[:2], dtype=np.int64),
         inside=np.where(passes.layers[..., 0] < FORBIDDEN, own, FORBIDDEN),
-        between=changes,
+        between=passes.changes[..., known] @ counts,
+        copies={ends: copy[..., known] @ counts for ends, copy in passes.copies.items()},
     )
 
 

@@ -107,7 +107,7 @@ def _keeps(found: Mixture | None, instance: Instance, plan: Plan, value: int, ki
         assert here.any()
 
 
-def _no_plan_breaks_the_bounds(instance: Instance, more: int):
+def no_plan_breaks_the_bounds(instance: Instance, more: int):
     priced = [(evaluate(instance, plan), plan) for plan in exhaustive.plans(instance)]
     kept = [(one.objective, plan) for one, plan in priced if one.feasible and one.objective]
     assume(kept)
@@ -124,10 +124,10 @@ def _no_plan_breaks_the_bounds(instance: Instance, more: int):
 @given(judged_by_step(max_layers=3), st.integers(0, 60))
 def test_no_plan_within_a_limit_is_below_a_mixture(instance: Instance, more: int):
     assume(solver.accepts(instance).proves and exhaustive.accepts(instance).proves)
-    _no_plan_breaks_the_bounds(instance, more)
+    no_plan_breaks_the_bounds(instance, more)
 
 
 @settings(max_examples=40, deadline=None)
 @given(with_much_to_synchronise(), st.integers(0, 60))
 def test_no_plan_that_synchronises_for_long_is_below_a_mixture(instance: Instance, more: int):
-    _no_plan_breaks_the_bounds(instance, more)
+    no_plan_breaks_the_bounds(instance, more)

@@ -164,7 +164,7 @@ def _parts(instance: Instance) -> tuple[Tables, CutSpace, Spans, Ways]:
     return tables, space, spans_of(tables, parts.passes, space), ways_of(tables, state_space(tables))
 
 
-def _keeps_the_bounds(rest: Rest, instance: Instance, tables: Tables, space: CutSpace, plan: Plan):
+def keeps_the_bounds(rest: Rest, instance: Instance, tables: Tables, space: CutSpace, plan: Plan):
     """Hold a plan within the limit against what is ahead of its stages, behind them, and useful."""
     passes = pipeline_passes(instance, plan)
     paces = list(map(sum, zip(passes.forward_ns, passes.backward_ns, strict=True)))
@@ -199,7 +199,7 @@ def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int):
     for value, plan in kept:
         if value <= limit:
             assert rest.best <= value
-            _keeps_the_bounds(rest, instance, tables, space, plan)
+            keeps_the_bounds(rest, instance, tables, space, plan)
 
 
 @given(judged_by_step())

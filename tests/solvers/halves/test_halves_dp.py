@@ -32,7 +32,9 @@ from solvers.executed.responses import OneForwardOneBackward
 from solvers.halves.rest import HalfRest, half_spans
 from solvers.halves.solver import accepts, solve
 from tests.examples import on_servers
+from tests.formulation.page.evaluator import evaluate_page
 from tests.solvers.executed.test_step_dp import judged_by_step, times, with_much_to_synchronise
+from tests.solvers.executed.test_tied import tied_steps
 
 ONE = Limits(workers=1)
 
@@ -63,6 +65,16 @@ def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
     found, truth = solve(instance), exhaustive.solve(instance)
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
     assert found.plan is None or evaluate(instance, found.plan).objective == found.objective
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(in_halves(tied_steps()))
+def test_it_does_so_with_weights_that_layers_share(instance: Instance) -> None:
+    assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
+    found, truth = solve(instance), exhaustive.solve(instance)
+    assert (found.proof, found.objective) == (truth.proof, truth.objective)
+    if found.plan is not None:
+        assert evaluate_page(instance, found.plan).goals == (found.objective,)
 
 
 @settings(max_examples=100, deadline=None)
@@ -149,8 +161,11 @@ def last_gradient_ns(passes: PipelinePasses, first: int, count: int) -> int:
     return one_f_one_b_ends(alone, count, halves=True)[first] - min(first + 1, count) * passes.weight_ns[first]
 
 
-@settings(max_examples=60, deadline=None)
-@given(in_halves(st.one_of(judged_by_step(max_layers=3), with_much_to_synchronise())), st.integers(0, 100))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(
+    in_halves(st.one_of(judged_by_step(max_layers=3), with_much_to_synchronise(), tied_steps(max_layers=3))),
+    st.integers(0, 100),
+)
 def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int) -> None:
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
     tables, space = all_tables(instance), CutSpace.of(instance)
