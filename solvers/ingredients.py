@@ -117,9 +117,10 @@ class Ingredient(enum.Enum):
     PERIODS = (
         "least excesses over a period",
         (
-            "solvers.dynamic.period.reach",
-            "solvers.dynamic.period.solver",
-            "solvers.dynamic.period.stage_periods",
+            *(
+                f"solvers.dynamic.period.{name}"
+                for name in ("growing", "parts", "reach", "solver", "stage_periods", "walk")
+            ),
             "solvers.dynamic.tables.forms_under_memory",
         ),
     )
@@ -227,6 +228,7 @@ METHODS: dict[str, Method] = {
         *(one for one in _STAGES if one is not I.ATOMS),
         I.SUMS,
         I.PERIODS,
+        I.RESPONSES,
         proposed_by=(I.FIRST_PLAN,),
     ),
     "step_dp": _method(

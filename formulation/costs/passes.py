@@ -37,7 +37,7 @@ from formulation.problem.options import BoundaryCharge, StageTime
 from formulation.problem.plan import Plan, Stage
 from formulation.problem.precision import Copy
 
-__all__ = ["change_passes", "layer_passes", "pipeline_passes"]
+__all__ = ["change_passes", "layer_passes", "passes_apart", "pipeline_passes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,18 @@ def layer_passes(
     halves = instance.training.schedule.in_halves
     weights = times.weight_gradient_ns(instance, layer, form, kind) + sent[3] if halves else 0
     return forward, computed[1] + sent[1] + again * forward, sent[2], weights
+
+
+def passes_apart(
+    instance: Instance, layer: int, form: int, kind: GroupKind, first: int
+) -> tuple[tuple[int, int], tuple[int, int], int]:
+    """Return what one layer takes once, in ns: (computed, sent) forward, the same backward, synchronisation.
+
+    With what it copies in a stage that starts at layer ``first``.
+    """
+    copy = instance.copied(layer, first)
+    computed, sent = times.passes_of(instance, layer, form, kind), _inside(instance, layer, form, kind, copy)
+    return (computed[0], sent[0]), (computed[1], sent[1]), sent[2]
 
 
 def _inside(

@@ -20,7 +20,7 @@ from formulation.problem.model.across import PAIRS, Axis
 from formulation.problem.options import OnHost, Recompute, Sharded
 from formulation.problem.shares import NAMED, RECOMPUTED
 
-__all__ = ["ONE_COPY", "Mode", "modes"]
+__all__ = ["ONE_COPY", "Mode", "forward_passes", "modes"]
 
 
 SHARDED_IN_WORDS: Mapping[Sharded, str] = MappingProxyType(

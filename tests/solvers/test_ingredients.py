@@ -79,6 +79,15 @@ LAYERS = chain(
     [40, 70],
 )
 BASE = instance_of(LAYERS, mesh(2, 1), PLAIN)
+TRADED = chain(
+    [
+        matrix("a", 50, 90, taken=5, made=20),
+        matrix("b", 90, 90, taken=20, made=20),
+        matrix("c", 50, 90, taken=90, made=5),
+    ],
+    [37, 13],
+)
+"""The forms with which stages pass fastest are not those with which they synchronise fastest."""
 LAYERS_OF_CHUNKS = chain(
     [
         matrix(name, 50, macs, taken=90, made=90)
@@ -108,7 +117,11 @@ CASES = (
 NO_FLUSH = replace(CASES[4], training=replace(BASE.training, schedule=Schedule.ASYNC_ONE_F_ONE_B))
 PERIODS = tuple(
     replace(one, training=NO_FLUSH.training, goals=(Goal.PERIOD,))
-    for one in (*CASES[2:], replace(BASE, constraints=Constraints(tensor_parallel_degrees=(1,), memory=True)))
+    for one in (
+        *CASES[2:],
+        replace(BASE, constraints=Constraints(tensor_parallel_degrees=(1,), memory=True)),
+        instance_of(TRADED, mesh(2, 1), PLAIN),
+    )
 )
 EXECUTED = tuple(
     replace(one, training=replace(one.training, schedule=Schedule.ONE_F_ONE_B), goals=(Goal.STEP_TIME,))

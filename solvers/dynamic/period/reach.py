@@ -8,7 +8,8 @@ stage. Of all runs that begin with the first stage of a suffix the largest exces
 and the stages before need to know nothing else of the suffix. A smaller z leaves at least what a larger one
 does, so the least is kept for each slot, node and place. A synchronisation that is charged in every micro-batch
 counts for the first stage of a run alone: ``limit - T + max(0, ...) <= 0``, and z goes on without it. One that
-is overlapped has limits of its own.
+is overlapped has limits of its own. One that is charged once in several micro-batches is seen here as far as a
+stage alone waits for it, which no plan undercuts.
 
 Where receivers pay for boundaries, a stage fetches activations from the stage before it, which is not known when
 it is put there: what it takes for that is added when that stage is, and may not make z more than 0 either.
@@ -18,31 +19,20 @@ Cost: for each slot O(ways x places**2) in numpy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
-from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
 from formulation.limits.deadline import in_time
 from formulation.problem.options import BoundaryCharge
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.dynamic.period.stage_periods import StagePeriods
+from formulation.problem.plan import Span
+from solvers.dynamic.period.stage_periods import Pair, PeriodStages, StagePeriods
+from solvers.dynamic.period.walk import Found, WayBack
 from solvers.dynamic.states.states import Numbers, StateSpace, Steps
 
 __all__: list[str] = []
 
 NEVER_NS = 1 << 60
 """The excess of no suffix at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A stage on the way back: how it runs, its atoms, and the excess of the run behind it."""
-
-    stage: Stage
-    kind: int
-    behind: int
 
 
 class PeriodReach:
@@ -59,12 +49,11 @@ class PeriodReach:
         _, classes = np.unique(space.joined, axis=0, return_inverse=True)
         self._classes: Numbers = classes.reshape(-1)
         self._stands = [int(np.argmax(self._classes == one)) for one in range(int(self._classes.max()) + 1)]
-        self._rounds = self._tables.instance.training.micro_batches
         self.least: list[Times] = []
         self._arrivals: list[dict[tuple[int, int], Times]] = []
-        self._ends: dict[int, Times] = {}
+        self._at_once = periods.charged and periods.steps == 1
         slots = min(self._total, self._tables.instance.devices)
-        self._rules = periods.reaching.slots(slots)
+        self._rules = periods.slots(slots)
 
     def run(self) -> bool:
         """Go through the slots; tell whether a whole plan keeps to the period. Raises StoppedError."""
@@ -127,51 +116,24 @@ class PeriodReach:
     def _before(self, slot: int, kind: int, behind: Times) -> Times:
         """Return the least excess with a stage of this kind put before suffixes, by row and first place."""
         found = np.full_like(behind, NEVER_NS)
-        first, stop = self._band(slot, kind, behind)
-        if len(first):
-            starts = np.flatnonzero(np.diff(first, prepend=-1))
-            arrived = np.ascontiguousarray(behind.T)[stop]  # a row for each stage: what is read lies together
-            spent = arrived + (self.periods.pace[kind, first, stop] - self.period_ns)[:, None]
-            late = spent > 0
-            if self.periods.limit is not None:
-                late |= ~self._keeps(self.periods.limit[kind, first, stop][:, None], arrived)
-            spent[late] = NEVER_NS
-            found[:, first[starts]] = np.minimum.reduceat(spent, starts, axis=0).T
-        for first, stop, rows in self.periods.pairs.get(kind, []):
-            for pace, limit in rows.tolist():
-                whole = behind[:, stop] + pace - self.period_ns
-                fits = self._keeps(limit, behind[:, stop]) & (whole <= 0)
-                found[:, first] = np.minimum(found[:, first], np.where(fits, whole, NEVER_NS))
+        some = np.flatnonzero((behind < NEVER_NS).any(axis=0))
+        stages = self.periods.stages(self._rules[slot], kind, self.period_ns, some)
+        if len(stages.first):
+            starts = np.flatnonzero(np.diff(stages.first, prepend=-1))
+            # A row for each stage, so that what is read lies together.
+            arrived = np.ascontiguousarray(behind.T)[stages.stop]
+            spent = self._spent(stages, arrived)
+            found[:, stages.first[starts]] = np.minimum.reduceat(spent, starts, axis=0).T
         return found
 
-    def _band(self, slot: int, kind: int, behind: Times) -> tuple[Numbers, Numbers]:
-        """Return the stages (first, stop), by first, that end within their limits where some suffix begins."""
-        some = np.flatnonzero((behind < NEVER_NS).any(axis=0))
-        first = np.arange(self._total)
-        low = np.searchsorted(some, first, side="right")
-        many = np.maximum(np.searchsorted(some, self.ends(slot, kind)[:-1], side="right") - low, 0)
-        offset = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-        return np.repeat(first, many), some[np.repeat(low, many) + offset]
-
-    def _spent(self, kind: int, first: int, stops: slice, behind: Times) -> tuple[Times, NDArray[np.bool_]]:
-        """Return the excess of runs with a stage from ``first`` to each stop, and whether it is allowed."""
-        spent = behind[..., stops] + (self.periods.pace[kind, first, stops] - self.period_ns)
-        fits = spent <= 0
-        if self.periods.limit is not None:
-            fits &= self._keeps(self.periods.limit[kind, first, stops], behind[..., stops])
-        return spent, fits
-
-    def _keeps(self, limit: Times | int, behind: Times) -> NDArray[np.bool_]:
-        if self.periods.charged:
-            return np.asarray(behind + limit <= self.period_ns)
-        return np.broadcast_to(np.asarray(limit) <= self._rounds * self.period_ns, behind.shape)
-
-    def ends(self, slot: int, kind: int) -> Times:
-        """Return the furthest ends of stages by pace and memory."""
-        rule = self._rules[slot]
-        if rule not in self._ends:
-            self._ends[rule] = self.periods.reaching.ends(rule, self.period_ns)
-        return self._ends[rule][kind]
+    def _spent(self, stages: PeriodStages, arrived: Times) -> Times:
+        """Return the excess of runs that begin with these stages, a row each, NEVER_NS where it is too much."""
+        spent = arrived + (stages.pace - self.period_ns)[:, None]
+        late = spent > 0
+        if self._at_once:
+            late |= arrived + stages.limit[:, None] > self.period_ns
+        spent[late] = NEVER_NS
+        return spent
 
     def stages(self) -> list[Found]:
         """Return the stages of a whole plan from the front. Raises LookupError if there is none."""
@@ -179,24 +141,17 @@ class PeriodReach:
         if start is None:
             raise LookupError("no whole plan keeps to the period")
         slot, node = start
-        real = tuple(range(len(self._tables.instance.servers)))
-        place, found = 0, []
+        place, walk = 0, WayBack(self.space, self._tables)
         while slot >= 0:
-            steps, at, kind, stop, behind = self._step_back(slot, node, place)
-            step = self.space.step(int(steps.state[at]), int(steps.place[at]))
-            real = tuple(real[step.moved[server]] for server in range(len(real)))
-            groups = self.space.suffixes.places[step.place].groups
-            group = self._tables.groups[next(one for one in groups if self._tables.kind_of[one] == kind)]
-            counts = tuple(sorted((real[server], count) for server, count in group.counts))
-            span = Span(place, stop)
-            found.append(Found(Stage(span, replace(group, counts=counts), (0,) * len(span)), kind, behind))
+            steps, at, kind, stop, most = self._step_back(slot, node, place)
+            walk.put(steps, at, kind, Span(place, stop), most)
             if slot:
                 node = self._node_behind(slot, int(steps.state[at]), int(steps.servers[at]), stop)
             slot, place = slot - 1, stop
-        return found
+        return walk.found
 
-    def _step_back(self, slot: int, node: int, place: int) -> tuple[Steps, int, int, int, int]:
-        """Return (steps, index, kind, stop, excess behind) of a stage whose suffix has the least excess here."""
+    def _step_back(self, slot: int, node: int, place: int) -> tuple[Steps, int, int, int, Pair]:
+        """Return (steps, index, kind, stop, pace and sync at most) of a stage with the least excess here."""
         target = int(self.least[slot][node, place])
         for steps in self.space.steps:
             low, high = np.searchsorted(steps.node, [node, node + 1])
@@ -205,38 +160,30 @@ class PeriodReach:
                 if behind is None:
                     continue
                 for kind in steps.kinds:
-                    stop = self._stop(slot, kind, place, behind, target)
-                    if stop is not None:
-                        return steps, at, kind, stop, int(behind[stop])
+                    found = self._stop(slot, kind, place, behind, target)
+                    if found is not None:
+                        stop, pace = found
+                        return steps, at, kind, stop, (pace, self._most_sync(pace, int(behind[stop])))
         raise LookupError(f"slot {slot}: no stage from place {place} leads to node {node}")
 
-    def _stop(self, slot: int, kind: int, place: int, behind: Times, target: int) -> int | None:
-        stops = slice(place + 1, int(self.ends(slot, kind)[place]) + 1)
-        spent, fits = self._spent(kind, place, stops, behind)
-        good = np.flatnonzero(fits & (spent == target))
-        if len(good):
-            return place + 1 + int(good[-1])
-        for first, stop, rows in self.periods.pairs.get(kind, []):
-            if first == place:
-                for pace, limit in rows.tolist():
-                    whole = int(behind[stop]) + pace - self.period_ns
-                    if whole == target and bool(self._keeps(limit, behind[stop : stop + 1])[0]):
-                        return stop
-        return None
+    def _stop(self, slot: int, kind: int, place: int, behind: Times, target: int) -> Pair | None:
+        """Return where a stage from a place on stops that has the excess that is looked for, and its pace."""
+        some = np.flatnonzero(behind < NEVER_NS)
+        stages = self.periods.stages(self._rules[slot], kind, self.period_ns, some)
+        stages = stages.of(stages.first == place)
+        good = np.flatnonzero(self._spent(stages, behind[stages.stop, None])[:, 0] == target)
+        if not len(good):
+            return None
+        at = good[np.argmax(stages.stop[good])]
+        return int(stages.stop[at]), int(stages.pace[at])
+
+    def _most_sync(self, pace: int, behind: int) -> int:
+        """Return what a stage of this pace may synchronise before a suffix that adds so much to its run."""
+        if self._at_once:
+            return self.period_ns - pace - behind
+        return self.periods.steps * (self.period_ns - pace * self.periods.charged)
 
     def _node_behind(self, slot: int, state: int, servers: int, stop: int) -> int:
         nodes = np.flatnonzero(self.space.node_state == state)
         joined = self.space.joined[servers, self.space.node_servers[nodes]]
         return int(nodes[np.argmin(self._behind(self.least[slot - 1][nodes, stop], joined, stop))])
-
-
-def plan_of(found: list[Found], periods: StagePeriods, period_ns: int) -> Plan | None:
-    """Return the plan of layers with forms, or None where a stage has none so fast, which is then known."""
-    most = period_ns if periods.charged else period_ns * periods.fine.instance.training.micro_batches
-    stages: list[Stage] = []
-    for one in found:
-        forms = periods.forms(one.kind, one.stage.span, one.behind, most)
-        if forms is None:
-            return None
-        stages.append(replace(one.stage, span=periods.space.layers(one.stage.span), forms=forms))
-    return Plan(tuple(stages))

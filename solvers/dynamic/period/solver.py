@@ -18,8 +18,9 @@ from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Goal, StageTime, Synchronisation
-from solvers.dynamic.period.reach import PeriodReach, plan_of
+from solvers.dynamic.period.reach import PeriodReach
 from solvers.dynamic.period.stage_periods import StagePeriods
+from solvers.dynamic.period.walk import plan_of
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.tables.stage_times import check_size
@@ -41,8 +42,6 @@ def reason_against(instance: Instance) -> str | None:
         return f"{NAME} minimises the executed period, the first goal is {instance.goals[0]}"
     if cost.stage_time is not StageTime.ADD:
         return f"{NAME} adds up passes, stage_time is 'overlap'"
-    if any(copy is not None for copy in instance.copies):
-        return f"{NAME} does not see weights that several layers share"
     kinds = possible_kinds(instance)
     if any(kind.tensor_parallel_degree > 1 for kind in kinds):
         if instance.constraints.memory:
@@ -51,7 +50,9 @@ def reason_against(instance: Instance) -> str | None:
             )
         if any(kind.mode.recompute for kind in kinds):
             return f"{NAME} does not choose among forms of stages that recompute"
-    summed = cost.synchronisation is Synchronisation.CHARGED and any(kind.link is not None for kind in kinds)
+    tied = any(copy is not None for copy in instance.copies)
+    among = tied or any(kind.link is not None for kind in kinds)
+    summed = cost.synchronisation is Synchronisation.CHARGED and among
     if summed and cost.boundary_charge is BoundaryCharge.RECEIVER:
         return f"{NAME} needs stages whose synchronised passes are their own, boundary_charge is 'receiver'"
     if summed and instance.training.micro_batches > 1:
@@ -102,7 +103,7 @@ def _ask(known: Incumbent, periods: StagePeriods, space: StateSpace, period_ns: 
         reach = PeriodReach(space, periods, period_ns)
         if not reach.run():
             return False
-        plan = plan_of(reach.stages(), periods, period_ns)
+        plan = plan_of(reach.stages(), periods, known.upper - 1)
         if plan is not None:
             known.take(plan, period_ns)
             return True

@@ -1,140 +1,189 @@
-"""What a stage adds to the period: its passes, and the synchronisation that only the top of a run waits for.
+"""What a stage adds to the period: its pace, which is both passes, and the synchronisation of its weights.
 
-Of the forms of a stage two numbers matter: ``pace``, its forward and backward pass, and ``limit``, which is its
-pace with a synchronisation that is charged, or a synchronisation alone that is overlapped. The least of each is
-tabled. Where no forms have both at once, all pairs of which none beats the other are worked out, and take the
-place of the two.
+The least of each is tabled for every stage, and what memory leaves at least, each in the best forms. Where no
+forms have all at once, or fit, all pairs of pace and synchronisation that the stages from there on may have take
+the place of the tables. So both answers of who asks again are exact.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from formulation.costs import times
-from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import FORBIDDEN, Tables, Times
-from formulation.limits.deadline import in_time
 from formulation.problem.cuts import CutSpace
-from formulation.problem.options import Compute, Synchronisation
+from formulation.problem.options import StageTime, Synchronisation
 from formulation.problem.plan import Span
+from formulation.schedules.keeps import Keeps
+from solvers.dynamic.period.growing import Forms, StageGrowth
+from solvers.dynamic.period.parts import PassParts, pass_parts
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_table import stage_time_ns
 from solvers.dynamic.tables.stage_times import StageTimes
 
 __all__: list[str] = []
 
-Forms = tuple[int, ...]
+Numbers = NDArray[np.int64]
+Pair = tuple[int, int]
+"""Pace and synchronisation of a stage in ns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PeriodStages:
+    """Stages of a kind in a slot, a row each, by ascending first place: where they begin and stop, pace, sync.
+
+    ``limit`` is at most so many paces as there are micro-batches between two updates, and the synchronisation.
+    """
+
+    first: Numbers
+    stop: Numbers
+    pace: Times
+    sync: Times
+    limit: Times
+
+    def of(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> PeriodStages:
+        """Return some of them."""
+        return PeriodStages(self.first[rows], self.stop[rows], self.pace[rows], self.sync[rows], self.limit[rows])
 
 
 class StagePeriods:
-    """Pace and limit of all stages by kind and span of atoms, [k, i, j]; and the pairs that were worked out.
+    """The stages of an instance, as far as they are known. Spans count atoms.
 
-    ``pairs[kind]`` has for spans (i, j) the rows (pace, limit) that take the place of the tables there. Raises
-    ValueError and TooLargeError as ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    Raises ValueError and TooLargeError as ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
     """
 
     def __init__(self, tables: Tables, space: CutSpace) -> None:
         instance = tables.instance
-        self.space, self._whole = space, tables
+        self.space, self.steps = space, instance.training.micro_batches
         self.charged = instance.cost.synchronisation is Synchronisation.CHARGED
-        sync = sync_table(tables)
-        passes = np.where(tables.inside < FORBIDDEN, tables.inside - sync * self.charged, FORBIDDEN)
-        self.fine = replace(tables, inside=passes)
-        self._sync = replace(
-            tables,
-            inside=np.where(tables.inside < FORBIDDEN, sync, FORBIDDEN),
-            compute=np.zeros_like(tables.compute),
-            between=np.zeros_like(tables.between),
-        )
-        self.atoms = atom_tables(self.fine, space)
-        self.pace: Times = self.atoms.times.time
-        self.reaching = StageLimits(self.atoms.times, self.atoms.least)
-        self.limit: Times | None = None
-        if sync.any():
-            self.limit = StageTimes.of(tables if self.charged else self._sync, space).time.copy()
-        self.pairs: dict[int, list[tuple[int, int, Times]]] = {}
+        self.parts: PassParts = pass_parts(tables)
+        first = self.parts.passes[0]
+        times = StageTimes.of(first, space)
+        for table in self.parts.passes[1:]:
+            times = replace(times, time=np.minimum(times.time + StageTimes.of(table, space).time, FORBIDDEN))
+        self.atoms = atom_tables(first, space, times)
+        self._reaching = StageLimits(self.atoms.times, self.atoms.least)
+        self._pace = times.time
+        self._sync: Times | None = None if self.parts.sync is None else StageTimes.of(self.parts.sync, space).time
+        self._limit = self._limits()
+        self._growing = StageGrowth(self.parts, space, self.atoms.held)
+        self._pairs: dict[tuple[Keeps | None, int, int], Times] = {}
+        self._ends: tuple[int, dict[int, Times]] = (-1, {})
 
-    def forms(self, kind: int, span: Span, spare: int, most: int) -> Forms | None:
-        """Return the forms of a stage with its tabled pace and a limit within ``most``, less ``spare`` if charged.
+    def _limits(self) -> Times | None:
+        """Return the least of so many paces and the synchronisation, in the best forms for both together."""
+        if self._sync is None or self.parts.sync is None:
+            return None
+        often = self.steps if self.charged else 0
+        if len(self.parts.passes) > 1 or self.atoms.fine.instance.cost.stage_time is StageTime.OVERLAP:
+            return np.minimum(often * np.minimum(self._pace, FORBIDDEN // max(1, often)) + self._sync, FORBIDDEN)
+        return StageTimes.of(self._together(often), self.space).time
 
-        ``spare`` is what the run behind the stage takes beyond its periods. None where no forms have both;
-        their pairs are then known.
+    def _together(self, often: int) -> Tables:
+        """Return tables of so many passes, which add up, and the synchronisation."""
+        own, sync = self.parts.passes[0], self.parts.sync
+        if sync is None:
+            return own
+        both = np.where(own.inside < FORBIDDEN, often * own.inside + sync.inside, FORBIDDEN)
+        copies = {ends: often * copy + sync.copies[ends] for ends, copy in own.copies.items()}
+        return replace(own, compute=often * own.compute, inside=both, between=often * own.between, copies=copies)
+
+    def slots(self, slots: int) -> list[int]:
+        """Return, for each slot, the first slot with the same memory rule: they share their stages."""
+        return self._reaching.slots(slots)
+
+    def stages(self, slot: int, kind: int, period_ns: int, some: Numbers) -> PeriodStages:
+        """Return the stages of a kind that keep to a period by themselves and stop at some places, ascending.
+
+        As far as is known: what they hold, and both numbers at once, may still say no.
         """
-        layers = self.space.layers(span)
-        allowed = most - spare if self.charged else most
-        known = [
-            rows for first, stop, rows in self.pairs.get(kind, []) if (first, stop) == (span.first, span.stop)
-        ]
+        ends = self.ends(slot, period_ns)[kind, :-1].copy()
+        known = self._known(slot, kind)
+        ends[list(known)] = list(known)
+        first = np.arange(len(ends))
+        low = np.searchsorted(some, first, side="right")
+        many = np.maximum(np.searchsorted(some, ends, side="right") - low, 0)
+        offset = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        first, stop = np.repeat(first, many), some[np.repeat(low, many) + offset]
+        found = self._tabled(kind, first, stop)
         if known:
-            fitting = known[0][known[0][:, 1] <= allowed]
-            return self._on_frontier(kind, layers, int(fitting[:, 0].min()))
-        for tables in (self.fine, self._whole):
-            forms = best_forms(tables, kind, layers)
-            pace, limit = self._pair(kind, layers, forms)
-            if pace == self.pace[kind, span.first, span.stop] and (self.limit is None or limit <= allowed):
+            rows = np.concatenate([np.insert(pairs, 0, start, axis=1) for start, pairs in known.items()])
+            rows = rows[np.isin(rows[:, 1], some)]
+            parts = (found.first, found.stop, found.pace, found.sync)
+            own = (np.concatenate(pair) for pair in zip(parts, rows.T, strict=True))
+            found = self._row(*own)
+            found = found.of(np.argsort(found.first, kind="stable"))
+        most = period_ns if self._sync is None else self.steps * period_ns
+        return found.of((found.pace <= period_ns) & (found.limit <= most))
+
+    def _tabled(self, kind: int, first: Numbers, stop: Numbers) -> PeriodStages:
+        where = (kind, first, stop)
+        found = self._row(first, stop, self._pace[where], 0 if self._sync is None else self._sync[where])
+        return found if self._limit is None else replace(found, limit=self._limit[where])
+
+    def _row(self, first: Numbers, stop: Numbers, pace: Times, sync: Times | int) -> PeriodStages:
+        sync = np.zeros_like(pace) + sync
+        often = 0 if self._sync is None or not self.charged else self.steps
+        return PeriodStages(first, stop, pace, sync, often * pace + sync)
+
+    def ends(self, slot: int, period_ns: int) -> Times:
+        """Return the furthest ends of stages by pace and memory, as far as tables know them."""
+        if self._ends[0] != period_ns:
+            self._ends = (period_ns, {})
+        if slot not in self._ends[1]:
+            self._ends[1][slot] = self._reaching.ends(slot, period_ns)
+        return self._ends[1][slot]
+
+    def _keeps(self, slot: int) -> Keeps | None:
+        return None if self.atoms.held is None else self.atoms.held.keeps(slot)
+
+    def _known(self, slot: int, kind: int) -> dict[int, Times]:
+        """Return by first place the pairs that were worked out, for this slot or for one that keeps no more."""
+        keeps, found = self._keeps(slot), dict[int, tuple[tuple[int, int], Times]]()
+        for (other, of_kind, start), pairs in self._pairs.items():
+            if of_kind != kind:
+                continue
+            if other is None or keeps is None:
+                found[start] = (0, 0), pairs
+            elif other.versions <= keeps.versions and other.in_flight <= keeps.in_flight:
+                order = other.versions, other.in_flight
+                if start not in found or found[start][0] < order:
+                    found[start] = order, pairs
+        return {start: pairs for start, (_, pairs) in found.items()}
+
+    def forms(self, slot: int, kind: int, span: Span, most: Pair, most_ns: int) -> Forms | None:
+        """Return forms of a stage within its memory with at most this pace and synchronisation.
+
+        None where there are none: then the stages from its first place on are worked out up to ``most_ns``, and
+        the second time those from all places, since most will be asked for.
+        """
+        layers, own = self.space.layers(span), (self._keeps(slot), kind, span.first)
+        if own in self._pairs:
+            # It may have been worked out for another stage of the same plan, after this one was chosen.
+            there = (self._pairs[own][:, 0] == span.stop) & (self._pairs[own][:, 1:] <= np.array(most)).all(axis=1)
+            return self._growing.forms(slot, kind, layers, most) if there.any() else None
+        for forms in self._likely(slot, kind, layers, most[0]):
+            pace, sync = self.parts.pair(kind, layers, forms)
+            if pace <= most[0] and sync <= most[1] and self._growing.fits(slot, kind, layers, forms):
                 return forms
-        self._work_out(kind, span)
+        again = any(key[:2] == own[:2] for key in self._pairs)
+        for start in range(self.space.stops) if again else [span.first]:
+            if (*own[:2], start) not in self._pairs:
+                self._pairs[*own[:2], start] = self._growing.pairs(slot, kind, start, most_ns)
         return None
 
-    def _pair(self, kind: int, layers: Span, forms: Forms) -> tuple[int, int]:
-        pace = stage_time_ns(self.fine, kind, layers, forms)
-        sync = stage_time_ns(self._sync, kind, layers, forms)
-        return pace, pace + sync if self.charged else sync
-
-    def _work_out(self, kind: int, span: Span) -> None:
-        """Put the pairs of a stage in the place of what is tabled."""
-        rows = [
-            self._pair(kind, self.space.layers(span), forms)
-            for forms in self._frontier(kind, self.space.layers(span))
-        ]
-        self.pairs.setdefault(kind, []).append((span.first, span.stop, np.array(rows, dtype=np.int64)))
-        if self.limit is not None:
-            self.limit[kind, span.first, span.stop] = FORBIDDEN
-
-    def _on_frontier(self, kind: int, layers: Span, pace: int) -> Forms:
-        found = [one for one in self._frontier(kind, layers) if self._pair(kind, layers, one)[0] == pace]
-        return min(found, key=lambda one: self._pair(kind, layers, one)[1])
-
-    def _frontier(self, kind: int, layers: Span) -> list[Forms]:
-        """Return forms by rising pace and falling synchronisation, none beaten in both."""
-        sync = self._sync.inside
-        held = MemoryTables.of(self.fine)
-        nothing = np.zeros_like(held.once)
-        held = replace(
-            held,
-            once=np.where(sync < FORBIDDEN, sync, 0),
-            by_version=nothing,
-            by_micro_batch=nothing,
-            working_set=nothing,
-            received=np.zeros_like(held.received),
-        )
-        found: list[Forms] = []
-        room = FORBIDDEN - 1
-        while room >= 0:
-            held = replace(held, capacity=(room,) * len(self.fine.kinds))
-            forms = Thrift(self.fine, held).forms(0, kind, layers, FORBIDDEN - 1)
-            if forms is None:
-                break
-            found.append(forms)
-            room = stage_time_ns(self._sync, kind, layers, forms) - 1
-        return found
-
-
-def sync_table(tables: Tables) -> Times:
-    """Return the synchronisation of a step by kind, layer and form of its layout; 0 for no such form."""
-    instance = tables.instance
-    found = np.zeros_like(tables.inside)
-    for at, kind in enumerate(in_time(tables.kinds, tables.deadline)):
-        alone = kind.link is None and not kind.mode.optimizer_on_host
-        if alone and instance.cost.compute is not Compute.ROOFLINE:
-            continue
-        for layer in range(len(instance.layers)):
-            for form in range(tables.inside.shape[2] if kind.tensor_parallel_degree > 1 else 1):
-                if tables.inside[at, layer, form] < FORBIDDEN:
-                    found[at, layer, form] = times.synchronisation_ns(instance, layer, form, kind)
-    return found
+    def _likely(self, slot: int, kind: int, layers: Span, pace_ns: int) -> Iterator[Forms]:
+        """Yield forms that are best in one way; the fastest within memory, where passes are one table."""
+        added, tables = len(self.parts.passes) == 1, list(self.parts.passes)
+        if added and self._sync is not None:
+            tables.append(self._together(self.steps))
+        for table in tables:
+            yield best_forms(table, kind, layers)
+        if added and self.atoms.held is not None:
+            thrifty = Thrift(self.parts.passes[0], self.atoms.held).forms(slot, kind, layers, pace_ns)
+            yield from () if thrifty is None else (thrifty,)
