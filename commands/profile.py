@@ -59,7 +59,14 @@ def _measured(task: Task, arguments: argparse.Namespace, device_class: str) -> L
     folder = scenario.path.parent.resolve()
     sizes = tuple(sorted({task.instance.training.micro_batch, *arguments.samples}))
     job = ProfileJob(
-        scenario.model, scenario.configured, folder, sizes, arguments.segments, arguments.rounds, seed=0
+        scenario.model,
+        scenario.configured,
+        folder,
+        sizes,
+        arguments.segments,
+        arguments.rounds,
+        seed=0,
+        at_once=arguments.at_once,
     )
     try:
         return profiled(job, device_class, arguments.most_spread, _saying(arguments.quiet))
@@ -83,7 +90,7 @@ def _content(task: Task, profile: LayerProfile, out: str) -> dict[str, Any]:
     return {
         "scenario": task.scenario.name,
         "out": out,
-        **{key: getattr(profile, key) for key in ("device_class", "machine", "torch", "threads")},
+        **{key: getattr(profile, key) for key in ("device_class", "machine", "torch", "threads", "at_once")},
         "link_latency_ns": profile.link.latency_ns,
         "link_bits_per_second": profile.link.bits_per_second,
         "sizes": [

@@ -31,6 +31,8 @@ MODELS = {
 }
 """What builds each model, and the samples of a micro-batch."""
 MICRO_BATCHES = 4
+STAGES = 2
+"""As many as cores; they share a memory, so as many processes profile at once."""
 TRIES = 3
 """How often a profile is measured before it is given up."""
 SCENARIO = """\
@@ -49,10 +51,10 @@ ABOUT = """\
 
 Written by `python -m benchmarks.running.closed_loop --out {out}`, on {machine}, alone on the machine.
 
-Each model was profiled on one core, planned with the profile, and run by two processes on two cores in {steps}
-measured steps; gradients are compared with the unsplit model's on the way. *Layers*: the predicted step against a
-timeline that is given the measured times of passes and transfers. *Schedule*: that timeline against the measured
-step. Both together are the error of the step.
+Each model was profiled on two cores at once (`--at-once 2`: they share a memory), planned with the profile, and
+run by two processes on two cores in {steps} measured steps; gradients are compared with the unsplit model's on the
+way. *Layers*: the predicted step against a timeline that is given the measured times of passes and transfers.
+*Schedule*: that timeline against the measured step. Both together are the error of the step.
 """
 
 
@@ -75,7 +77,7 @@ def profiled(folder: Path, scenario: Path) -> Path:
     found, complaint = folder / "profile.json", Failed("not tried")
     for _ in range(TRIES):
         try:
-            pipecut(folder, "profile", str(scenario), "--out", str(found))
+            pipecut(folder, "profile", str(scenario), "--at-once", str(STAGES), "--out", str(found))
         except Failed as error:
             complaint = error
         else:

@@ -67,7 +67,7 @@ def rows() -> Iterator[ScaleRow]:
         yield _shipped(name, path, (*FAST, count, *BINDING), solvers, target_s)
     for model in ("vgg19", "resnet152"):
         path = f"scenarios/hetpipe/{model}.yaml"
-        # Receivers pay for boundaries, which the programme over the line sees, but not that memory binds ResNet-152.
+        # Receivers pay for boundaries: the programme over the line sees that, but not memory, which binds one.
         shipped = ("line_dp", "cpsat_atoms") if model == "vgg19" else ("cpsat_atoms",)
         yield _shipped(f"HetPipe {model}, as shipped", path, (), shipped, 60)
         yield _shipped(f"HetPipe {model}, free placement", path, FREE, both, 60)

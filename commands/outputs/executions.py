@@ -122,6 +122,7 @@ class ProfileOutput(Output):
     machine: str
     torch: str
     threads: int
+    at_once: int
     link_latency_ns: int
     link_bits_per_second: int
     sizes: list[ProfiledSizePart]

@@ -111,6 +111,13 @@ def _add_profile(command: argparse.ArgumentParser) -> None:
         "--rounds", metavar="N", type=lambda text: whole(text, 2, 10_000), default=10, help="default: 10"
     )
     command.add_argument(
+        "--at-once",
+        metavar="N",
+        type=lambda text: whole(text, 1, 1000),
+        default=1,
+        help="measure with so many processes at once, as stages run on devices that share a memory (default: 1)",
+    )
+    command.add_argument(
         "--most-spread",
         metavar="X",
         type=_share,

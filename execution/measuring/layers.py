@@ -38,7 +38,10 @@ ECHOES = 20
 
 @dataclass(frozen=True, slots=True)
 class ProfileJob:
-    """What is to be profiled, in words that a new process understands; ``samples`` are sizes of micro-batches."""
+    """What is to be profiled, in words that a new process understands; ``samples`` are sizes of micro-batches.
+
+    ``at_once``: so many processes measure the same at the same time, as stages on devices do that share a memory.
+    """
 
     model: str
     configured: Configured | None
@@ -47,6 +50,7 @@ class ProfileJob:
     segments: int
     rounds: int
     seed: int
+    at_once: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,10 @@ class ProfiledPasses:
 def profile_layers(process: int, say: Callable[[Any], None], job: ProfileJob) -> list[ProfiledPasses]:
     """Measure the layers of a model for each size of micro-batch, with one thread. Raises ModelError.
 
+    Where several processes do so at once, each draws orders of its own, and rounds begin together.
+
     Cost: an export for each size, and ``rounds`` times nine passes of the model.
     """
-    del process
     torch.set_num_threads(1)
     torch.manual_seed(job.seed)
     model, inputs = load_model(job.model, job.configured, job.folder)
@@ -85,15 +90,17 @@ def profile_layers(process: int, say: Callable[[Any], None], job: ProfileJob) ->
         program = ModelProgram.of(model, batch)
         stages = program.split(_equal_segments(len(program.layers), job.segments))
         segments = segments_of(program, stages, batch, clock)
-        found.append(_times(many, segments, _rounds(segments, job)))
+        found.append(_times(many, segments, _rounds(segments, job, process)))
         say(many)
     return found
 
 
-def _rounds(segments: Sequence[Segment], job: ProfileJob) -> list[list[Turn]]:
+def _rounds(segments: Sequence[Segment], job: ProfileJob, process: int) -> list[list[Turn]]:
     """Return the turns of all segments, round by round; the first round, which warms up, is left out."""
-    chance, rounds = random.Random(job.seed), []  # noqa: S311 (an order)
+    chance, rounds = random.Random(job.seed + process), []  # noqa: S311 (an order)
     for _ in range(job.rounds + 1):
+        if job.at_once > 1:
+            dist.barrier()
         order = chance.sample(range(len(segments)), len(segments))
         turns = {at: turn(segments[at]) for at in order}
         rounds.append([turns[at] for at in range(len(segments))])

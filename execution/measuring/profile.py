@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +31,10 @@ def profiled(
     is short, and where the clock of a GPU moves: such times say more about the machine than about the layers.
     Cost: that of :func:`execution.measuring.layers.profile_layers`.
     """
-    (found,) = in_processes(1, profile_layers, (job,), say)
+    if job.at_once > 1 and torch.cuda.is_available():
+        raise RunFailedError(f"{job.at_once} processes at once: a GPU has its memory to itself, profile one alone")
+    each = in_processes(job.at_once, profile_layers, (job,), say)
+    found = [_together(rows) for rows in zip(*each, strict=True)]
     latency_ns, bits_per_second = in_processes(2, measure_link)[0]
     for one in found:
         _check_steady(one, most_spread)
@@ -41,9 +45,27 @@ def profiled(
             "machine": torch.cuda.get_device_name(0) if torch.cuda.is_available() else machine_name(),
             "torch": torch.__version__,
             "threads": 1,
+            "at_once": job.at_once,
             "link": {"latency_ns": latency_ns, "bits_per_second": bits_per_second},
             "times": [_times(one) for one in found],
         }
+    )
+
+
+def _together(rows: Sequence[ProfiledPasses]) -> ProfiledPasses:
+    """Return the mean of what processes measured at the same time; the least steady of them counts."""
+
+    def mean(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+        forward, backward = zip(*pairs, strict=True)
+        return round(statistics.mean(forward)), round(statistics.mean(backward))
+
+    return ProfiledPasses(
+        rows[0].samples,
+        {name: mean(one.layers[name] for one in rows) for name in rows[0].layers},
+        mean(one.whole for one in rows),
+        max(one.spread for one in rows),
+        max(one.faults for one in rows),
+        max(one.drift for one in rows),
     )
 
 

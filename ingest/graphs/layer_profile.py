@@ -53,7 +53,10 @@ class LinkRow(_Row):
 
 
 class LayerProfile(_Row):
-    """What was measured, of which model, on what: a device class of the scenario, a processor, a torch."""
+    """What was measured, of which model, on what: a device class of the scenario, a processor, a torch.
+
+    ``at_once``: so many processes measured at the same time; times are their mean.
+    """
 
     format: Literal["pipecut profile"] = "pipecut profile"
     version: Literal[1] = 1
@@ -62,6 +65,7 @@ class LayerProfile(_Row):
     machine: _Name
     torch: _Name
     threads: Annotated[int, Field(ge=1)]
+    at_once: Annotated[int, Field(ge=1)] = 1
     link: LinkRow
     times: Annotated[list[ProfiledTimes], Field(min_length=1)]
 

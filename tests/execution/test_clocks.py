@@ -94,6 +94,14 @@ def test_a_clock_that_moves_is_refused_with_both_numbers() -> None:
     profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.01, 0, drift=0.04), 0.15)
 
 
+def test_processes_at_once_count_by_their_mean_and_the_least_steady() -> None:
+    one = ProfiledPasses(4, {"a": (10, 20), "b": (0, 3)}, (11, 25), 0.02, 5)
+    other = ProfiledPasses(4, {"a": (20, 24), "b": (0, 4)}, (21, 27), 0.01, 7)
+    found = profile._together([one, other])
+    assert found == ProfiledPasses(4, {"a": (15, 22), "b": (0, 4)}, (16, 26), 0.02, 7)
+    assert profile._together([one]) == one
+
+
 def test_only_a_gpu_has_a_clock_that_should_not_move(stream: Stream) -> None:
     model, inputs = models.resnet()
     program = ModelProgram.of(model, inputs)

@@ -57,6 +57,22 @@ def test_the_commands_run(pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.alone
+def test_a_profile_of_processes_at_once_is_planned_with(
+    pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written_and_commands()
+    few = ("--rounds", "4", "--most-spread", "0.9", "--quiet", "--json")
+    measured = pipecut("profile", "tiny.yaml", "--out", "profile.json", "--at-once", "2", *few)
+    assert measured.code == 0, measured.err
+    assert (measured.json["at_once"], measured.json["threads"]) == (2, 1)
+    assert json.loads(Path("profile.json").read_text(encoding="utf-8"))["at_once"] == 2
+    planned = pipecut("plan", "tiny.yaml", "--set", "model.profile=profile.json", "--json")
+    assert planned.code == 0 and planned.json["stages"], planned.err
+
+
+@pytest.mark.slow
 def test_the_training_program_runs(pipecut: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (plan, *_), _ = written_and_commands()
