@@ -43,13 +43,6 @@ def reason_against(instance: Instance) -> str | None:
     if cost.stage_time is not StageTime.ADD:
         return f"{NAME} adds up passes, stage_time is 'overlap'"
     kinds = possible_kinds(instance)
-    if any(kind.tensor_parallel_degree > 1 for kind in kinds):
-        if instance.constraints.memory:
-            return (
-                f"{NAME} does not choose among forms by memory; set tensor_parallel_degrees: [1] or memory: false"
-            )
-        if any(kind.mode.recompute for kind in kinds):
-            return f"{NAME} does not choose among forms of stages that recompute"
     tied = any(copy is not None for copy in instance.copies)
     among = tied or any(kind.link is not None for kind in kinds)
     summed = cost.synchronisation is Synchronisation.CHARGED and among

@@ -17,6 +17,7 @@ from formulation.problem.options import (
     Constraints,
     Goal,
     Placement,
+    Recompute,
     Schedule,
     StageTime,
     Synchronisation,
@@ -96,6 +97,15 @@ def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
 @given(judged_by_period())
 def test_it_sees_weights_that_several_layers_share(instance: Instance) -> None:
     assume(any(instance.copies))
+    agrees(instance)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@given(judged_by_period())
+def test_it_chooses_forms_by_memory_and_of_stages_that_recompute(instance: Instance) -> None:
+    degrees = instance.constraints.tensor_parallel_degrees
+    assume(instance.devices > 1 and degrees != (1,))
+    assume(instance.constraints.memory or instance.constraints.recompute is not Recompute.NEVER)
     agrees(instance)
 
 
