@@ -1,6 +1,8 @@
 """What layers take in the passes of a stage, and in the synchronisation, as tables of their own.
 
-The time of a stage by the first is its pace (``solvers.dynamic.tables.stage_table.stage_time_ns``).
+Where passes and communication add up, one table has both passes. Where communication hides behind the computation
+of its own pass (``StageTime.OVERLAP``) each pass has one: forward, computed again, backward. Of each the time of a
+stage is that of ``solvers.dynamic.tables.stage_table.stage_time_ns``, and they add up to the pace of the stage.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from formulation.limits.deadline import in_time
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.modes import forward_passes
-from formulation.problem.options import Compute, Synchronisation
+from formulation.problem.options import Compute, StageTime, Synchronisation
 from formulation.problem.plan import Span
 from solvers.dynamic.tables.stage_table import stage_time_ns
 
@@ -50,7 +52,7 @@ class PassParts:
 def pass_parts(tables: Tables) -> PassParts:
     """Work out the passes of layers. Raises StoppedError after the deadline of the tables."""
     sync = _sync(tables)
-    passes = (_added(tables, sync),)
+    passes = _apart(tables) if tables.instance.cost.stage_time is StageTime.OVERLAP else (_added(tables, sync),)
     return PassParts(passes, sync if sync.inside.any(where=sync.inside < FORBIDDEN) or _copied(sync) else None)
 
 
@@ -102,6 +104,52 @@ def _added(tables: Tables, sync: Tables) -> Tables:
         inside=np.where(tables.inside < FORBIDDEN, inside, FORBIDDEN),
         between=between,
         copies=_copies(tables, spent),
+    )
+
+
+def _apart(tables: Tables) -> tuple[Tables, ...]:
+    """Return one table for each pass: forward, what is computed again, and backward."""
+    again = np.array(
+        [
+            [forward_passes(tables.instance, kind.mode, layer) - 1 for layer in range(tables.rows)]
+            for kind in tables.kinds
+        ]
+    )
+    forward, backward = (_of_pass(tables, one) for one in (0, 1))
+    rerun = replace(
+        forward,
+        compute=forward.compute * again,
+        inside=np.where(forward.inside < FORBIDDEN, forward.inside * again[:, :, None], FORBIDDEN),
+        between=np.stack([_changes(tables, at, lambda first, _, runs: first * runs) for at in range(len(again))]),
+        copies={ends: copy * again[:, ends[1], None] for ends, copy in forward.copies.items()},
+    )
+    return (forward, rerun, backward) if again.any() else (forward, backward)
+
+
+def _of_pass(tables: Tables, which: int) -> Tables:
+    """Return the table of forward passes (0) or of backward passes (1), each once."""
+    instance = tables.instance
+
+    def passes(layer: int, form: int, kind: GroupKind, first: int) -> tuple[tuple[int, int], ...]:
+        return passes_apart(instance, layer, form, kind, first)[:2]
+
+    def computed(kind: int, layer: int) -> int:
+        return passes(layer, 0, tables.kinds[kind], 0)[which][0]
+
+    def sent(kind: int, layer: int, form: int, first: int) -> int:
+        return passes(layer, form, tables.kinds[kind], first)[which][1]
+
+    kinds = range(len(tables.kinds))
+
+    def change(first: int, second: int, runs: int) -> int:
+        return second - first * runs if which else first
+
+    return replace(
+        tables,
+        compute=np.array([[computed(kind, layer) for layer in range(tables.rows)] for kind in kinds]),
+        inside=_cells(tables, sent, kinds),
+        between=np.stack([_changes(tables, kind, change) for kind in kinds]),
+        copies=_copies(tables, sent),
     )
 
 

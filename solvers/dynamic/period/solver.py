@@ -17,7 +17,7 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Goal, StageTime, Synchronisation
+from formulation.problem.options import BoundaryCharge, Goal, Synchronisation
 from solvers.dynamic.period.reach import PeriodReach
 from solvers.dynamic.period.stage_periods import StagePeriods
 from solvers.dynamic.period.walk import plan_of
@@ -40,8 +40,6 @@ def reason_against(instance: Instance) -> str | None:
     cost = instance.cost
     if instance.goals[0] is not Goal.PERIOD:
         return f"{NAME} minimises the executed period, the first goal is {instance.goals[0]}"
-    if cost.stage_time is not StageTime.ADD:
-        return f"{NAME} adds up passes, stage_time is 'overlap'"
     kinds = possible_kinds(instance)
     tied = any(copy is not None for copy in instance.copies)
     among = tied or any(kind.link is not None for kind in kinds)

@@ -116,6 +116,12 @@ def test_it_sees_receivers_that_fetch(instance: Instance) -> None:
     agrees(instance)
 
 
+@settings(max_examples=100, deadline=None, suppress_health_check=FILTERED)
+@given(judged_by_period(stage_times=st.just(StageTime.OVERLAP), charges=st.sampled_from(BoundaryCharge)))
+def test_it_sees_communication_that_hides_behind_the_computation_of_its_pass(instance: Instance) -> None:
+    agrees(instance)
+
+
 def test_vgg13_executes_in_190_ms_and_the_bottleneck_optimum_in_242() -> None:
     instance = load_scenario(Path(__file__).parents[3] / SHIPPED).load()
     judged = replace(instance, goals=(Goal.PERIOD,))
