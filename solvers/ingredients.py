@@ -119,7 +119,7 @@ class Ingredient(enum.Enum):
         (
             *(
                 f"solvers.dynamic.period.{name}"
-                for name in ("growing", "parts", "reach", "solver", "stage_periods", "walk")
+                for name in ("answers", "growing", "parts", "reach", "solver", "stage_periods", "walk")
             ),
             "solvers.dynamic.tables.forms_under_memory",
         ),

@@ -123,6 +123,7 @@ PERIODS = tuple(
         instance_of(TRADED, mesh(2, 1), PLAIN),
     )
 )
+PERIODS += (replace(PERIODS[0], training=replace(NO_FLUSH.training, global_batch=2, micro_batches=2)),)
 EXECUTED = tuple(
     replace(one, training=replace(one.training, schedule=Schedule.ONE_F_ONE_B), goals=(Goal.STEP_TIME,))
     for one in CASES

@@ -1,1 +1,1 @@
-"""The programme for the executed period: of every suffix of a plan the one number that stages before it need."""
+"""The programme for the executed period: of every suffix of a plan what stages before it need to know."""

@@ -1,23 +1,29 @@
 """The exact programme for the executed period of 1F1B without a flush.
 
 The period is asked for in whole nanoseconds (``solvers.search.threshold``); each question is a pass over the
-suffixes of all plans (``solvers.dynamic.period.reach``). A plan that is found gets its forms; where no forms
-are as fast as tables promise, the tables learn it and the question is asked again. So both answers are exact: a
-plan is priced by the evaluator, and "nothing at UB - 1" is the proof. What links do: they carry any number of
-transfers at once.
+suffixes of all plans (``solvers.dynamic.period.reach``; where weights are synchronised once in several
+micro-batches, or receivers pay, ``solvers.dynamic.period.answers``). A plan that is found gets its forms; where
+no forms are as fast as tables promise, the tables learn it and the question is asked again. So both answers are
+exact: a plan is priced by the evaluator, and "nothing at UB - 1" is the proof. What links do: they carry any
+number of transfers at once.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from formulation.certificates.states import suffixes
 from formulation.costs.ceiling import ceiling
 from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import all_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
+from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Goal, Synchronisation
+from formulation.problem.options import Goal, Synchronisation
+from formulation.problem.plan import Plan
+from solvers.dynamic.period.answers import AnswerReach
 from solvers.dynamic.period.reach import PeriodReach
 from solvers.dynamic.period.stage_periods import StagePeriods
 from solvers.dynamic.period.walk import plan_of
@@ -35,28 +41,36 @@ __all__: list[str] = []
 NAME = "period_dp"
 
 
+MOST_MICRO_BATCHES = 64
+"""Answers of a suffix are as many numbers as the square of these."""
+NEARLY = 256
+"""What is open is halved down to one part in so many of the best plan; then a better one is asked for."""
+
+
 def reason_against(instance: Instance) -> str | None:
     """Return None if the programme sees the whole instance, else what it does not see."""
-    cost = instance.cost
     if instance.goals[0] is not Goal.PERIOD:
         return f"{NAME} minimises the executed period, the first goal is {instance.goals[0]}"
-    kinds = possible_kinds(instance)
-    tied = any(copy is not None for copy in instance.copies)
-    among = tied or any(kind.link is not None for kind in kinds)
-    summed = cost.synchronisation is Synchronisation.CHARGED and among
-    if summed and cost.boundary_charge is BoundaryCharge.RECEIVER:
-        return f"{NAME} needs stages whose synchronised passes are their own, boundary_charge is 'receiver'"
-    if summed and instance.training.micro_batches > 1:
-        return f"{NAME} sees charged synchronisation after every micro-batch, not after several"
-    return None
+    return states.unseen_by_states(instance)
+
+
+def _check_micro_batches(instance: Instance) -> None:
+    """Raise TooLargeError where a synchronisation of too many micro-batches is charged."""
+    many = instance.training.micro_batches
+    if instance.cost.synchronisation is Synchronisation.CHARGED and many > MOST_MICRO_BATCHES:
+        raise TooLargeError(
+            f"gradients are summed after {many} micro-batches, suffixes of plans are compared for at most"
+            f" {MOST_MICRO_BATCHES} of them; lower training.micro_batches, or set cost.synchronisation: overlapped"
+        )
 
 
 @sized
 def accepts(instance: Instance) -> Support:
     """Say what the programme makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
-    reason = reason_against(instance) or states.unseen_by_states(instance)
+    reason = reason_against(instance)
     if reason is not None:
         return Support(reason=reason)
+    _check_micro_batches(instance)
     suffixes(instance)
     return Support(
         proves=True, bytes_needed=check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
@@ -70,32 +84,79 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     Raises ValueError where :func:`accepts` has a reason, and as
     ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
     """
-    reason = reason_against(instance) or states.unseen_by_states(instance)
+    reason = reason_against(instance)
     if reason is not None:
         raise ValueError(reason)
+    _check_micro_batches(instance)
     limits = begin(limits)
     tables = all_tables(instance, limits.deadline)
     known = Incumbent(NAME, instance, limits, ceiling(tables, Goal.PERIOD) + 1, lower_bound(instance))
     known.offer(first_plan(tables))
     try:
-        periods = StagePeriods(tables, CutSpace.of(instance))
-        space = state_space(tables)
-        close(known, lambda: (known.lower + known.upper - 1) // 2, lambda most: _ask(known, periods, space, most))
+        search = PeriodSearch(known, StagePeriods(tables, CutSpace.of(instance)), state_space(tables))
+        search.run()
     except StoppedError:
         if known.plan is None:
             raise
         return known.outcome(STOPPED)
+    except TooLargeError as error:
+        if known.plan is None:
+            raise
+        return known.outcome(questions(known.asked), str(error))
     return known.outcome(questions(known.asked))
 
 
-def _ask(known: Incumbent, periods: StagePeriods, space: StateSpace, period_ns: int) -> bool | None:
-    """Tell whether a plan keeps to the period, and keep it if so; None if stopped before the answer."""
-    while not known.over():
-        reach = PeriodReach(space, periods, period_ns)
-        if not reach.run():
-            return False
-        plan = plan_of(reach.stages(), periods, known.upper - 1)
+@dataclass(slots=True)
+class PeriodSearch:
+    """One search: what is known, the stages, and the devices that suffixes of plans may take."""
+
+    known: Incumbent
+    periods: StagePeriods
+    space: StateSpace
+
+    def run(self) -> None:
+        """Ask until both limits meet. Raises StoppedError, and TooLargeError as AnswerReach does."""
+        known = self.known
+        if not self.periods.in_rounds:
+            close(known, lambda: (known.lower + known.upper - 1) // 2, lambda most: self._ask(PeriodReach, most))
+            return
+        self._raise()
+        close(known, self._halfway, lambda most: self._ask(AnswerReach, most))
+
+    def _raise(self) -> None:
+        """Raise the lower limit to the least period in which synchronisation is only waited for by its stage."""
+        known, high = self.known, self.known.upper
+        while known.lower < high and not known.over():
+            period_ns = (known.lower + high - 1) // 2
+            known.asked += 1
+            plan = self._plan(PeriodReach, period_ns)
+            if plan is not None:
+                known.take(plan)
+                high = min(period_ns, known.upper)
+            elif not known.over():
+                known.lower = period_ns + 1
+                known.tell()
+
+    def _halfway(self) -> int:
+        known = self.known
+        near = NEARLY * (known.upper - known.lower) <= known.upper
+        return known.upper - 1 if near else (known.lower + known.upper - 1) // 2
+
+    def _ask(self, reach: type[PeriodReach | AnswerReach], period_ns: int) -> bool | None:
+        """Tell whether a plan keeps to the period, and keep it if so; None if stopped before the answer."""
+        plan = self._plan(reach, period_ns)
         if plan is not None:
-            known.take(plan, period_ns)
+            self.known.take(plan, period_ns)
             return True
-    return None
+        return None if self.known.over() else False
+
+    def _plan(self, of: type[PeriodReach | AnswerReach], period_ns: int) -> Plan | None:
+        """Return a plan that keeps to the period as far as is looked at; None if none does, or time is over."""
+        while not self.known.over():
+            reach = of(self.space, self.periods, period_ns)
+            if not reach.run():
+                return None
+            plan = plan_of(reach.stages(), self.periods, self.known.upper - 1)
+            if plan is not None:
+                return plan
+        return None

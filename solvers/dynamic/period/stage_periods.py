@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.problem.cuts import CutSpace
-from formulation.problem.options import StageTime, Synchronisation
+from formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
 from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps
 from solvers.dynamic.period.growing import Forms, StageGrowth
@@ -74,6 +74,12 @@ class StagePeriods:
         self._growing = StageGrowth(self.parts, space, self.atoms.held)
         self._pairs: dict[tuple[Keeps | None, int, int], Times] = {}
         self._ends: tuple[int, dict[int, Times]] = (-1, {})
+
+    @property
+    def in_rounds(self) -> bool:
+        """Tell whether stages are kept by a synchronisation that does not come in every micro-batch alone."""
+        receiver = self.parts.instance.cost.boundary_charge is BoundaryCharge.RECEIVER
+        return self.charged and self._sync is not None and (self.steps > 1 or receiver)
 
     def _limits(self) -> Times | None:
         """Return the least of so many paces and the synchronisation, in the best forms for both together."""

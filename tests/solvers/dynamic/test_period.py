@@ -6,10 +6,12 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
+from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.options import (
@@ -23,10 +25,12 @@ from formulation.problem.options import (
     Synchronisation,
     Training,
 )
+from formulation.problem.units import Link
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned
 from solvers.dynamic.period.solver import accepts, solve
+from tests.examples import BYTE_LINK, PLAIN, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import cluster_graphs, cost_models, hosts, layer_graphs, recomputation
 
@@ -77,6 +81,28 @@ def judged_by_period(
     return replace(found, training=training, constraints=constraints, goals=(Goal.PERIOD,))
 
 
+@st.composite
+def in_rounds(draw: st.DrawFn) -> Instance:
+    """Chains of which several stages are the best, and whose synchronisation takes about as long as passes."""
+    count = draw(st.integers(3, 6))
+    spent, bytes_each = st.integers(10, 100), st.one_of(st.just(0), st.integers(20, 300))
+    layers = [matrix(f"layer{at}", draw(spent), draw(bytes_each), taken=9, made=9) for at in range(count)]
+    graph = chain(layers, [draw(st.integers(0, 40)) for _ in layers[1:]])
+    if layers[0].parameter_bytes and draw(st.booleans()):
+        tied = ("layer0", f"layer{draw(st.integers(1, count - 1))}")
+        graph.graph["ties"] = ((tied, layers[0].parameter_bytes, layers[0].parameter_bytes),)
+    devices = draw(st.sampled_from([(1, 1), (1, 1, 1), (2, 1), (2, 2), (1, 1, 1, 1)]))
+    cost = replace(PLAIN, boundary_charge=draw(st.sampled_from(BoundaryCharge)), stage_time=draw(stage_times))
+    found = instance_of(
+        graph, mesh(*devices, between=draw(st.sampled_from([BYTE_LINK, Link(2 * 10**9, 3)]))), cost
+    )
+    size = draw(st.integers(1, 6))
+    training = replace(TRAINING, global_batch=size, micro_batches=size)
+    degrees = draw(st.sampled_from([(1,), (1,), (1, 2)])) if count < 5 else (1,)
+    constraints = Constraints(tensor_parallel_degrees=degrees, placement=draw(st.sampled_from(Placement)))
+    return replace(found, training=training, constraints=constraints, goals=(Goal.PERIOD,))
+
+
 def agrees(instance: Instance) -> None:
     """Hold the programme against pricing every plan, and its plan against both evaluators."""
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
@@ -116,10 +142,61 @@ def test_it_sees_receivers_that_fetch(instance: Instance) -> None:
     agrees(instance)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period(stage_times=st.just(StageTime.OVERLAP), charges=st.sampled_from(BoundaryCharge)))
 def test_it_sees_communication_that_hides_behind_the_computation_of_its_pass(instance: Instance) -> None:
     agrees(instance)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@given(judged_by_period(charges=st.sampled_from(BoundaryCharge), stage_times=stage_times, most_charged=4))
+def test_it_sees_synchronisation_that_is_charged_once_in_several_micro_batches(instance: Instance) -> None:
+    assume(instance.cost.synchronisation is Synchronisation.CHARGED and instance.devices > 1)
+    agrees(instance)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@given(in_rounds())
+def test_it_sees_several_stages_that_wait_for_the_synchronisation_of_each_other(instance: Instance) -> None:
+    agrees(instance)
+
+
+def chain_without_a_flush(micro_batches: int, *, tied: bool = False) -> Instance:
+    """Four layers on three devices, two of them in one server."""
+    layers = [matrix(f"layer{at}", 30 + at, 100, taken=9, made=9) for at in range(4)]
+    graph = chain(layers, [9, 9, 9])
+    graph.graph["ties"] = ((("layer0", "layer3"), 100, 100),) if tied else ()
+    training = replace(TRAINING, global_batch=micro_batches, micro_batches=micro_batches)
+    return replace(instance_of(graph, mesh(2, 1), training=training), goals=(Goal.PERIOD,))
+
+
+RECEIVED = replace(PLAIN, boundary_charge=BoundaryCharge.RECEIVER)
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        chain_without_a_flush(1, tied=True),
+        replace(chain_without_a_flush(1), cost=replace(PLAIN, stage_time=StageTime.OVERLAP)),
+        replace(chain_without_a_flush(1), constraints=Constraints(memory=True, recompute=Recompute.ALLOWED)),
+        chain_without_a_flush(8),
+        replace(chain_without_a_flush(3), cost=RECEIVED),
+    ],
+    ids=["tied", "overlap", "memory", "several", "receivers"],
+)
+def test_it_is_asked_where_nobody_else_is_named(instance: Instance) -> None:
+    found = planned(instance, Limits(workers=1))
+    assert (found.proof, found.solver) == (Proof.OPTIMAL, "period_dp")
+
+
+def test_more_micro_batches_than_answers_are_kept_of_are_refused_with_both_numbers() -> None:
+    instance = chain_without_a_flush(65)
+    support = accepts(instance)
+    assert support.too_large and "65" in support.reason and "at most 64" in support.reason
+    with pytest.raises(TooLargeError, match="at most 64"):
+        solve(instance)
+    overlapped = replace(instance, cost=replace(PLAIN, synchronisation=Synchronisation.OVERLAPPED))
+    assert accepts(overlapped).proves
 
 
 def test_vgg13_executes_in_190_ms_and_the_bottleneck_optimum_in_242() -> None:
