@@ -139,7 +139,7 @@ class Ingredient(enum.Enum):
         tuple(
             f"solvers.executed.bounds.{name}"
             for name in (
-                *("boxes", "game", "mixtures", "pairs", "pass_tables", "paths"),
+                *("boxes", "columns", "game", "mixtures", "pairs", "pass_tables", "paths"),
                 *("rays", "rest", "simplex", "spans", "sums", "ways"),
             )
         ),

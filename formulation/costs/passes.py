@@ -37,7 +37,14 @@ from formulation.problem.options import BoundaryCharge, StageTime
 from formulation.problem.plan import Plan, Stage
 from formulation.problem.precision import Copy
 
-__all__ = ["change_passes", "layer_passes", "passes_apart", "pipeline_passes"]
+__all__ = [
+    "change_parts",
+    "change_passes",
+    "layer_parts",
+    "layer_passes",
+    "passes_apart",
+    "pipeline_passes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +104,23 @@ def layer_passes(
     Forward pass, backward pass with what is computed again, and synchronisation, in ns; and under a schedule with
     backward passes in halves what of them is for the gradients of weights.
     """
+    *parts, sync, computed, sent = layer_parts(instance, layer, form, kind, copy)
+    forward, backward, again = map(add, parts[:3], parts[3:])
+    return forward, backward + again, sync, computed + sent
+
+
+def layer_parts(
+    instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None = None
+) -> tuple[int, ...]:
+    """Return the same in parts: computing and then communicating, each forward, backward, and what is run again.
+
+    Then the synchronisation, and what of the backward pass is for weights: of computing and of communicating, 0
+    under a schedule without halves.
+    """
     computed, sent = times.passes_of(instance, layer, form, kind), _inside(instance, layer, form, kind, copy)
-    forward, again = computed[0] + sent[0], forward_passes(instance, kind.mode, layer) - 1
-    halves = instance.training.schedule.in_halves
-    weights = times.weight_gradient_ns(instance, layer, form, kind) + sent[3] if halves else 0
-    return forward, computed[1] + sent[1] + again * forward, sent[2], weights
+    again, halves = forward_passes(instance, kind.mode, layer) - 1, instance.training.schedule.in_halves
+    weights = (times.weight_gradient_ns(instance, layer, form, kind), sent[3]) if halves else (0, 0)
+    return *computed, again * computed[0], *sent[:2], again * sent[0], sent[2], *weights
 
 
 def passes_apart(
@@ -111,9 +130,8 @@ def passes_apart(
 
     With what it copies in a stage that starts at layer ``first``.
     """
-    copy = instance.copied(layer, first)
-    computed, sent = times.passes_of(instance, layer, form, kind), _inside(instance, layer, form, kind, copy)
-    return (computed[0], sent[0]), (computed[1], sent[1]), sent[2]
+    parts = layer_parts(instance, layer, form, kind, instance.copied(layer, first))
+    return (parts[0], parts[3]), (parts[1], parts[4]), parts[6]
 
 
 def _inside(
@@ -136,8 +154,16 @@ def change_passes(instance: Instance, edge: FormEdge, source: int, form: int, ki
 
     The latter with what is computed again.
     """
+    forward, backward, again = change_parts(instance, edge, source, form, kind)
+    return forward, backward + again
+
+
+def change_parts(
+    instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
+) -> tuple[int, int, int]:
+    """Return the same with what is run again apart, behind the backward pass."""
     forward, backward = _between(instance, edge, (source, form), kind)
-    return forward, backward + forward * (forward_passes(instance, kind.mode, edge.consumer) - 1)
+    return forward, backward, forward * (forward_passes(instance, kind.mode, edge.consumer) - 1)
 
 
 def _between(instance: Instance, edge: FormEdge, ends: tuple[int, int], kind: GroupKind) -> tuple[int, int]:

@@ -20,8 +20,9 @@ from formulation.limits.deadline import in_time
 from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps
 from solvers.atoms.programs import OUTSIDE, LayerStep
+from solvers.executed.bounds.columns import compared
 from solvers.executed.bounds.mixtures import Mixture
-from solvers.executed.bounds.pass_tables import COLUMNS, compared
+from solvers.executed.bounds.pass_tables import HELD
 from solvers.executed.bounds.rays import Proportion
 from solvers.executed.further import NO_LIMIT, Further, Room, countable
 from solvers.executed.growing import Growing, Grown, StageRule
@@ -96,7 +97,7 @@ class StageFronts:
         passes = sums[stop] - sums[start]
         for (earlier, layer), copy in self.passes.copies.items():
             passes[(earlier < places[start]) & (places[start] <= layer) & (layer < places[stop])] += copy[kind, 0]
-        return StageRows(start, stop, passes, self._firsts(stop))
+        return StageRows(start, stop, self._columns.passes(passes), self._firsts(stop))
 
     def _firsts(self, stop: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(stop, np.arange(self.space.stops + 2))
@@ -118,8 +119,8 @@ class StageFronts:
         for layer, step in enumerate(steps, begin + 1):
             grown = self._growing.step(rule, step, grown, self.most_ns, layer, further)
             history.append(grown)
-        wanted = np.array([(*passes, 0, 0)])
-        better = compared(grown.labels, memory=False) <= compared(wanted, memory=False)
+        found_passes = self._columns.passes(grown.labels[:, :HELD])
+        better = compared(found_passes) <= compared(np.array([passes], dtype=np.int64))
         good = np.flatnonzero(better.all(axis=1))
         if not len(good):
             raise LookupError(f"kind {kind}, atoms {span.first} to {span.stop}: no forms take {passes}")
@@ -130,15 +131,19 @@ class StageFronts:
         return tuple(reversed(found))
 
     def _wanted(self, rule: StageRule, span: Span, passes: tuple[int, ...]) -> Room:
-        """Return the room of stages that take no more than these passes, by what is not hidden of them."""
-        wanted = compared(np.array([(*passes, 0, 0)]), memory=False)[0]
-        rows = np.zeros((1 + len(wanted), self._columns + 1), dtype=np.int64)
-        rows[0, -1], rows[1:, : len(passes)] = (
-            1,
-            compared(np.eye(len(passes), len(passes) + 2, dtype=np.int64), memory=False).T,
-        )
+        """Return the room of stages that take no more than these passes."""
+        often, wanted = self._columns.within(passes)
         most = np.append(NO_LIMIT if rule.room is None else rule.room, wanted)
-        return Room(self.space.places[span.stop], rows, most, len(rows))
+        return Room(self.space.places[span.stop], self._with_bytes(often), most, len(most))
+
+    def _with_bytes(self, often: Times) -> Times:
+        """Return sums of columns behind that of the bytes, which are counted in one more column."""
+        return np.block(
+            [
+                [np.zeros((1, often.shape[1]), dtype=np.int64), np.ones((1, 1), dtype=np.int64)],
+                [often, np.zeros((len(often), 1), dtype=np.int64)],
+            ]
+        )
 
     def _made(self, slot: int, kind: int, useful: NDArray[np.bool_]) -> StageRows:
         start: list[int] = []
@@ -155,16 +160,14 @@ class StageFronts:
                     stop += [last] * len(best)
         order = np.argsort(np.array(stop, dtype=np.int64), kind="stable")
         stops = np.array(stop, dtype=np.int64)[order]
-        none = np.zeros((0, self._columns), dtype=np.int64)
+        none = self._columns.passes(np.zeros((0, self._columns.width), dtype=np.int64))
         whole = np.concatenate(passes)[order] if passes else none
         return StageRows(np.array(start, dtype=np.int64)[order], stops, whole, self._firsts(stops))
 
     def _best(self, labels: Rows) -> Times:
         """Return the unbeaten passes of stages with these labels."""
-        best = unbeaten(
-            compared(labels, memory=False), np.zeros(len(labels), dtype=np.int64), self.tables.deadline
-        )
-        return labels[best][:, : self._columns]
+        passes, one = self._columns.passes(labels[:, :HELD]), np.zeros(len(labels), dtype=np.int64)
+        return passes[unbeaten(compared(passes), one, self.tables.deadline)]
 
     def _from(
         self, slot: int, kind: int, first: int, stops: tuple[int, ...], *, few: bool = False
@@ -201,7 +204,7 @@ class StageFronts:
     def _begun(self, first: int) -> Grown:
         width = self.programs.all[self.programs.of_atom[first]].width
         none = np.zeros(1, dtype=np.int64)
-        empty = np.zeros((1, self._columns + 2), dtype=np.int64)
+        empty = np.zeros((1, self._columns.width + 2), dtype=np.int64)
         return Grown(empty, np.full((1, width), OUTSIDE, dtype=np.int64), none, none)
 
     def _root(self, rule: StageRule, first: int) -> _Node:
@@ -240,7 +243,8 @@ class StageFronts:
                 found[counts] = max(left, found.get(counts, left))
         if len(found) > MOST_ROOMS or not all(countable(counts, self.most_ns) for counts in found):
             found = {}
-        rows = np.zeros((2 + len(found), self._columns + 1), dtype=np.int64)
-        rows[0, -1], rows[1:, :COLUMNS] = 1, [step, *found]
-        most = [NO_LIMIT if rule.room is None else rule.room, self.most_ns, *found.values()]
-        return Room(self.space.places[stop], rows, np.array(most), 2)
+        rows = [self._columns.below(one) for one in (step, *found)]
+        many = len(rows[0])
+        most = np.repeat(np.array([self.most_ns, *found.values()], dtype=np.int64), many)
+        most = np.append(NO_LIMIT if rule.room is None else rule.room, most)
+        return Room(self.space.places[stop], self._with_bytes(np.concatenate(rows)), most, 1 + many, many)

@@ -51,19 +51,25 @@ class Put:
 class Room:
     """What stages that stop behind so many layers may take: ``often`` each column, a row a sum, at most ``most``.
 
-    They keep to the first ``every`` of these sums, and to one at least of the others, if there are any.
+    They keep to the first ``every`` of these sums, and to all of one choice at least of the others, if there are
+    any; a choice are so ``many``, one behind another.
     """
 
     stop: int
     often: Times
     most: Times
     every: int
+    many: int = 1
 
     def holds(self, sums: Times) -> NDArray[np.bool_]:
         """Tell which rows of sums are within it."""
         within = sums <= self.most
         kept = np.asarray(within[:, : self.every].all(axis=1))
-        return kept & within[:, self.every :].any(axis=1) if self.every < len(self.most) else kept
+        if self.every == len(self.most):
+            return kept
+        starts = range(self.every, len(self.most), self.many)
+        choices = [np.asarray(within[:, start : start + self.many].all(axis=1)) for start in starts]
+        return kept & np.logical_or.reduce(choices)
 
 
 @dataclass(slots=True)

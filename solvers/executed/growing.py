@@ -10,12 +10,20 @@ from numpy.typing import NDArray
 from formulation.problem.groups import forms_on
 from formulation.schedules.keeps import Keeps
 from solvers.atoms.programs import OUTSIDE, LayerStep
-from solvers.executed.bounds.pass_tables import BACKWARD, FORWARD, HELD, SYNC, WORKING, compared
+from solvers.executed.bounds.columns import BACKWARD, FORWARD, SYNC
+from solvers.executed.bounds.pass_tables import HELD, WORKING
 from solvers.executed.further import Further, Put
 from solvers.executed.parts import StageParts
 from solvers.executed.unbeaten import Rows, numbered, unbeaten
 
 __all__: list[str] = []
+
+MOST_WAYS = 1 << 23
+"""Labels with one layer more; each takes up to 512 bytes: its columns, what they are compared by, and forms."""
+
+
+class OutgrownError(Exception):
+    """Labels of one stage are more than memory is for. Bounds and plans that are known hold all the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,11 +57,6 @@ class Growing:
     of: StageParts
     width: int
 
-    @property
-    def columns(self) -> int:
-        """Number of columns of passes."""
-        return self.of.passes.columns
-
     def put(self, rule: StageRule, step: LayerStep, keys: NDArray[np.int64]) -> Put:
         """Return one layer more for these forms of the live layers, in every form that it may have."""
         layer, copied = self.of.programs.layers[step.cost]
@@ -65,7 +68,7 @@ class Growing:
         lies = form
         if not step.forms and step.source is not None:
             lies = np.where(key[:, step.source] == OUTSIDE, 0, key[:, step.source])
-        added = np.zeros((len(before), self.columns + 1), dtype=np.int64)
+        added = np.zeros((len(before), self.of.passes.columns.width + 1), dtype=np.int64)
         added[:, :-1] = self.of.passes.layers[cell][lies]
         ends = self._copied(layer) if copied else None
         if ends is not None:
@@ -96,14 +99,22 @@ class Growing:
     ) -> Grown:
         """Return the unbeaten labels with one more layer, in all its forms, with which a step keeps to a limit.
 
-        Then there are so many layers; ``further`` looks ahead from there. Raises StoppedError after the deadline.
+        Then there are so many layers; ``further`` looks ahead from there. Raises StoppedError after the deadline,
+        OutgrownError before it takes too much memory.
         """
         count = self.of.tables.instance.training.micro_batches
+        ways = len(so_far.labels) * max(1, len(step.forms))
+        if ways > MOST_WAYS:
+            raise OutgrownError(
+                f"{ways} ways to split the first {layer} layers matter, {MOST_WAYS} of one stage at most can be"
+                " looked at; narrow constraints.forms, or merge layers"
+            )
         put = self.put(rule, step, so_far.key)
         labels = so_far.labels[put.before]
         labels[:, :WORKING] += put.added
         np.maximum(labels[:, WORKING], put.working, out=labels[:, WORKING])
-        fits = count * (labels[:, FORWARD] + labels[:, BACKWARD]) + labels[:, SYNC] <= most_ns
+        passes = self.of.passes.columns.passes(labels[:, :HELD])
+        fits = count * (passes[:, FORWARD] + passes[:, BACKWARD]) + passes[:, SYNC] <= most_ns
         if rule.room is not None:
             fits &= labels[:, HELD] + labels[:, WORKING] <= rule.room
         kept = np.flatnonzero(fits)
@@ -120,13 +131,15 @@ class Growing:
         return Grown(labels[rows], live[best], put.before[rows], put.form[rows])
 
     def _unbeaten(self, labels: Rows, group: NDArray[np.int64], *, memory: bool) -> NDArray[np.intp]:
-        return unbeaten(compared(labels, memory=memory), group, self.of.tables.deadline)
+        rows = self.of.passes.columns.compared(labels[:, :HELD])
+        rows = np.concatenate([rows, labels[:, HELD:]], axis=1) if memory else rows
+        return unbeaten(rows, group, self.of.tables.deadline)
 
     def _few(self, labels: Rows, group: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return about ``width`` labels of every group: the best by passes, and with synchronisation."""
-        found: list[NDArray[np.intp]] = []
+        found, passes = list[NDArray[np.intp]](), self.of.passes.columns.passes(labels[:, :HELD])
         for often in (1, self.of.tables.instance.training.micro_batches):
-            score = often * (labels[:, FORWARD] + labels[:, BACKWARD]) + labels[:, SYNC]
+            score = often * (passes[:, FORWARD] + passes[:, BACKWARD]) + passes[:, SYNC]
             order = np.lexsort((score, group))
             first = np.flatnonzero(np.diff(group[order], prepend=-1))
             rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))

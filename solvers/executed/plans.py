@@ -104,6 +104,8 @@ class Rounding:
         if key not in self._forms:
             some = np.array([kind])
             tables = self.parts.tables
-            one = weighed(replace(tables, kinds=(tables.kinds[kind],)), self.parts.passes.of_kinds(some), often)
+            of = self.parts.passes.of_kinds(some)
+            # Of the bounds of a stage the last counts what is sent, about which forms decide.
+            one = weighed(replace(tables, kinds=(tables.kinds[kind],)), of, of.columns.below(often)[-1])
             self._forms[key] = best_forms(one, 0, span)
         return self._forms[key]

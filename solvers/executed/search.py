@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
 from formulation.limits.deadline import in_time
+from solvers.executed.bounds.columns import WEIGHTS
 from solvers.executed.bounds.mixtures import Mixture
-from solvers.executed.bounds.pass_tables import WEIGHTS
 from solvers.executed.bounds.rest import NEVER_NS
 from solvers.executed.bounds.spans import Bits, Spans
 from solvers.executed.bounds.ways import NOTHING, Ways

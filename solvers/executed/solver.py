@@ -19,7 +19,7 @@ from formulation.outcome import Limits, Outcome, Progress, begin
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import longest_run_ns
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, StageTime
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.problem.plan import Plan
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import state_space
@@ -29,6 +29,7 @@ from solvers.executed.asking import Search
 from solvers.executed.bounds.pairs import least_passes
 from solvers.executed.bounds.spans import spans_of
 from solvers.executed.bounds.ways import ways_of
+from solvers.executed.growing import OutgrownError
 from solvers.executed.parts import stage_parts
 from solvers.executed.warm_ups import warmed
 from solvers.search.first_plan import first_plan
@@ -58,8 +59,6 @@ def reason_against(instance: Instance) -> str | None:
 
 def unseen_by_passes(instance: Instance, name: str, *seen: str) -> str | None:
     """Return what no search for an executed step sees of an instance; None if it sees all but those ``seen``."""
-    if instance.cost.stage_time is not StageTime.ADD:
-        return f"{name} adds up passes, stage_time is 'overlap'"
     return states.unseen_by_states(instance, *seen)
 
 
@@ -108,6 +107,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         if known.plan is None:
             raise
         return known.outcome(STOPPED)
+    except OutgrownError as error:
+        return known.outcome(str(error))
     return known.outcome(f"{search.made} suffixes of plans were looked at, {search.boxes} boxes of plans bounded")
 
 

@@ -24,9 +24,8 @@ import numpy as np
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.cuts import CutSpace
-from solvers.dynamic.tables.stage_times import StageTimes
 from solvers.executed.bounds.pass_tables import PassTables
-from solvers.executed.bounds.rays import weighed
+from solvers.executed.bounds.rays import least_times
 from solvers.executed.bounds.spans import Bits, Spans, spans_of
 from solvers.executed.bounds.ways import NOTHING, Ways
 
@@ -65,8 +64,8 @@ def half_spans(tables: Tables, passes: PassTables, space: CutSpace, stages: int)
             rules=(*spans.rules, *spans.rules[-1:] * stages)[:stages],
             warm_ups=tuple(range(slot, slot + 1) for slot in range(stages)),
         ),
-        pace=StageTimes.of(weighed(tables, passes, (1, 1, 0, -1)), space).time,
-        early=StageTimes.of(weighed(tables, passes, (many, many, 0, -late)), space).time,
+        pace=least_times(tables, passes, (1, 1, 0, -1), space).time,
+        early=least_times(tables, passes, (many, many, 0, -late), space).time,
         stages=stages,
     )
 

@@ -23,6 +23,7 @@ from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.executed import solver as whole_passes
 from solvers.executed.bounds.ways import Ways, ways_of
 from solvers.executed.fronts import StageFronts
+from solvers.executed.growing import OutgrownError
 from solvers.executed.parts import StageParts, stage_parts
 from solvers.executed.plans import plan_of
 from solvers.executed.responses import MOST_MICRO_BATCHES, OneForwardOneBackward
@@ -101,6 +102,8 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         if known.plan is None:
             raise
         return known.outcome(STOPPED)
+    except OutgrownError as error:
+        return known.outcome(str(error))
     return known.outcome(f"{search.made} suffixes of plans of {stages} {plural(stages, 'stage')} were looked at")
 
 

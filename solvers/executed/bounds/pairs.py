@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import FORBIDDEN, Times
 from formulation.problem.cuts import CutSpace
+from solvers.executed.bounds.columns import COLUMNS
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.spans import Bits, Index, Spans
 from solvers.executed.bounds.ways import NOTHING, Ways
@@ -20,20 +21,27 @@ MOST_PAIRS = 1 << 20
 
 
 def least_passes(passes: PassTables, space: CutSpace) -> Times:
-    """Return sums over layers up to each place of the least that their forms take, by pass and kind."""
-    least = passes.layers.min(axis=2)
-    least[least >= FORBIDDEN] = 0
-    sums = np.pad(least.cumsum(axis=1), ((0, 0), (1, 0), (0, 0)))[:, list(space.places)]
-    return np.moveaxis(sums, -1, 0)
+    """Return sums over layers up to each place of the least that their forms take, by bound, pass and kind.
+
+    A stage takes no less of a pass than any of its bounds says (``PassColumns.below``).
+    """
+    rows = np.stack([passes.columns.below(one) for one in np.eye(COLUMNS, dtype=np.int64).tolist()], axis=1)
+    possible = passes.layers[..., 0] < FORBIDDEN
+    least = np.zeros((*rows.shape[:2], len(possible), len(space.places)), dtype=np.int64)
+    for at in np.ndindex(*rows.shape[:2]):
+        own = np.where(possible, passes.layers @ rows[at], FORBIDDEN).min(axis=2)
+        own[own >= FORBIDDEN] = 0
+        least[at] = np.pad(own.cumsum(axis=1), ((0, 0), (1, 0)))[:, list(space.places)]
+    return least
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
     """Ways with their stages in a slot, by ascending ``target``: the number of an end and a place.
 
-    ``least[row, kind, place]``: sums of passes over layers; ``nearest``: the last place of the block that a stage
-    begins in, and the first one of that where it stops. ``fetched``: activation and gradient that the stage
-    fetches itself; ``sent``: what crosses the boundary behind it.
+    ``least[bound, row, kind, place]``: sums of passes over layers; ``nearest``: the last place of the block that
+    a stage begins in, and the first one of that where it stops. ``fetched``: activation and gradient that the
+    stage fetches itself; ``sent``: what crosses the boundary behind it.
     """
 
     spans: Spans
@@ -52,13 +60,13 @@ class Stages:
 
     def alone(self, row: int, rows: Index) -> Times:
         """Return the least of one of the passes, which is that of layers between the nearest places of blocks."""
-        kind, least = self.kind[rows], self.least[row]
-        return np.maximum(least[kind, self.nearest[1][rows]] - least[kind, self.nearest[0][rows]], 0)
+        kind, least, (first, stop) = self.kind[rows], self.least[:, row], self.nearest[:, rows]
+        return (least[:, kind, stop] - least[:, kind, first]).max(axis=0, initial=0)
 
     def values(self, rows: Index) -> NDArray[np.float64]:
         """Return the mean of the least of every known proportion, and of each pass alone, over some stages."""
         kind, (first, stop) = self.kind[rows], self.nearest[:, rows]
-        alone = np.maximum(self.least[:, kind, stop] - self.least[:, kind, first], 0)
+        alone = (self.least[:, :, kind, stop] - self.least[:, :, kind, first]).max(axis=0, initial=0)
         known = self.spans.all_least(kind, self.first[rows], self.stop[rows])
         return np.concatenate([known, alone]).sum(axis=1) / max(1, len(rows))
 

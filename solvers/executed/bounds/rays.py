@@ -76,7 +76,7 @@ def rays_of(
     shape = (len(found), len(tables.kinds), len(starts) - 1, len(starts))
     least = np.zeros(shape, dtype=np.int64) if known is None else known.least.copy()
     for at, one in enumerate(in_time(found if len(some) else (), tables.deadline)):
-        least[at, some] = least_of(StageTimes.of(weighed(fewer, own, one), space).time, starts)
+        least[at, some] = least_of(least_times(fewer, own, one, space).time, starts)
     block = np.searchsorted(starts, np.arange(space.stops + 1), side="right") - 1
     return Rays(found, least, block, frozenset(some.tolist()) | (known.kinds if known else frozenset()))
 
@@ -87,19 +87,32 @@ def least_of(table: Times | NDArray[np.bool_], starts: NDArray[np.int64]) -> Tim
     return np.asarray(np.minimum.reduceat(firsts, starts, axis=2))
 
 
-def weighed(tables: Tables, passes: PassTables, often: Sequence[int]) -> Tables:
-    """Return tables in which passes and synchronisation count so often, all of it inside and between layers.
+def least_times(tables: Tables, passes: PassTables, often: Sequence[int], space: CutSpace) -> StageTimes:
+    """Return what stages take at least whose passes count so ``often``, as ``PassColumns.below`` has it.
 
-    With a fourth number what of the backward pass is for weights counts so often, too.
+    Where communication hides behind computing that is the larger of what either side says, pass by pass. Raises as
+    ``StageTimes.of`` does.
     """
-    counts, known = np.array(often, dtype=np.int64), slice(len(often))
-    own = passes.layers[..., known] @ counts
+    found: StageTimes | None = None
+    for counts in np.unique(passes.columns.below(often), axis=0):
+        one = StageTimes.of(weighed(tables, passes, counts), space)
+        if found is not None:
+            np.maximum(one.time, found.time, out=one.time)
+        found = one
+    if found is None:
+        raise ValueError("no sum is known of these passes")
+    return found
+
+
+def weighed(tables: Tables, passes: PassTables, counts: Times) -> Tables:
+    """Return tables in which columns count so often, all of it inside and between layers."""
+    own = passes.layers @ counts
     return replace(
         tables,
         compute=np.zeros(own.shape[:2], dtype=np.int64),
         inside=np.where(passes.layers[..., 0] < FORBIDDEN, own, FORBIDDEN),
-        between=passes.changes[..., known] @ counts,
-        copies={ends: copy[..., known] @ counts for ends, copy in passes.copies.items()},
+        between=passes.changes @ counts,
+        copies={ends: copy @ counts for ends, copy in passes.copies.items()},
     )
 
 

@@ -16,9 +16,8 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.options import BoundaryCharge
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_times import StageTimes
 from solvers.executed.bounds.pass_tables import PassTables
-from solvers.executed.bounds.rays import PACE, Proportion, Rays, least_of, weighed
+from solvers.executed.bounds.rays import PACE, Proportion, Rays, least_of, least_times
 
 __all__: list[str] = []
 
@@ -127,7 +126,8 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
     training = tables.instance.training
     micro_batches = training.micro_batches
     whole = (micro_batches, micro_batches, 1)
-    atoms = atom_tables(weighed(tables, passes, PACE), space)
+    pace = least_times(tables, passes, PACE, space)
+    atoms = atom_tables(pace.tables, space, pace)
     limits = StageLimits(atoms.times, atoms.least)
     slots = range(min(space.stops, tables.instance.devices))
     warm_ups = [range(slot, slot + 1) for slot in slots]
@@ -139,7 +139,7 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
     stops = np.arange(space.stops + 1)
     return Spans(
         pace=atoms.times.time,
-        whole=StageTimes.of(weighed(tables, passes, whole), space).time,
+        whole=least_times(tables, passes, whole, space).time,
         roomy={one: stops <= limits.ends(one, FORBIDDEN - 1)[:, :-1, None] for one in set(rules)},
         rules=tuple(rules[one.start] for one in warm_ups),
         warm_ups=tuple(warm_ups),

@@ -242,9 +242,7 @@ def test_plans_are_proved_that_the_formula_does_not_find(name: str, best: int, f
 
 def test_what_is_not_seen_is_named():
     instance = _shipped("pipepar/vgg13.yaml", *STEP)
-    overlap = replace(instance, cost=replace(instance.cost, stage_time=StageTime.OVERLAP))
     several = replace(instance, training=replace(instance.training, chunks=2))
-    assert "overlap" in accepts(overlap).reason
     assert "chunks is 2" in find_solver("step_dp").accepts(several).reason
 
 

@@ -1,0 +1,203 @@
+"""The columns in which the layers of a stage are added up, and the passes that these sums make.
+
+Where times add up the columns are the passes. Where communication hides behind computing (``StageTime.OVERLAP``)
+a pass of a stage takes the larger of two sums, so its computing and its communicating are added up apart, and what
+is computed again before a backward pass apart from that. No such pass is a sum over layers, but none is below the
+sum of either side: those are its bounds, for which not every form needs to be looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from formulation.costs.passes import change_parts, change_passes, layer_parts, layer_passes
+from formulation.costs.tables import Times
+from formulation.problem.groups import GroupKind
+from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.options import StageTime
+from formulation.problem.precision import Copy
+
+__all__: list[str] = []
+
+FORWARD, BACKWARD, SYNC, WEIGHTS = 0, 1, 2, 3
+"""The passes of a stage: forward, backward (with what it computes again), synchronisation once a step.
+
+Under a schedule with backward passes in halves also what of them is for the gradients of weights.
+"""
+COLUMNS = 3
+"""Passes without halves."""
+
+
+class PassColumns(Protocol):
+    """How passes are made of sums over layers and changes of layout; every method takes rows of numbers.
+
+    ``width`` is the number of columns.
+    """
+
+    width: int
+
+    def of_layer(
+        self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
+    ) -> Sequence[int]:
+        """Return what a layer adds to each column."""
+        ...
+
+    def of_change(
+        self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
+    ) -> Sequence[int]:
+        """Return what a change of layout adds to each column."""
+        ...
+
+    def passes(self, sums: Times) -> Times:
+        """Return the passes that sums make; of a part of a stage they are no more than those of the whole."""
+        ...
+
+    def below(self, often: Sequence[int]) -> Times:
+        """Return how often columns count in sums that no stage is below, a row each, always so many.
+
+        A stage is not below them if its passes count so ``often``. Only those for weights may count less than 0
+        times, together with the backward pass not.
+        """
+        ...
+
+    def compared(self, sums: Times) -> Times:
+        """Return numbers by which rows are compared.
+
+        If none of one row is larger than in another, a stage that goes on from it is no worse, however it goes on.
+        """
+        ...
+
+    def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
+        """Return how often columns count in sums, and the most that these are, where no pass takes more."""
+        ...
+
+
+def columns_of(instance: Instance) -> PassColumns:
+    """Return the columns of an instance."""
+    halves = instance.training.schedule.in_halves
+    if instance.cost.stage_time is StageTime.OVERLAP:
+        return Overlapped(instance.training.micro_batches, halves=halves)
+    return Added(halves=halves)
+
+
+def compared(passes: Times) -> Times:
+    """Return by what passes of whole stages are compared: each but the synchronisation.
+
+    Nobody waits for that but the end of the step. It follows upon a backward pass, with which it is compared;
+    where backward passes have halves, each of which is compared, upon that of the weights.
+    """
+    own = passes.copy()
+    last = BACKWARD if own.shape[1] == COLUMNS else WEIGHTS
+    own[:, SYNC] += own[:, last]
+    if last == WEIGHTS:
+        own[:, BACKWARD] -= own[:, WEIGHTS]
+    return own
+
+
+class Added:
+    """Times add up: a column for each pass."""
+
+    def __init__(self, *, halves: bool) -> None:
+        self.width = COLUMNS + halves
+
+    def of_layer(
+        self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
+    ) -> Sequence[int]:
+        return layer_passes(instance, layer, form, kind, copy)[: self.width]
+
+    def of_change(
+        self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
+    ) -> Sequence[int]:
+        return (*change_passes(instance, edge, source, form, kind), 0, 0)[: self.width]
+
+    def passes(self, sums: Times) -> Times:
+        return sums
+
+    def below(self, often: Sequence[int]) -> Times:
+        return np.array([[*often, *(0,) * (self.width - len(often))]], dtype=np.int64)
+
+    def compared(self, sums: Times) -> Times:
+        return compared(sums)
+
+    def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
+        return compared(np.eye(self.width, dtype=np.int64)).T, compared(np.array([passes]))[0]
+
+
+COMPUTED, SENT = slice(0, 3), slice(3, 6)
+"""Of either, by order: forward pass, backward pass, what is computed again before that."""
+SUMMED = 6
+OF_WEIGHTS = slice(7, 9)
+"""What of the backward pass is for weights: computed, sent."""
+
+
+class Overlapped:
+    """Communication hides behind the computing of its own pass.
+
+    Computing hardly depends on forms, so of it there is one sum for all forms of a stage.
+    """
+
+    def __init__(self, micro_batches: int, *, halves: bool) -> None:
+        self.width = 9 if halves else 7
+        self._halves, self._most_late = halves, micro_batches - 1
+
+    def of_layer(
+        self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
+    ) -> Sequence[int]:
+        return layer_parts(instance, layer, form, kind, copy)[: self.width]
+
+    def of_change(
+        self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
+    ) -> Sequence[int]:
+        return (0, 0, 0, *change_parts(instance, edge, source, form, kind), 0, 0, 0)[: self.width]
+
+    def passes(self, sums: Times) -> Times:
+        larger = np.maximum(sums[..., COMPUTED], sums[..., SENT])
+        found = [larger[..., 0], larger[..., 1] + larger[..., 2], sums[..., SUMMED]]
+        if self._halves:
+            inputs = sums[..., [1, 4]] - sums[..., OF_WEIGHTS]
+            found.append(larger[..., 1] - inputs.max(axis=-1))
+        return np.stack(found, axis=-1)
+
+    def below(self, often: Sequence[int]) -> Times:
+        forward, backward, sync, weights = (*often, 0)[:4]
+        rows: list[Times] = []
+        # What is computed again is the forward pass of some layers, and mostly of all: on the same side as that.
+        for one, other, inputs in itertools.product((0, 3), (1, 4), (1, 4) if self._halves else (1,)):
+            row = np.zeros(self.width, dtype=np.int64)
+            row[[one, one + 2, SUMMED]] = forward, backward, sync
+            row[other] += backward + weights
+            row[inputs] -= weights
+            if self._halves:
+                row[7 + (inputs == 4)] = weights
+            rows.append(row)
+        return np.array(rows)
+
+    def compared(self, sums: Times) -> Times:
+        found = [sums[:, :SUMMED], sums[:, [SUMMED]]]
+        if self._halves:
+            # Of the second halves at most so many more than of the first ones stand behind one another, and they
+            # take the longer, the less the first ones take.
+            inputs = sums[:, [1, 4]] - sums[:, OF_WEIGHTS]
+            found = [
+                sums[:, :SUMMED],
+                inputs,
+                sums[:, [SUMMED]] - self._most_late * inputs.sum(axis=1, keepdims=True),
+            ]
+        rows = np.concatenate(found, axis=1)
+        told = np.ptp(rows, axis=0) > 0 if len(rows) else np.zeros(rows.shape[1], dtype=np.bool_)
+        told[5] &= bool((rows[:, 5] != rows[:, 3]).any())
+        told[-1] = True
+        return rows[:, told]
+
+    def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
+        forward, backward, sync = passes[:COLUMNS]
+        rows, most = list[Times](), list[int]()
+        for often, limit in (((1, 0, 0), forward), ((0, 1, 0), backward), ((0, 1, 1), backward + sync)):
+            own = self.below(often)
+            rows.append(own)
+            most += [limit] * len(own)
+        return np.concatenate(rows), np.array(most, dtype=np.int64)
