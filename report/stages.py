@@ -45,11 +45,10 @@ def slowest(instance: Instance, costs: Sequence[StageCost]) -> tuple[list[bool],
 def slowest_in_words(instance: Instance) -> tuple[str, str]:
     """Return what the largest time is called, and what it means for the first goal."""
     goal = instance.goals[0]
-    if goal.executed:
-        return (
-            "slowest",
-            "the largest time for a micro-batch; what is executed is the critical chain of a timeline",
-        )
+    if goal is Goal.STEP_TIME:
+        return "slowest", "the largest time for a micro-batch; a step also fills, drains and waits"
+    if goal is Goal.PERIOD:
+        return "slowest", "the largest time for a micro-batch; transfers may hide, or be waited for"
     if goal is Goal.ITERATION_TIME and instance.training.schedule is Schedule.NAIVE:
         return "slowest", "the largest time; micro-batches go one after another, so that all times count alike"
     return "bottleneck", "the bottleneck: a micro-batch cannot leave the pipeline more often than this"

@@ -75,7 +75,8 @@ class SweepSearchPart(Part):
 class SweepFoundPart(Part):
     """What was found for a point, as a line of the file of results; without a ``proof`` the ``reason`` says why.
 
-    ``throughput`` is in samples per second, prices are in millionths per hour.
+    ``throughput`` is in samples per second, by the executed time where that is minimised and else by a formula;
+    prices are in millionths per hour.
     """
 
     key: str

@@ -73,7 +73,7 @@ def difference_rows(found: PlanDifference) -> list[Row]:
 def _bounds(found: Reasons) -> Iterator[str]:
     goal = found.instance.goals[0]
     if goal.executed:
-        yield "what overlaps does not add up: the critical chain (below) is the time; busiest with a micro-batch:"
+        yield "what overlaps does not add up: the time is that of the chain below; busiest, by micro-batch:"
     terms = sorted(found.terms, key=lambda term: (-term.value, term.of, term.stage))
     largest = terms[0].value
     for term in terms[:MOST_TERMS]:

@@ -122,10 +122,9 @@ def _row(instance: Instance, outcome: Outcome) -> dict[str, Any]:
 def _of_plan(instance: Instance, found: Plan) -> dict[str, Any]:
     costs = evaluate(instance, found).stages
     training = instance.training
-    paced = instance.cost.combine is Combine.MAX
-    goal, samples = (
-        (Goal.ITERATION_TIME, training.global_batch) if paced else (Goal.BOTTLENECK, training.micro_batch)
-    )
+    goal, samples = _paces(instance), training.micro_batch
+    if goal in (Goal.ITERATION_TIME, Goal.STEP_TIME):
+        samples = training.global_batch
     time_ns = goal_value(goal, instance, found, costs)
     return {
         "throughput": samples * NS_PER_SECOND / time_ns if time_ns else None,
@@ -142,3 +141,10 @@ def _of_plan(instance: Instance, found: Plan) -> dict[str, Any]:
             for stage in found.stages
         ],
     }
+
+
+def _paces(instance: Instance) -> Goal:
+    """Return by which time samples are counted: the executed one if that is minimised, else a formula."""
+    if instance.goals[0].executed:
+        return instance.goals[0]
+    return Goal.ITERATION_TIME if instance.cost.combine is Combine.MAX else Goal.BOTTLENECK

@@ -60,7 +60,7 @@ def certifiable(instance: Instance) -> str | None:
     if instance.training.chunks > 1:
         return f"labels are about stages on devices of their own, training.chunks is {instance.training.chunks}"
     if instance.goals[0] is not Goal.BOTTLENECK:
-        return f"labels bound the bottleneck, the first goal is {instance.goals[0]}"
+        return f"labels bound the bottleneck, the first goal is {instance.goals[0]}; set objective: bottleneck"
     if cost.combine is not Combine.MAX:
         return "labels bound the slowest stage, combine is 'sum'"
     if cost.boundary_charge is not BoundaryCharge.LINK:

@@ -11,7 +11,7 @@ from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints
+from formulation.problem.options import Constraints, Goal
 from solvers import catalogue
 from solvers.auto.simpler import neighbours
 
@@ -31,8 +31,7 @@ def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, .
 def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]:
     if limits.time_limit_s is not None and limits.deadline.over():
         yield f"more time than {limits.time_limit_s:g} s (--time-limit)"
-    # Without a goal that is executed it would be another question.
-    plain = None if instance.goals[0].executed else without_demands(instance)
+    plain = without_demands(instance)
     patience = NEVER.within(PATIENCE_S)
     for entry in catalogue.SOLVERS:
         if not entry.exact or entry.name == outcome.solver or patience.over():
@@ -42,6 +41,11 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
             yield f"--solver {entry.name}, which sees the whole instance"
         elif support.reason and not support.too_large and plain is not None and entry.accepts(plain).takes:
             yield f"the instance without what {entry.name} does not see ({support.reason})"
+    # That is another question, but one that is answered with everything that is asked.
+    formula = replace(instance, goals=(Goal.BOTTLENECK,))
+    main = catalogue.find_solver(catalogue.MAIN)
+    if instance.goals[0].executed and not patience.over() and main.accepts(formula).takes:
+        yield f"the formula, objective: {Goal.BOTTLENECK}, of which {main.name} sees the whole instance"
     cuts = len(CutSpace.of(instance).places) - 2
     if cuts > MANY_CUTS:
         yield f"fewer than {cuts} places to cut: merge layers, or close some with constraints.no_cut"
@@ -56,9 +60,14 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
 
 
 def without_demands(instance: Instance) -> Instance | None:
-    """Return the instance with no demand but the limit on memory; None where so free its numbers are too large."""
+    """Return the instance with no demand but the limit on memory; None where so free its numbers are too large.
+
+    An executed time stays the goal; others become the bottleneck.
+    """
+    goals = instance.goals[:1]
     try:
-        return next(neighbours(replace(instance, constraints=Constraints(memory=instance.constraints.memory))))
+        free = replace(instance, constraints=Constraints(memory=instance.constraints.memory))
+        return replace(free, goals=goals) if goals[0].executed else next(neighbours(free))
     except ValueError:
         return None
 

@@ -67,7 +67,8 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
         outcome = checked(instance, outcome)
     except FalseClaimError as error:
         raise RefutedError(str(error), outcome) from error
-    if outcome.proof in PROVED or outcome.solver not in METHODS or limits.ruled_out(outcome):
+    known = outcome.solver in METHODS or outcome.solver == by_formula.NAME
+    if outcome.proof in PROVED or not known or limits.ruled_out(outcome):
         return outcome
     return replace(outcome, notes=(*outcome.notes, *advice(instance, outcome, limits)))
 

@@ -20,7 +20,8 @@ BYTES_A_CLAUSE = 200
 def accepts(instance: Instance) -> Support:
     """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
     if instance.goals[0].executed:
-        return Support(reason=f"the declarative model does not know the executed {instance.goals[0]}")
+        said = f"the declarative model does not know the executed {instance.goals[0]}"
+        return Support(reason=f"{said}; set objective: bottleneck for a formula that it knows")
     layers, slots = len(instance.layers), min(len(instance.layers), instance.devices)
     kinds = len(possible_kinds(instance))
     needed = BYTES_A_CLAUSE * slots * layers * kinds

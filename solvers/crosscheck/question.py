@@ -22,12 +22,27 @@ from solvers.cpsat.base.families import Family
 from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.model import FAMILIES, build_model
-from solvers.crosscheck.claim import Answer, Claim, Verdict, refuted_by, refutes
+from solvers.cpsat.support import accepts
+from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, refuted_by, refutes
 
 __all__: list[str] = []
 
 Settings = Mapping[str, object]
 """Parameters of CP-SAT beside those of ``solvers.cpsat.base.engine``."""
+
+
+def of_model(ask: Ask) -> Ask:
+    """Return a route that asks the model, for claims that the model can say.
+
+    No executed time is in it. That there is no plan at all it can say whatever is minimised.
+    """
+
+    def asked(claim: Claim, limits: Limits) -> Answer:
+        if claim.goal.executed and claim.threshold is not None:
+            return Answer(Verdict.NOT_APPLICABLE, accepts(claim.instance).reason)
+        return ask(claim, limits)
+
+    return asked
 
 
 def ask_cpsat(claim: Claim, v: Variables, limits: Limits, who: str, settings: Settings | None = None) -> Answer:

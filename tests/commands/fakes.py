@@ -40,7 +40,13 @@ cluster:
     - {name: node, count: 2, device: card, devices: 2, link: {bandwidth: 100 Gbit/s}}
   between_servers: {bandwidth: 10 Gbit/s}
 training: {global_batch: 8, micro_batches: 1}
+objective: bottleneck
 """
+
+
+def saying_nothing_of(key: str, text: str) -> str:
+    """Return the text of a scenario without the line of a key."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(f"{key}:"))
 
 
 def write_scenario(folder: Path) -> Path:

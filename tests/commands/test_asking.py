@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Command
-from tests.commands.fakes import ROOT
+from tests.commands.fakes import ROOT, saying_nothing_of
 
 FORMULATION = (ROOT / "docs" / "formulation.md").read_text(encoding="utf-8")
 MODULES = [
@@ -22,7 +22,8 @@ MODULES = [
 def test_the_fragment_of_the_readme_is_planned(pipecut: Command, scenario: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (fragment,) = re.findall(r"<!-- fragment of a scenario -->\n```yaml\n(.*?)```", readme, re.DOTALL)
-    scenario.write_text(scenario.read_text(encoding="utf-8") + fragment, encoding="utf-8")
+    text = saying_nothing_of("objective", scenario.read_text(encoding="utf-8"))
+    scenario.write_text(text + fragment, encoding="utf-8")
     found = pipecut("plan", scenario, "--set", "cluster.devices.card.price_per_hour=1.20", "--json").json
     assert found["proof"] == "optimal" and len(found["stages"]) <= 4
     dear = pipecut("plan", scenario, "--set", "cluster.devices.card.price_per_hour=20")

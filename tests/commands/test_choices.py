@@ -9,6 +9,7 @@ import pytest
 
 from ingest.graphs.graph_file import write_graph
 from tests.command_line import Command
+from tests.commands.fakes import saying_nothing_of
 from tests.solvers.choices.test_any_order import towers
 
 SCENARIO = """\
@@ -19,6 +20,7 @@ cluster:
   servers: [{name: s, device: card, devices: 2, link: {bandwidth: 1 Tbit/s}}]
 training: {global_batch: 8, micro_batches: choose}
 constraints: {devices_per_stage: [1], memory: false}
+objective: bottleneck
 """
 
 
@@ -78,8 +80,9 @@ def test_an_order_of_the_passes_is_chosen_and_goes_with_the_plan(
     pipecut: Command, towers_yaml: Path, among: str, order: list[object], said: str, words: str
 ) -> None:
     plan, page = towers_yaml.parent / "plan.json", towers_yaml.parent / "page.html"
-    written = f"micro_batches: [2, 8], schedule: {among}, chunks: [1, 2]}}\nobjective: step_time"
-    towers_yaml.write_text(SCENARIO.replace("micro_batches: choose}", written))
+    written = f"micro_batches: [2, 8], schedule: {among}, chunks: [1, 2]}}"
+    text = saying_nothing_of("objective", SCENARIO.replace("micro_batches: choose}", written))
+    towers_yaml.write_text(f"{text}objective: step_time\n")
     found = pipecut("plan", towers_yaml, "--json", "--out", plan)
     scope = found.json["scope"]
     assert found.code == 0 and found.json["proof"] == "optimal"

@@ -25,7 +25,8 @@ def stopped_at_devices(instance: Instance, limits: Limits) -> Outcome:
 
 
 def ordered(scenario: Path) -> Path:
-    text = scenario.read_text(encoding="utf-8") + "objective: [bottleneck, devices, stages]\n"
+    goals = "objective: [bottleneck, devices, stages]"
+    text = scenario.read_text(encoding="utf-8").replace("objective: bottleneck", goals)
     scenario.write_text(text + "constraints: {memory: false}\n", encoding="utf-8")
     return scenario
 

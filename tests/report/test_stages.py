@@ -125,7 +125,8 @@ def test_the_largest_time_is_called_what_it_is_for_the_goal(goal: Goal, schedule
     assert shown["claim"]["sums"]["called"] == called
     assert f"<td>{called}</td>" in page and f"outlined: the {called}" in page
     assert ("cannot leave the pipeline" in page) is (called == "bottleneck")
-    assert ("critical chain of a timeline" in page) is goal.executed
+    assert ("a step also fills, drains and waits" in page) is (goal is Goal.STEP_TIME)
+    assert ("transfers may hide, or be waited for" in page) is (goal is Goal.PERIOD)
     lines = outcome_of_stages(instance, plan)
     assert ("* the bottleneck" in lines) is (called == "bottleneck") and "\n* the" in lines
 

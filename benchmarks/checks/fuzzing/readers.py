@@ -72,7 +72,7 @@ class Ground:
 def ground(folder: Path) -> Ground:
     """Write scenario and layer graph into a folder, and plan, certificate and trace cache from them."""
     scenario = folder / "scenario.yaml"
-    scenario.write_text(samples.PLAIN_SCENARIO, encoding="utf-8")
+    scenario.write_text(samples.GROUND, encoding="utf-8")
     (folder / "graph.json").write_bytes(as_json(samples.graph()))
     (folder / "net.py").write_text("def build(): ...\n", encoding="utf-8")
     instance = load_scenario(scenario).load()

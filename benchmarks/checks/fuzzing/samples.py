@@ -20,6 +20,10 @@ cluster:
 training: {global_batch: 8, micro_batches: 2, schedule: one_f_one_b, optimizer_bytes_per_parameter: 8}
 cost: {backward_factor: 2, flops_per_mac: 2}
 """
+GROUND = f"""\
+{PLAIN_SCENARIO}objective: bottleneck
+"""
+"""The same with the goal of certificates."""
 SCENARIO = f"""\
 {PLAIN_SCENARIO}objective: [bottleneck, devices]
 constraints:

@@ -26,6 +26,7 @@ cluster:
   servers: [{name: one, count: 4, device: card, devices: 1}]
   between_servers: {bandwidth: 1 GB/s}
 training: {global_batch: 8, micro_batches: 4}
+objective: bottleneck
 """
 
 

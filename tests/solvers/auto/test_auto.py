@@ -129,6 +129,23 @@ def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest
     assert "to try: --solver state_dp, which sees the whole instance" in one
 
 
+def test_an_executed_time_that_no_search_sees_says_what_to_try(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    instance = load_scenario(scenario, ["objective=step_time", "constraints.stages.at_least=2"]).load()
+    found = plan(instance, Limits())
+    assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"
+    tries = [note for note in found.notes if note.startswith("to try: ")]
+    reason = find_solver("step_dp").accepts(instance).reason
+    assert "stages" in reason
+    assert tries == [
+        f"to try: the instance without what step_dp does not see ({reason})",
+        "to try: the formula, objective: bottleneck, of which cpsat sees the whole instance",
+    ]
+    assert plan(load_scenario(scenario, ["constraints.stages.at_least=2"]).load(), Limits()).proof is Proof.OPTIMAL
+
+
 def test_a_proof_needs_no_advice(instance: Instance) -> None:
     assert not any(note.startswith("to try") for note in plan(instance, Limits()).notes)
 

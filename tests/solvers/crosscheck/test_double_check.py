@@ -19,7 +19,7 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Constraints, CostModel, Goal, Training
+from formulation.problem.options import Constraints, CostModel, Goal, Schedule, Training
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
@@ -273,6 +273,20 @@ def test_every_goal_is_asked_about() -> None:
         if check.answer.verdict is D
     }
     assert {(Goal.DEVICES, "presolve"), (Goal.DEVICES, "brute_force"), (Goal.DEVICES, "highs")} <= lied
+
+
+@pytest.mark.parametrize(
+    ("goal", "schedule"),
+    [(Goal.STEP_TIME, Schedule.ONE_F_ONE_B), (Goal.PERIOD, Schedule.ASYNC_ONE_F_ONE_B)],
+)
+def test_the_model_is_not_asked_about_executed_times(goal: Goal, schedule: Schedule) -> None:
+    instance = replace(PLAIN, goals=(goal,), training=replace(PLAIN.training, micro_batches=2, schedule=schedule))
+    found = verdicts(instance, truth(instance))
+    assert D not in found.values()
+    assert found["brute_force"] is A
+    assert {found[name] for name in ("case_split", "presolve", "highs", "certificate")} == {N}
+    none = verdicts(instance, Outcome("claimant", Proof.INFEASIBLE))
+    assert {none[name] for name in ("case_split", "presolve", "highs", "brute_force")} == {D}
 
 
 def test_nothing_is_asked_where_nothing_is_proved() -> None:
