@@ -20,7 +20,7 @@ INTRODUCTION = """\
 The time of a training step of the best plan with everything allowed, and with each choice forbidden in turn. A
 cell says the time of a step by the formula (latency + (M - 1) bottleneck, [formulation](formulation.md#goals)),
 which is what was minimised; by how much it is above that of *everything allowed*; and in brackets the time of the
-same plan as executed on the timeline. Every search had {limit:g} s, on two cores that others used too.
+same plan as executed on the timeline. Every search had at most {limit:g} s, on two cores that others used too.
 
 - **proved**: no plan of the scope is better. *gap*: what the search left between its plan and its bound.
 - *no plan*: it is proved that none exists; *none found*: the search ended without a plan and without a proof.
@@ -145,8 +145,8 @@ def _surprise(cell: Cell, one: dict[str, Any], best: dict[str, Any]) -> Iterator
         yield f"  Without {cell.row} no plan keeps within memory, which is proved."
     elif one.get("objective") is not None and one["objective"] / best["objective"] - 1 >= WORTH:
         more = one["objective"] / best["objective"] - 1
-        said = "at least as long, as far as was searched" if _proof(one) != "**proved**" else "longer"
-        yield f"  Without {cell.row} the step is {more:.0%} {said}: the plan has {shape(one)}."
+        said = "longer" if _proof(one) == "**proved**" else "longer in the best plan that was found"
+        yield f"  Without {cell.row} the step is {more:.0%} {said}: {shape(one)}."
 
 
 def shape(one: dict[str, Any]) -> str:
