@@ -48,7 +48,7 @@ def test_a_large_step_has_a_plan_that_is_no_worse_than_the_best_by_the_formula()
             "objective=step_time",
             "training.schedule=one_f_one_b",
             "training.micro_batches=8",
-            "cost.stage_time=overlap",
+            "constraints.stages.at_least=2",
         ],
     )
     instance = scenario.load()
