@@ -170,10 +170,12 @@ class Ingredient(enum.Enum):
             "solvers.cpsat.constraints.",
             "solvers.cpsat.base.conditional",
             "solvers.cpsat.base.families",
+            "solvers.cpsat.base.pass_prices",
             "solvers.cpsat.solver",
             "solvers.cpsat.model",
             "solvers.cpsat.base.reading",
             "solvers.cpsat.valid",
+            "solvers.cpsat.valid_passes",
             "solvers.cpsat.base.variables",
         ),
     )

@@ -36,6 +36,7 @@ __all__ = [
     "Group",
     "GroupKind",
     "forms_on",
+    "layouts_on",
     "line",
     "line_places",
     "modes_by_size",

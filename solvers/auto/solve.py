@@ -2,8 +2,9 @@
 
 Where the declarative model is small, it is asked first, and a dynamic programme checks it. Elsewhere a programme
 is asked first, in the order of the catalogue, and the model is asked whether there is a better plan. Both choices
-are those of a measurement (``docs/methods.md``). Goals are decided one by one, each by whoever sees it. Whoever
-cannot take the instance, or does not end, is named in the notes with what stopped it.
+are those of a measurement (``docs/methods.md``). About executed times a programme is always asked first, and the
+model where none sees the instance, beginning with the best plan by the formula. Goals are decided one by one, each
+by whoever sees it. Whoever cannot take the instance, or does not end, is named in the notes with what stopped it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from solvers.auto import by_formula, simpler
 from solvers.auto.advice import advice
 from solvers.auto.at_once import told_at_once
 from solvers.catalogue import AUTO, MAIN
-from solvers.crosscheck.checked_solve import RefutedError, better, cross_checked
+from solvers.crosscheck.checked_solve import RefutedError, better, cross_checked, largest_bytes
 from solvers.ingredients import METHODS
 from solvers.search.goals import solve_in_order
 
@@ -142,7 +143,8 @@ class _Asking:
         first = next(able, None)
         main = first if first is not None and first[0].name == MAIN else None
         programme = first if main is None else next(able, None)
-        quick = main is not None and (main[1].bytes_needed or 0) <= QUICK_BYTES
+        executed, needed = self.instance.goals[0].executed, 0 if main is None else main[1].bytes_needed or 0
+        quick = main is not None and needed <= QUICK_BYTES and not executed
         if main is not None and quick and programme is not None:
             yield MAIN, main[0].load(), self.limits.share(2).within(PATIENCE_S)
         while programme is not None:
@@ -152,6 +154,8 @@ class _Asking:
             yield f"state_dp at {simpler.SOME_CUTS} cuts", simpler.with_some_cuts, self.limits
             if self.best is not None and self.best.plan is not None:
                 return
+        if executed and needed > largest_bytes(self.instance):
+            return
         if main is not None and MAIN not in self.refusing:
             yield MAIN, main[0].load(), self._with_a_start(quick=quick)
 
@@ -191,8 +195,10 @@ class _Asking:
         return by_formula.NAME, _by_formula, self.limits
 
     def _with_a_start(self, *, quick: bool) -> Limits:
-        """Return the limits with a first plan for a large model that no programme sees."""
+        """Return the limits with a first plan for a large model, or an executed time, that no programme sees."""
         if quick or self.limits.start is not None or self.best is not None:
             return self.limits
+        if self.instance.goals[0].executed:
+            return replace(self.limits, start=_by_formula(self.instance, self.limits.share(3)).plan)
         start = simpler.plan_of_a_neighbour(self.instance, self.limits.share(3))
         return self.limits if start is None else replace(self.limits, start=start)

@@ -13,6 +13,7 @@ from solvers.cpsat.base.families import PLAN_FAMILIES, Family
 from solvers.cpsat.base.variables import Variables, make_variables
 from solvers.cpsat.bounds import stage_threshold_ns, thresholds_of
 from solvers.cpsat.constraints.clocks import TIME_FAMILIES
+from solvers.cpsat.constraints.executed import EXECUTED
 
 __all__: list[str] = []
 
@@ -26,7 +27,7 @@ def _posted_families() -> Iterator[Family]:
 
 
 FAMILIES: tuple[Family, ...] = tuple(
-    sorted((*PLAN_FAMILIES, *TIME_FAMILIES, *_posted_families()), key=lambda family: family.number)
+    sorted((*PLAN_FAMILIES, *TIME_FAMILIES, EXECUTED, *_posted_families()), key=lambda family: family.number)
 )
 """The families that define a plan and its objective; redundant ones are in ``solvers.cpsat.valid``."""
 

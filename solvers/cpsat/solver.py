@@ -12,6 +12,7 @@ from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance
+from solvers.cpsat.base.engine import make_solver, without_relaxation
 from solvers.cpsat.base.families import Family
 from solvers.cpsat.bounds import lower_bound
 from solvers.cpsat.model import FAMILIES, build_model
@@ -46,4 +47,5 @@ def solve(
     upper, lower = ceiling(tables, instance.goals[0]) + 1, lower_bound(tables, floors(tables))
     known = Incumbent(NAME, instance, limits, upper, lower, began_s=began_s)
     known.offer(first_plan(tables))
-    return search(known, lambda threshold: build_model(tables, threshold, posted))
+    make = without_relaxation if instance.goals[0].executed else make_solver
+    return search(known, lambda threshold: build_model(tables, threshold, posted), make=make)

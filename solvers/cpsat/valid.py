@@ -7,6 +7,7 @@ on no dynamic programme.
     threshold fixed, "kind c can hold layers i to j" is a yes/no table, monotone in i and j, hence one clause of
     three literals for each step of the stairs (design note: monotone tables on order-encoded cut points).
 (102) ``area`` and (103) ``alike``: see ``solvers.cpsat.constraints.placing``.
+(106) ``reach_in_time``, for executed times: see ``solvers.cpsat.valid_passes``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from formulation.problem.options import Goal, StageTime
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.constraints.placing import area, device_prices, post_alike
+from solvers.cpsat.valid_passes import PassFloors, reach_in_time
 
 __all__: list[str] = []
 
@@ -128,8 +130,11 @@ def staircase(limits: Floors) -> Callable[[Variables], Posted]:
 def redundant_families(tables: Tables) -> tuple[Family, ...]:
     """Return the redundant families for an instance; its lower limits are computed once."""
     limits = floors(tables)
-    return (
+    found = (
         Family(101, "staircase", staircase(limits)),
         Family(102, "area", area(limits.area, limits.offer, limits.unit_ns)),
         Family(103, "alike", post_alike),
     )
+    if not tables.instance.goals[0].executed:
+        return found
+    return (*found, Family(106, "reach_in_time", reach_in_time(PassFloors(tables))))

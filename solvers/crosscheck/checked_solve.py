@@ -35,6 +35,8 @@ QUICK_BYTES = 1_000_000
 """Above this size of its model others are asked before CP-SAT on layers."""
 LARGEST_BYTES = 10_000_000
 """Models above this size are not asked: CP-SAT proved none of them again within the time, given the best plan."""
+LARGEST_EXECUTED_BYTES = 4_000_000
+"""The same for executed times: above this size a question takes minutes."""
 SAME_OPTIMUM = "{} finds the same optimum"
 SAME_INFEASIBLE = "{} finds no plan either"
 SAME_RULED_OUT = "{} finds none either"
@@ -113,7 +115,7 @@ def _seconds(
         if not (support.takes and support.proves):
             continue
         needed = support.bytes_needed or 0
-        if entry.name == MAIN and needed > LARGEST_BYTES:
+        if entry.name == MAIN and needed > largest_bytes(instance):
             against.append(f"the model of {entry.name} is too large to prove it again")
             continue
         able.append((entry, entry.name == MAIN and needed > QUICK_BYTES))
@@ -124,6 +126,11 @@ def _seconds(
     for entry, _ in sorted(able, key=lambda pair: pair[1]):
         programme = entry.name not in (MAIN, "cpsat_atoms", "brute_force")
         yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan)
+
+
+def largest_bytes(instance: Instance) -> int:
+    """Return up to which size the declarative model is worth asking about what others proved, or cannot see."""
+    return LARGEST_EXECUTED_BYTES if instance.goals[0].executed else LARGEST_BYTES
 
 
 def _memory_decides(instance: Instance, outcome: Outcome) -> bool:

@@ -34,12 +34,12 @@ Settings = Mapping[str, object]
 def of_model(ask: Ask) -> Ask:
     """Return a route that asks the model, for claims that the model can say.
 
-    No executed time is in it. That there is no plan at all it can say whatever is minimised.
+    Not every executed time is in it. That there is no plan at all it can say whatever is minimised.
     """
 
     def asked(claim: Claim, limits: Limits) -> Answer:
-        if claim.goal.executed and claim.threshold is not None:
-            return Answer(Verdict.NOT_APPLICABLE, accepts(claim.instance).reason)
+        if claim.goal.executed and claim.threshold is not None and (reason := accepts(claim.instance).reason):
+            return Answer(Verdict.NOT_APPLICABLE, reason)
         return ask(claim, limits)
 
     return asked

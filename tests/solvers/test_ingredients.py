@@ -205,7 +205,7 @@ def claimed(instance: Instance, more: int = 0) -> Claim:
 def reads(name: str) -> set[tuple[str, str]]:
     """Trace a method on every case: a solver as it is asked for a plan, a route as it is asked about a claim."""
     called: set[tuple[str, str]] = set()
-    more = {"step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED}.get(name, ())
+    more = {"cpsat": EXECUTED, "step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED}.get(name, ())
     for instance in more if name == "cpsat_chunks" else (*CASES, *STEPS, *PERIODS, *more):
         if name in ROUTE_ONLY:
             route = next(route for route in ROUTES if route.name == name)

@@ -38,6 +38,18 @@ def make_solver(limits: Limits) -> cp_model.CpSolver:
     return solver
 
 
+def without_relaxation(limits: Limits) -> cp_model.CpSolver:
+    """Set up the same with one worker and no linear relaxation.
+
+    That is for models whose rows hold what a relaxation would find out: clauses alone are then several times as
+    fast.
+    """
+    solver = make_solver(limits)
+    solver.parameters.num_workers = 1
+    solver.parameters.linearization_level = 0
+    return solver
+
+
 Value = Callable[[cp_model.IntVar], int]
 """What a variable has in an assignment."""
 

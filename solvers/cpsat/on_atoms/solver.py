@@ -21,7 +21,7 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.atoms.stages import AtomStages
-from solvers.cpsat.base.engine import make_solver
+from solvers.cpsat.base.engine import without_relaxation
 from solvers.cpsat.base.reading import read_plan
 from solvers.cpsat.base.variables import Variables, make_variables
 from solvers.cpsat.bounds import lower_bound, stage_threshold_ns, thresholds_of
@@ -72,18 +72,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     upper, lower = ceiling(tables, instance.goals[0]) + 1, lower_bound(tables, floor)
     known = Incumbent(NAME, instance, limits, upper, lower, began_s=began_s)
     known.offer(first_plan(tables))
-    return search(known, build, read, _Ahead(known).choose, _without_relaxation)
-
-
-def _without_relaxation(limits: Limits) -> cp_model.CpSolver:
-    """Set up CP-SAT with one worker and no linear relaxation.
-
-    The rows of prices hold what a relaxation would find out; without one, clauses alone are ten times as fast.
-    """
-    solver = make_solver(limits)
-    solver.parameters.num_workers = 1
-    solver.parameters.linearization_level = 0
-    return solver
+    return search(known, build, read, _Ahead(known).choose, without_relaxation)
 
 
 @dataclass(slots=True)

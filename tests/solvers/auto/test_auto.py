@@ -129,21 +129,39 @@ def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest
     assert "to try: --solver state_dp, which sees the whole instance" in one
 
 
+STEP_ON_SERVERS = ["objective=step_time", "constraints.stages_per_server=2"]
+
+
 def test_an_executed_time_that_no_search_sees_says_what_to_try(
     scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    instance = load_scenario(scenario, ["objective=step_time", "constraints.stages.at_least=2"]).load()
+    monkeypatch.setattr("solvers.crosscheck.checked_solve.LARGEST_EXECUTED_BYTES", 0)
+    instance = load_scenario(scenario, STEP_ON_SERVERS).load()
     found = plan(instance, Limits())
     assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"
     tries = [note for note in found.notes if note.startswith("to try: ")]
     reason = find_solver("step_dp").accepts(instance).reason
-    assert "stages" in reason
+    assert "stages_per_server" in reason
     assert tries == [
+        "to try: --solver cpsat, which sees the whole instance",
         f"to try: the instance without what step_dp does not see ({reason})",
         "to try: the formula, objective: bottleneck, of which cpsat sees the whole instance",
     ]
-    assert plan(load_scenario(scenario, ["constraints.stages.at_least=2"]).load(), Limits()).proof is Proof.OPTIMAL
+    assert plan(load_scenario(scenario, STEP_ON_SERVERS[1:]).load(), Limits()).proof is Proof.OPTIMAL
+
+
+def test_the_model_proves_an_executed_time_that_no_programme_sees(scenario: Path) -> None:
+    instance = load_scenario(scenario, STEP_ON_SERVERS).load()
+    found = plan(instance, Limits())
+    assert (found.solver, found.proof) == ("cpsat", Proof.OPTIMAL)
+    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("brute_force").summary)
+
+
+def test_the_model_checks_what_a_programme_proves_of_an_executed_time(scenario: Path) -> None:
+    found = plan(load_scenario(scenario, STEP_ON_SERVERS[:1]).load(), Limits())
+    assert (found.solver, found.proof) == ("step_dp", Proof.OPTIMAL)
+    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("cpsat").summary)
 
 
 def test_a_proof_needs_no_advice(instance: Instance) -> None:

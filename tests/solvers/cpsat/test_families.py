@@ -31,7 +31,7 @@ from solvers.dynamic.line import solver as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 
-PRICED = {"stage_time", "boundary_time"}
+PRICED = {"stage_time", "boundary_time", "executed_time"}
 """Families that bound the objective: their rule is the evaluator's price, compared with ==."""
 
 
@@ -113,6 +113,7 @@ WITNESSES: dict[str, Instance] = {
         constraints=Constraints(stages_per_server=1),
     ),
     "equal_stages": replace(instance_of(FRONT_HEAVY, mesh(2, 1)), constraints=Constraints(equal_stages=True)),
+    "executed_time": replace(instance_of(BALANCED, mesh(1, 1)), goals=(Goal.STEP_TIME,)),
     "own": demanding(own=(Own("cut_once", check_cut_once, post_cut_once),)),
 }
 

@@ -57,7 +57,7 @@ ONE = Limits(workers=1)
 PRICES = st.sampled_from([0, 1, 700, 1_000_000])
 SHARES = st.integers(70, 110)
 modelled = st.sampled_from([goal for goal in Goal if goal not in (Goal.STEP_TIME, Goal.PERIOD)])
-"""Goals that the declarative model knows."""
+"""Goals that are no executed times; of those ``tests.solvers.cpsat.test_executed`` tells."""
 degrees = st.sampled_from([(), (1,), (1, 2), (2,), (1, 2, 3)])
 
 

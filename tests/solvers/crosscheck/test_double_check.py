@@ -279,12 +279,15 @@ def test_every_goal_is_asked_about() -> None:
     ("goal", "schedule"),
     [(Goal.STEP_TIME, Schedule.ONE_F_ONE_B), (Goal.PERIOD, Schedule.ASYNC_ONE_F_ONE_B)],
 )
-def test_the_model_is_not_asked_about_executed_times(goal: Goal, schedule: Schedule) -> None:
+def test_the_model_knows_executed_times(goal: Goal, schedule: Schedule) -> None:
     instance = replace(PLAIN, goals=(goal,), training=replace(PLAIN.training, micro_batches=2, schedule=schedule))
-    found = verdicts(instance, truth(instance))
-    assert D not in found.values()
-    assert found["brute_force"] is A
-    assert {found[name] for name in ("case_split", "presolve", "highs", "certificate")} == {N}
+    best = truth(instance)
+    found = verdicts(instance, best)
+    assert {found[name] for name in ("brute_force", "case_split", "presolve", "highs")} == {A}
+    assert found["certificate"] is N
+    assert best.objective is not None
+    lied = replace(best, objective=best.objective + 1, bound=best.objective + 1)
+    assert {verdicts(instance, lied)[name] for name in ("brute_force", "case_split", "presolve", "highs")} == {D}
     none = verdicts(instance, Outcome("claimant", Proof.INFEASIBLE))
     assert {none[name] for name in ("case_split", "presolve", "highs", "brute_force")} == {D}
 
