@@ -188,8 +188,8 @@ class Ingredient(enum.Enum):
         tuple(
             f"solvers.chunks.{name}"
             for name in (
-                *("case", "counting", "layouts", "model", "paths"),
-                *("runs", "solver", "support", "variables"),
+                *("beam", "bulk", "case", "counting", "layouts", "model", "paths"),
+                *("runs", "solver", "sums", "support", "variables", "weighing"),
             )
         ),
     )
@@ -237,7 +237,7 @@ METHODS: dict[str, Method] = {
         *(*_TABLES, *_STAGES, I.SUMS, I.RESPONSES, I.BOXES), proposed_by=(I.FIRST_PLAN, I.COUNTS, I.INTERVALS)
     ),
     "halves_dp": _method(*_TABLES, *_STAGES, I.SUMS, I.RESPONSES, I.BOXES, I.HALVES, proposed_by=(I.FIRST_PLAN,)),
-    "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES,)),
+    "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES, I.BOXES)),
     "brute_force": _method(I.ENUMERATION),
     "case_split": _method(*_MODEL, I.CPSAT),
     "presolve": _method(*_MODEL, I.CPSAT),

@@ -6,6 +6,7 @@ rank. Its value is that of the evaluator, from the numbers of runs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs import times
 from formulation.costs.memory import capacity_bytes, chunks_memory
 from formulation.executed.chunks import most_kept
 from formulation.executed.pipeline import PipelinePasses
@@ -28,9 +28,11 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers.chunks.layouts import GroupLayout
 from solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
-from solvers.chunks.runs import AtomRun, Runs, forms_of, runs_of
+from solvers.chunks.runs import AtomRun, KnownRuns, Runs, forms_of
 
 __all__: list[str] = []
+
+Window = tuple[range, range]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +47,23 @@ class Dealt:
 class Case:
     """A layout, and what is known of it: no plan of it but those ``seen`` is below ``lower``.
 
-    ``kinds[r][q]`` is the number of the kind of a choice of a rank, whose runs are ``runs[kind]``. ``links`` are
-    those that two choices may be joined by, with the times of the activations and of the gradients at every place.
+    ``kinds[r][q]`` is the number of the kind of a choice of a rank, whose runs are ``runs[kind]``. ``known`` has
+    the times of activations and gradients over every link that two choices may be joined by.
     ``paths`` are those of a step that are known: any step's, and the critical ones of plans that were executed.
+    ``often`` are the paths of any step as an array, and ``busy`` the ranks that do most of their passes.
     ``pairs`` are the boundaries, by the stage before each, that use the link from a rank to the next; in a V there
     is none from the last rank to the first one.
     """
 
-    instance: Instance
+    known: KnownRuns
     layout: GroupLayout
-    space: CutSpace
     runs: tuple[Runs, ...]
     kinds: tuple[tuple[int, ...], ...]
-    links: dict[Link | None, tuple[list[int], list[int]]] = field(default_factory=dict)
     lower: int = 0
     seen: list[Dealt] = field(default_factory=list)
     paths: list[ChunkPath] = field(default_factory=list)
+    often: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    busy: tuple[int, ...] = ()
     pairs: tuple[tuple[int, ...], ...] = ()
     _often: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     _on: tuple[int, ...] = ()
@@ -75,9 +78,26 @@ class Case:
         self.pairs = tuple(tuple(at - 1 for at in row if at) for row in rows)
 
     @property
+    def instance(self) -> Instance:
+        """The instance of all layouts."""
+        return self.known.instance
+
+    @property
+    def space(self) -> CutSpace:
+        """Where stages may begin and end."""
+        return self.known.space
+
+    @property
     def stages(self) -> int:
         """How many stages every plan of the layout has."""
         return self.layout.ranks * self.instance.training.chunks
+
+    @property
+    def windows(self) -> list[Window]:
+        """At which places each stage may begin and end: at least one atom is left for every other stage."""
+        stages, stops = self.stages, self.space.stops
+        starts = [range(at, stops - stages + at + 1) if at else range(1) for at in range(stages)]
+        return list(zip(starts, [*starts[1:], range(stops, stops + 1)], strict=True))
 
     @property
     def steps(self) -> bool:
@@ -98,13 +118,7 @@ class Case:
 
     def over(self, link: Link | None) -> tuple[list[int], list[int]]:
         """Return the same over a link."""
-        if link not in self.links:
-            places = self.space.places[:-1]
-            self.links[link] = (
-                [times.activation_ns(self.instance, cut, link) for cut in places],
-                [times.gradient_ns(self.instance, cut, link) for cut in places],
-            )
-        return self.links[link]
+        return self.known.over(link)
 
     def stages_of(self, dealt: Dealt) -> list[AtomRun] | None:
         """Return the stages of a plan; None where one of them takes longer than any plan that counts."""
@@ -172,6 +186,27 @@ class Case:
             tuple(run.weight_ns for run in runs),
         )
 
+    def fit_together(self, one: Group, other: Group) -> bool:
+        """Tell whether no server has to give two groups more devices than it has."""
+        taken, servers = dict(one.counts), self.instance.servers
+        return all(taken.get(server, 0) + count <= servers[server].devices for server, count in other.counts)
+
+    def no_better_than(self, other: Case) -> bool:
+        """Tell whether any plan of this layout is one of another layout that takes no longer and holds no more.
+
+        On the same devices, in a mode in which no run of atoms takes longer, or holds more, of anything.
+        """
+        rows = list(zip(self.layout.choices, other.layout.choices, strict=False))
+        if len(self.layout.choices) != len(other.layout.choices) or any(
+            [group.counts for group in row] != [group.counts for group in others] for row, others in rows
+        ):
+            return False
+        if self.layout.choices[0][0].mode.optimizer_on_host > other.layout.choices[0][0].mode.optimizer_on_host:
+            return False
+        own, others = (itertools.chain.from_iterable(case.kinds) for case in (self, other))
+        pairs = set(zip(own, others, strict=True))
+        return all(_no_better(self.runs[one], other.runs[another]) for one, another in pairs)
+
     def kept(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Return by rank the numbers of micro-batches that it keeps of its chunks when it keeps most."""
         training = self.instance.training
@@ -189,6 +224,12 @@ class Case:
         return True
 
 
+def _no_better(runs: Runs, others: Runs) -> bool:
+    """Tell whether every run is among others, where it is no dearer in anything."""
+    less = (others.table <= runs.table).all(axis=0) & others.there
+    return bool((less | ~runs.there).all())
+
+
 def plan_of(instance: Instance, layout: GroupLayout, dealt: Dealt) -> Plan:
     """Return a plan of a layout as one."""
     groups = [row[at] for row, at in zip(layout.choices, dealt.choice, strict=True)]
@@ -201,20 +242,25 @@ def plan_of(instance: Instance, layout: GroupLayout, dealt: Dealt) -> Plan:
     return Plan(tuple(stages))
 
 
-def case_of(instance: Instance, layout: GroupLayout, most_ns: int, deadline: Deadline) -> Case:
-    """Return a layout with its numbers, without stages whose passes alone take longer than ``most_ns``.
+def case_of(known: KnownRuns, layout: GroupLayout, most_ns: int, deadline: Deadline) -> Case:
+    """Return a layout with its numbers, without most stages whose passes alone take longer than ``most_ns``.
 
-    Raises StoppedError after the deadline. Cost: that of the runs of each kind of group.
+    Raises StoppedError after the deadline. Cost: that of the runs of each kind of group that is not known yet.
     """
-    space, kinds = CutSpace.of(instance), dict[GroupKind, Group]()
-    for group in {one: None for row in layout.choices for one in row}:
-        kinds.setdefault(GroupKind.of(instance, group), group)
-    order = list(kinds)
-    rows = tuple(tuple(order.index(GroupKind.of(instance, one)) for one in row) for row in layout.choices)
-    runs = tuple(runs_of(instance, space, group, most_ns, deadline) for group in kinds.values())
-    training, case = instance.training, Case(instance, layout, space, runs, rows)
+    instance = known.instance
+    every = dict.fromkeys(itertools.chain.from_iterable(layout.choices))
+    kinds = {one: GroupKind.of(instance, one) for one in every}
+    order = list(dict.fromkeys(kinds.values()))
+    rows = tuple(tuple(order.index(kinds[one]) for one in row) for row in layout.choices)
+    runs = tuple(known.on(kind, most_ns, deadline) for kind in order)
+    case = Case(known, layout, runs, rows)
     if case.steps:
-        case.paths += paths(training.closed(), case.stages, overlapped(instance), deadline)
+        key = case.stages
+        if key not in known.by_stages:
+            found = paths(instance.training.closed(), case.stages, overlapped(instance), deadline)
+            known.by_stages[key] = found, np.array([one.often for one in found], dtype=np.int64)
+        found, case.often = known.by_stages[key]
+        case.paths, case.busy = list(found), tuple(one.rank for one in found)
     return case
 
 

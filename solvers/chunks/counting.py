@@ -5,6 +5,11 @@ takes at least the sum of ``c_s(k_s)``. So within a time it holds at most as man
 allows. All ranks together hold all atoms. Where the most that they can hold is less, there is no plan: of alike
 blocks that cannot be shared out evenly this is the whole proof, and a model of single runs would have to find it
 by trying.
+
+So it is within a search that knows the first stages of a plan (:class:`Rooms`). A path through all passes of a
+rank takes what the rank's own stages take, and something beside that. What is left of the limit is room for its
+stages that are to come, with ``c_s(k)`` the least that k atoms add to the path as stage s. No mixture of paths
+says so, as it stands for mixtures of plans, too.
 """
 
 from __future__ import annotations
@@ -12,21 +17,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import astuple, dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from formulation.costs.memory import MemoryParts
 from formulation.limits.deadline import Deadline, in_time
-from solvers.chunks.case import Case
-from solvers.chunks.runs import AtomRun, Runs
+from solvers.chunks.case import Case, Window
+from solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, AtomRun, Numbers, Runs
+from solvers.chunks.sums import FAR, TIMES, PathSums
 
 __all__: list[str] = []
 
-Window = tuple[range, range]
-
-
-def windows(case: Case) -> list[Window]:
-    """Return at which places each stage may begin and end: at least one atom is left for every other stage."""
-    stages, stops = case.stages, case.space.stops
-    starts = [range(at, stops - stages + at + 1) if at else range(1) for at in range(stages)]
-    return list(zip(starts, [*starts[1:], range(stops, stops + 1)], strict=True))
+NEVER = 1 << 62
+PASSES = TIMES - 1
+"""Rows of times that are passes; behind them comes what a stage takes at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,9 @@ def counts_of(case: Case, upper: int, deadline: Deadline) -> Counts:
 def least_by_number(runs: Runs, window: Window) -> dict[tuple[int, int], AtomRun]:
     """Return, as runs from the first place on, the least that a stage of so many atoms takes of everything."""
     found: dict[tuple[int, int], AtomRun] = {}
-    for (i, j), run in runs.items():
-        if i in window[0] and j in window[1]:
+    for i, j in ((i, j) for i in window[0] for j in window[1]):
+        run = runs.get((i, j))
+        if run is not None:
             known = found.get((0, j - i), run)
             found[0, j - i] = AtomRun(
                 min(known.total_ns, run.total_ns),
@@ -99,13 +104,17 @@ def least_by_number(runs: Runs, window: Window) -> dict[tuple[int, int], AtomRun
 
 def _shortest(case: Case, at: int, *, forward: bool = False) -> dict[int, int]:
     """Return the least time of a stage by its number of atoms; with ``forward`` of its forward pass."""
+    rows = [FORWARD] if forward else [FORWARD, BACKWARD, WEIGHT] if case.steps else [TOTAL]
     found: dict[int, int] = {}
-    starts, stops = windows(case)[at]
+    starts, stops = case.windows[at]
     for kind in set(case.kinds[case.rank_of(at)]):
-        for (i, j), run in case.runs[kind].items():
-            if i in starts and j in stops:
-                spent = run.forward_ns if forward else run.passes_ns if case.steps else run.total_ns
-                found[j - i] = min(spent, found.get(j - i, spent))
+        runs = case.runs[kind]
+        window = np.ix_(starts, stops)
+        spent = np.where(runs.there[window], runs.table[rows].sum(axis=0)[window], NEVER)
+        for number in range(stops.start - starts.stop + 1, stops.stop - starts.start):
+            least = int(spent.diagonal(number + starts.start - stops.start).min(initial=NEVER))
+            if least < NEVER:
+                found[number] = min(least, found.get(number, least))
     return found
 
 
@@ -128,3 +137,70 @@ def _beside(case: Case, rank: int) -> int:
     """
     halves = case.instance.training.schedule.in_halves
     return sum(min(_shortest(case, at, forward=halves).values(), default=0) for at in range(rank))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rooms:
+    """Of some ranks the path that each is judged by: its row, its own stages, and what these take by atoms.
+
+    ``beside[r]`` is what rank r's path takes at least beside its own passes, from each stage and place on;
+    ``least[r][c]`` what its own stages from the c-th on take for so many atoms, or more, together.
+    """
+
+    rows: tuple[int, ...]
+    own: tuple[tuple[int, ...], ...]
+    beside: Numbers
+    least: tuple[tuple[Numbers, ...], ...]
+    limit: int
+
+    def enough(self, at: int, places: Numbers, sums: Numbers) -> NDArray[np.bool_]:
+        """Tell of fronts that end at some places, with stage ``at`` to come, whether the ranks can hold the rest.
+
+        ``sums`` are those of all rows, by front.
+        """
+        held, stops = np.zeros(len(places), dtype=np.int64), self.beside.shape[2] - 1
+        good = np.ones(len(places), dtype=np.bool_)
+        for rank, row in enumerate(self.rows):
+            room = self.limit - sums[:, row] - self.beside[rank, at, places]
+            done = sum(one < at for one in self.own[rank])
+            most = np.searchsorted(self.least[rank][done], room, side="right") - 1
+            good &= most >= 0
+            held += most
+        return good & (held >= stops - places) if self.rows else good
+
+
+def rooms_of(sums: PathSums, often: Numbers, own: tuple[tuple[int, tuple[int, ...]], ...], upper: int) -> Rooms:
+    """Return the rooms of plans below ``upper``. ``own`` has the row of each rank's path, and its stages.
+
+    Cost: that of least sums of these rows, and for every stage of its runs and of the square of the atoms.
+    """
+    rows, beside, least = [row for row, _ in own], [], list[tuple[Numbers, ...]]()
+    for row, stages in own:
+        alone, rest = np.zeros_like(often[row]), often[row].copy()
+        for at in stages:
+            passes = slice(at, PASSES * sums.stages, sums.stages)
+            alone[passes], rest[passes] = rest[passes], 0
+        beside.append(sums.behind(rest[None])[0])
+        least.append(_from_each_on([_by_number(sums, alone, at) for at in stages]))
+    return Rooms(tuple(rows), tuple(one for _, one in own), np.array(beside), tuple(least), upper - 1)
+
+
+def _by_number(sums: PathSums, often: Numbers, at: int) -> Numbers:
+    """Return what a stage adds to a path at least for so many atoms."""
+    spent = sums.stage(often[None], at)[0]
+    return np.array([spent.diagonal(number).min(initial=FAR) for number in range(sums.places)], dtype=np.int64)
+
+
+def _from_each_on(single: list[Numbers]) -> tuple[Numbers, ...]:
+    """Return the least of stages together for so many atoms or more, of those from each on, and of none."""
+    many = len(single[0])
+    together = np.full(many, FAR, dtype=np.int64)
+    together[0] = 0
+    found = [together]
+    for own in reversed(single):
+        both = np.full(many, FAR, dtype=np.int64)
+        for number in np.flatnonzero(own < FAR).tolist():
+            both[number:] = np.minimum(both[number:], together[: many - number] + own[number])
+        together = np.minimum(both, FAR)
+        found.append(together)
+    return tuple(np.minimum.accumulate(one[::-1])[::-1] for one in reversed(found))

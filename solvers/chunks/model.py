@@ -27,7 +27,7 @@ from ortools.sat.python import cp_model
 
 from formulation.costs.memory import capacity_bytes
 from formulation.limits.deadline import in_time
-from solvers.chunks.counting import Counts, windows
+from solvers.chunks.counting import Counts
 from solvers.chunks.variables import ChunkVariables, Literal, Row, total
 
 __all__: list[str] = []
@@ -171,7 +171,7 @@ class _Least:
                 self.known[at, direction] = self.question.model.new_constant(0)
                 return self.known[at, direction]
             if self.question.coarse:
-                least = min(row[i] for row in rows for i in windows(case)[at + 1][0])
+                least = min(row[i] for row in rows for i in case.windows[at + 1][0])
                 self.known[at, direction] = self.question.model.new_constant(least)
                 return self.known[at, direction]
             begun = self.question.start[at + 1].items()

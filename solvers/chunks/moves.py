@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
 
 from formulation.limits.deadline import Deadline
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from solvers.chunks.case import Case, Dealt
+from solvers.chunks.bulk import BROKEN, ManyPlans
+from solvers.chunks.case import Dealt
 from solvers.chunks.layouts import GroupLayout
+from solvers.chunks.runs import Numbers
 from solvers.search.simple import even_cuts
 
 __all__: list[str] = []
+
+KEPT = 8
+"""So many plans are moved on at once, the best that are known."""
+AT_ONCE = 1 << 13
+"""About so many plans are priced before it is looked whether time is over."""
+KNOWN = 64
 
 
 def first_plan(instance: Instance, layout: GroupLayout) -> Dealt | None:
@@ -33,29 +43,43 @@ def first_plan(instance: Instance, layout: GroupLayout) -> Dealt | None:
     return Dealt(tuple(places.index(cut) for cut in cuts), tuple(choice))
 
 
-def improved(case: Case, dealt: Dealt, value: int, deadline: Deadline) -> tuple[Dealt, int]:
-    """Return a plan that no single move makes better, and its value; or the best so far after the deadline.
+def improved(plans: ManyPlans, begin: list[tuple[int, ...]], deadline: Deadline) -> tuple[Dealt | None, int]:
+    """Return a plan that no single move of it, or of others nearly as good, makes better, and its value.
 
-    ``value`` is that of ``dealt``, or above every value where it breaks a rule.
+    ``begin`` are places of plans to begin with, which may take more memory than there is. None, and a value above
+    all, where nothing is met that keeps the rules. After the deadline the best so far. Cost: the moves of a few
+    plans, priced as often as they bring something.
     """
-    better = True
-    while better:
-        better = False
-        for other in _neighbours(dealt):
+    pool = np.unique(np.array(begin, dtype=np.int64), axis=0)
+    values = plans.values(pool)
+    stages, known = pool.shape[1] - 1, {row.tobytes() for row in pool}
+    before = None
+    while (before is None or values.min() < before) and not deadline.over():
+        before = values.min()
+        moved = (pool[:, None, :] + moves(stages)[None]).reshape(-1, stages + 1)
+        moved = np.unique(moved[(np.diff(moved) > 0).all(axis=1)], axis=0)
+        fresh = [row for row in moved if row.tobytes() not in known]
+        known |= {row.tobytes() for row in fresh}
+        for at in range(0, len(fresh), AT_ONCE):
             if deadline.over():
-                return dealt, value
-            found = case.value(other, value)
-            if found is not None:
-                dealt, value, better = other, found, True
-    return dealt, value
+                break
+            part = np.array(fresh[at : at + AT_ONCE])
+            pool, values = np.concatenate([pool, part]), np.concatenate([values, plans.values(part)])
+        best = np.argsort(values, kind="stable")[:KEPT]
+        pool, values = pool[best], values[best]
+    least = int(values.argmin())
+    if values[least] >= BROKEN:
+        return None, BROKEN
+    return Dealt(tuple(pool[least].tolist()), plans.choice), int(values[least])
 
 
-def _neighbours(dealt: Dealt) -> Iterator[Dealt]:
-    """Yield every plan in which one stage has an atom less and another one more."""
-    stages = len(dealt.places) - 1
-    for one in range(stages):
-        for other in range(one + 1, stages):
-            for step in (1, -1):
-                moved = [place + step * (one < at <= other) for at, place in enumerate(dealt.places)]
-                if moved[one] < moved[one + 1] and moved[other] < moved[other + 1]:
-                    yield Dealt(tuple(moved), dealt.choice)
+@lru_cache(maxsize=KNOWN)
+def moves(stages: int) -> Numbers:
+    """Return what one atom more of one stage and one less of another adds to the places, for every two stages."""
+    rows = [
+        [step * (one < at <= other) for at in range(stages + 1)]
+        for one in range(stages)
+        for other in range(one + 1, stages)
+        for step in (1, -1)
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, stages + 1)

@@ -1,27 +1,39 @@
 """What every run of atoms takes as a stage, on groups of one kind: passes, synchronisation and memory.
 
 Layers have one form here, so what a stage takes is a sum over its layers, and over the edges between them. Of a
-FOLLOW layer the form is that of its source where this lies in the run, so sums are made anew for every start.
+FOLLOW layer the form is that of its source where this lies in the run; so are edges from before the run left out.
+For every start the few layers of which that is so are counted anew, and all others are sums that are made once.
+Layers that are alike, with edges that are alike, are priced once on each kind of groups.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
 
 from formulation.costs import times
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
-from formulation.costs.prices import form_of
 from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind, forms_on
 from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import Split
-from formulation.problem.plan import Span, Stage
+from formulation.problem.units import Link
+from solvers.chunks.paths import ChunkPath
 
 __all__: list[str] = []
+
+Numbers = NDArray[np.int64]
+FORWARD, BACKWARD, WEIGHT, SYNC, TOTAL = range(5)
+"""Rows of :class:`Runs` that are times, the first four in the order in which paths have them; ``AtomRun``."""
+WEIGHTS, GRADIENTS, OPTIMIZER, STASH, RECEIVED, WORKING, RECOMPUTED, OUTPUT_GRADIENTS = range(5, 13)
+"""Rows that are bytes, in the order of ``MemoryParts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,69 +57,175 @@ class AtomRun:
         return self.forward_ns + self.backward_ns + self.weight_ns
 
 
-Runs = Mapping[tuple[int, int], AtomRun]
-"""By the place where a run begins and that where it ends."""
+class Runs(Mapping[tuple[int, int], AtomRun]):
+    """Runs by the place where each begins and that where it ends.
+
+    ``table[row, i, j]`` is a number of the run from place i to place j, where ``there[i, j]``.
+    """
+
+    def __init__(self, table: Numbers, there: NDArray[np.bool_]) -> None:
+        self.table, self.there = table, there
+
+    def __getitem__(self, ends: tuple[int, int]) -> AtomRun:
+        """Return one run. Raises KeyError where there is none."""
+        if not (0 <= ends[0] < ends[1] < len(self.there) and self.there[ends]):
+            raise KeyError(ends)
+        forward, backward, weight, sync, total, *parts = self.table[:, ends[0], ends[1]].tolist()
+        return AtomRun(total, forward, backward, weight, sync, MemoryParts(*parts))
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((start, stop) for start, stop in np.argwhere(self.there).tolist())
+
+    def __len__(self) -> int:
+        return int(self.there.sum())
 
 
-def forms_of(instance: Instance, group: Group) -> tuple[int, ...]:
+def forms_of(instance: Instance, group: Group | GroupKind) -> tuple[int, ...]:
     """Return the one form of every layer on groups of this size and mode."""
     return tuple(0 if row.split is Split.FOLLOW else forms_on(row, group)[0] for row in instance.layers)
 
 
-def runs_of(instance: Instance, space: CutSpace, group: Group, most_ns: int, deadline: Deadline) -> Runs:
-    """Return every run that takes at most so long on groups of this kind.
+@dataclass(slots=True)
+class KnownRuns:
+    """Runs on all kinds of groups that were asked for, and transfers over all links, each worked out once.
 
-    A run that takes longer is too long with more atoms as well: nothing of a layer takes less than no time.
-    Raises StoppedError after the deadline. Cost: linear in the layers of all longest runs.
+    ``alike[l]`` is the number of all that a layer costs by itself, ``into[l]`` are its edges, and ``reaches[a]``
+    the first layer on whose place in the stage it depends how layers of atom a lie, or what their edges take.
+    ``by_stages`` are the paths of any step of so many stages, and as often as they go through everything.
     """
-    rows = _Rows(instance, GroupKind.of(instance, group), defaultdict(list), {})
-    for edge in instance.form_edges:
-        rows.edges[edge.consumer].append(edge)
-    found: dict[tuple[int, int], AtomRun] = {}
-    forms, total = forms_of(instance, group), len(instance.layers)
-    for start, first in enumerate(space.places[:-1]):
-        stage = Stage(Span(first, total), group, forms[first:])
-        sums, parts = [0, 0, 0, 0, 0], MemoryParts(received=received_bytes(instance, rows.kind, first))
-        for stop, (begin, end) in in_time(enumerate(list(space.atoms())[start:], start + 1), deadline):
-            held = [parts]
-            for layer in range(begin, end):
-                row, own = rows.of(stage, layer)
-                sums = [one + more for one, more in zip(sums, row, strict=True)]
-                held.append(own)
-            parts = MemoryParts.sum(held)
-            if min(sums[0], sums[1] + sums[2]) > most_ns:
-                break
-            total_ns, forward_ns, backward_ns, sync_ns, weight_ns = sums
-            found[start, stop] = AtomRun(total_ns, forward_ns, backward_ns - weight_ns, weight_ns, sync_ns, parts)
-    return found
+
+    instance: Instance
+    space: CutSpace
+    alike: tuple[int, ...] = ()
+    into: tuple[tuple[FormEdge, ...], ...] = ()
+    reaches: tuple[int, ...] = ()
+    by_kind: dict[GroupKind, Runs] = field(default_factory=dict)
+    by_share: dict[Fraction, list[int]] = field(default_factory=dict)
+    by_link: dict[Link | None, tuple[list[int], list[int]]] = field(default_factory=dict)
+    by_stages: dict[int, tuple[tuple[ChunkPath, ...], Numbers]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(instance: Instance) -> KnownRuns:
+        """Return what nothing is known of yet."""
+        into: dict[int, list[FormEdge]] = defaultdict(list)
+        for edge in instance.form_edges:
+            into[edge.consumer].append(edge)
+        numbers: dict[Hashable, int] = {}
+        layers, space = range(len(instance.layers)), CutSpace.of(instance)
+        reaches = [min(_sources(instance, into[at], at)) for at in layers]
+        return KnownRuns(
+            instance,
+            space,
+            tuple(numbers.setdefault(_costs(instance, at), len(numbers)) for at in layers),
+            tuple(tuple(into[at]) for at in layers),
+            tuple(min(reaches[begin:end]) for begin, end in space.atoms()),
+        )
+
+    def over(self, link: Link | None) -> tuple[list[int], list[int]]:
+        """Return the times of the activations and of the gradients over a link, at every place."""
+        if link not in self.by_link:
+            places = self.space.places[:-1]
+            self.by_link[link] = (
+                [times.activation_ns(self.instance, cut, link) for cut in places],
+                [times.gradient_ns(self.instance, cut, link) for cut in places],
+            )
+        return self.by_link[link]
+
+    def on(self, kind: GroupKind, most_ns: int, deadline: Deadline) -> Runs:
+        """Return every run of which the passes take at most so long on groups of this kind, or some more.
+
+        A run that takes longer is too long with more atoms as well: nothing of a layer takes less than no time.
+        Raises StoppedError after the deadline. Cost: linear in the places times the layers that each start
+        changes, and quadratic in places.
+        """
+        if kind not in self.by_kind:
+            self.by_kind[kind] = self._made(kind, most_ns, deadline)
+        return self.by_kind[kind]
+
+    def _made(self, kind: GroupKind, most_ns: int, deadline: Deadline) -> Runs:
+        rows = _Rows(self, kind, forms_of(self.instance, kind), {})
+        stops = self.space.stops
+        columns = [rows.of(layer, 0) for layer in in_time(range(len(self.alike)), deadline)]
+        table, received = np.zeros((13, stops + 1, stops + 1), dtype=np.int64), self._received(kind)
+        whole = np.array([_together(columns[begin:end]) for begin, end in self.space.atoms()], dtype=np.int64).T
+        for start, first in enumerate(in_time(self.space.places[:-1], deadline)):
+            own = whole[:, start:].copy()
+            for atom in (one for one in range(start, stops) if self.reaches[one] < first):
+                begin, end = self.space.places[atom], self.space.places[atom + 1]
+                own[:, atom - start] = _together([rows.of(layer, first) for layer in range(begin, end)])
+            own[RECEIVED, 0] += received[start]
+            summed = np.cumsum(own, axis=1)
+            summed[WORKING] = np.maximum.accumulate(own[WORKING])
+            table[:, start, start + 1 :] = summed
+        there = np.minimum(table[TOTAL], table[FORWARD] + table[BACKWARD] + table[WEIGHT]) <= most_ns
+        return Runs(table, np.triu(there, 1))
+
+    def _received(self, kind: GroupKind) -> list[int]:
+        """Return by place what a device keeps of what one micro-batch brought a stage that begins there."""
+        share = kind.shares.device
+        if share not in self.by_share:
+            places = self.space.places[:-1]
+            self.by_share[share] = [received_bytes(self.instance, kind, first) for first in places]
+        return self.by_share[share]
+
+
+def _sources(instance: Instance, into: list[FormEdge], layer: int) -> Iterator[int]:
+    """Yield the layer itself, and those whose place in the stage decides what it takes."""
+    yield layer
+    source = instance.sources[layer]
+    if source is not None:
+        yield source
+    yield from (edge.source for edge in into)
+
+
+def _costs(instance: Instance, at: int) -> Hashable:
+    """Return all that a layer's times and bytes depend on, on any kind of groups and in any form."""
+    sizes = (instance.input_bytes, instance.output_bytes, instance.parameter_bytes, instance.gradient_bytes)
+    more = (instance.updated_bytes, instance.optimizer_bytes, instance.stash_bytes, instance.sent_bytes)
+    row = instance.layers[at]
+    return (
+        replace(row, name="", operator=""),
+        instance.predictor.products.get(row.name),
+        at in instance.demands.recompute_layers,
+        *(column[at] for column in (*sizes, *more, instance.lent_bytes)),
+        *(column[at] for column in (*instance.forward_ns, *instance.backward_ns)),
+        *(column[at] for column in (*instance.least_forward_ns, *instance.least_backward_ns)),
+    )
+
+
+def _together(columns: list[tuple[int, ...]]) -> list[int]:
+    """Return what layers take together: of working sets the largest, of all else the sum."""
+    rows = list(zip(*columns, strict=True))
+    return [max(row) if at == WORKING else sum(row) for at, row in enumerate(rows)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What layers and edges take on groups of one kind, each found once for every form."""
+    """What layers with the edges before them take on groups of one kind, each found once for all alike."""
 
-    instance: Instance
+    known: KnownRuns
     kind: GroupKind
-    edges: dict[int, list[FormEdge]]
-    known: dict[tuple[int, int], tuple[list[int], MemoryParts]]
+    forms: tuple[int, ...]
+    rows: dict[Hashable, tuple[int, ...]]
 
-    def of(self, stage: Stage, layer: int) -> tuple[list[int], MemoryParts]:
-        """Return total, forward, backward and synchronisation of a layer with the edges before it; its memory.
+    def of(self, layer: int, first: int) -> tuple[int, ...]:
+        """Return all rows of a layer in a stage that starts at layer ``first``, in the order of :class:`Runs`."""
+        source = self.known.instance.sources[layer]
+        form = 0 if source is None or source < first else self.forms[source]
+        edges = [edge for edge in self.known.into[layer] if edge.source >= first]
+        key = (self.known.alike[layer], form, *((edge.size_bytes, self.forms[edge.source]) for edge in edges))
+        if key not in self.rows:
+            self.rows[key] = self._made(layer, form, edges)
+        return self.rows[key]
 
-        And before its memory what of the backward pass is a second half.
-        """
-        form = form_of(self.instance, stage, layer)
-        if (layer, form) not in self.known:
-            alone = times.compute_ns(self.instance, layer, form, self.kind)
-            alone += times.inside_ns(self.instance, layer, form, self.kind)
-            passes = layer_passes(self.instance, layer, form, self.kind)
-            parts = MemoryParts.of_layer(self.instance, self.kind, layer, form, None)
-            self.known[layer, form] = [alone, *passes], parts
-        row, parts = self.known[layer, form]
-        for edge in self.edges[layer]:
-            if edge.source in stage.span:
-                source = stage.form(edge.source)
-                changed = change_passes(self.instance, edge, source, form, self.kind)
-                spent = times.between_ns(self.instance, edge, source, form, self.kind)
-                row = [row[0] + spent, row[1] + changed[0], row[2] + changed[1], *row[3:]]
-        return row, parts
+    def _made(self, layer: int, form: int, edges: list[FormEdge]) -> tuple[int, ...]:
+        instance, kind = self.known.instance, self.kind
+        total = times.compute_ns(instance, layer, form, kind) + times.inside_ns(instance, layer, form, kind)
+        forward, backward, sync, weight = layer_passes(instance, layer, form, kind)
+        for edge in edges:
+            source = self.forms[edge.source]
+            changed = change_passes(instance, edge, source, form, kind)
+            total += times.between_ns(instance, edge, source, form, kind)
+            forward, backward = forward + changed[0], backward + changed[1]
+        parts = MemoryParts.of_layer(instance, kind, layer, form, None)
+        return forward, backward - weight, weight, sync, total, *astuple(parts)

@@ -1,18 +1,23 @@
-"""The exact search over chunks: groups that hold several stages each, in Megatron's interleaved order.
+"""The exact search over chunks: groups that hold several stages each, in Megatron's interleaved order or in a V.
 
-Every layout (``solvers.chunks.layouts``) is a case of its own. A question to CP-SAT (``solvers.chunks.model``)
-asks of one case for a plan of at most a threshold; questions move the lower limit of the case up. Of the
-bottleneck the model says exactly what a plan has. Of the time of a step it knows some paths of passes
-(``solvers.chunks.paths``). A plan that is found is priced as it is executed, and made better by moves; its
-critical path is added, so that the model knows from then on what this plan and others like it take (logic-based
-Benders decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). The search ends when nothing is
-left below the best plan, which is a proof, or when too many plans have been priced, which leaves a gap.
+Every layout (``solvers.chunks.layouts``) is a case of its own; one that is never better than another is left out,
+and bounds of all plans of a case rule it out, or say that it comes early. For the time of a step paths of passes
+(``solvers.chunks.paths``) are weighed against all plans of a case (``solvers.chunks.weighing``). Plans that answer
+are made better by moves (``solvers.chunks.moves``), and then fronts of plans are grown (``solvers.chunks.beam``),
+with more room each time; where nothing is left out, it is a proof. What is too large for it, has a choice of
+groups, or is about the bottleneck, is asked of CP-SAT (``solvers.chunks.model``): is there a plan of the case of
+at most a threshold? Questions move the lower limit of the case up. Of the bottleneck the model says exactly what a
+plan has. Of the time of a step it knows some paths. A plan that is found is priced as it is executed; its critical
+path is added, so that the model knows from then on what this plan and others like it take (logic-based Benders
+decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). The search ends when nothing is left below
+the best plan, which is a proof, or when too many plans have been priced, which leaves a gap.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
@@ -20,12 +25,17 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import longest_run_ns
+from solvers.chunks.beam import Beam
+from solvers.chunks.bulk import ManyPlans
 from solvers.chunks.case import Case, Dealt, case_of, plan_of
 from solvers.chunks.counting import Counts, counts_of
 from solvers.chunks.layouts import layouts
 from solvers.chunks.model import Question
 from solvers.chunks.moves import first_plan, improved
+from solvers.chunks.runs import KnownRuns
+from solvers.chunks.sums import PathSums, sums_of
 from solvers.chunks.support import accepts
+from solvers.chunks.weighing import Weighed, weighed
 from solvers.cpsat.base.engine import found, make_solver, run
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
@@ -36,6 +46,10 @@ __all__: list[str] = []
 NAME = "cpsat_chunks"
 MOST_PRICED = 1_000
 """How many plans of a case are priced as executed before the search for the time of a step gives up."""
+FIRST_TURNS, TURNS, MORE_TURNS = 2, 16, 96
+"""How often paths and plans of a case answer each other: for a first bound, for plans, and before fronts grow."""
+WIDTHS = (500, 5_000, 50_000, 400_000)
+"""How many fronts of plans have room, one after another."""
 
 
 @stoppable(NAME, best=True, chunks=True)
@@ -47,111 +61,170 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     began_s, limits = time.monotonic(), begin(limits)
     accepts(instance).refuse()
     lower = tell_first(instance, limits)
-    many = instance.training.micro_batches
-    highest = longest_run_ns(instance, many) + 1
+    highest = longest_run_ns(instance, instance.training.micro_batches) + 1
     known = Incumbent(NAME, instance, limits, highest, lower, began_s=began_s)
     known.offer()
-    cases: list[Case] = []
-    counts: list[Counts] = []
+    runs, cases = KnownRuns.of(instance), list[Case]()
+    steps = instance.training.micro_batches if instance.goals[0].executed else 1
     with contextlib.suppress(StoppedError):
         for layout in layouts(instance, limits.deadline):
-            first = first_plan(instance, layout)
-            known.offer(None if first is None else plan_of(instance, layout, first))
-            case = case_of(instance, layout, _most_passes_ns(known), limits.deadline)
-            cases.append(case)
-            if first is not None:
-                _better(known, case, first)
-            counts.append(counts_of(case, known.upper, limits.deadline))
-            case.lower = max(lower, counts[-1].bound(known.upper))
-        return _Search(known, cases, counts).run()
+            case = case_of(runs, layout, (known.upper - 1) // steps, limits.deadline)
+            case.lower = lower
+            if not any(case.no_better_than(one) for one in cases):
+                cases = [*(one for one in cases if not one.no_better_than(case)), case]
+        parts = [_Part(one, sums_of(one), first_plan(instance, one.layout)) for one in cases]
+        return _Search(known, parts).run()
     return known.outcome("stopped early")
 
 
-def _most_passes_ns(known: Incumbent) -> int:
-    """Return how long the passes of a stage may take in a plan that is better than the best one so far."""
-    steps = known.instance.training.micro_batches if known.instance.goals[0].executed else 1
-    return (known.upper - 1) // steps
+@dataclass(slots=True)
+class _Part:
+    """A case with what was found out about it; ``widths`` are the rooms for fronts that were tried."""
 
+    case: Case
+    sums: PathSums
+    start: Dealt | None
+    paths: Weighed | None = None
+    counts: Counts | None = None
+    widths: int = 0
 
-def _better(known: Incumbent, case: Case, dealt: Dealt) -> None:
-    """Take a plan that moves make of another one, if it is better than the best so far."""
-    value = case.value(dealt, known.upper)
-    other, better = improved(case, dealt, known.upper if value is None else value, known.limits.deadline)
-    if better < known.upper:
-        known.take(plan_of(case.instance, case.layout, other), better)
+    @property
+    def plans(self) -> ManyPlans | None:
+        """Its plans on the first groups that there are; None where these run out."""
+        return None if self.start is None else ManyPlans(self.case, self.start.choice)
 
 
 class _Search:
-    """All cases, and the one that is asked about: it has the least lower limit."""
+    """All cases, and the one that is looked at: it has the least lower limit."""
 
-    def __init__(self, known: Incumbent, cases: list[Case], counts: list[Counts]) -> None:
-        self.known, self.cases = known, cases
-        self.counts = {id(case): one for case, one in zip(cases, counts, strict=True)}
-        self.case: Case | None = None
-        self.stuck = ""
+    def __init__(self, known: Incumbent, parts: list[_Part]) -> None:
+        self.known, self.parts, self.stuck = known, parts, ""
+        self.deadline = known.limits.deadline
 
     def run(self) -> Outcome:
         """Search until all cases are closed, the limits are used up, or one cannot be closed."""
         known = self.known
-        self._settle()
         with contextlib.suppress(StoppedError):
-            while known.lower < known.upper and not known.over() and not self.stuck:
-                self.case = min(self.cases, key=lambda one: one.lower)
-                self._ask(self.case, self._choose(self.case))
-                known.asked += 1
+            for turns in (FIRST_TURNS, TURNS):
+                for part in sorted(self.parts, key=lambda one: one.case.lower):
+                    self._begin(part, turns)
                 self._settle()
-                known.tell()
+            while known.lower < known.upper and not known.over() and not self.stuck:
+                part = min(self.parts, key=lambda one: one.case.lower)
+                if not self._grow(part):
+                    self._ask(part, self._choose(part.case))
+                    known.asked += 1
+                self._settle()
+        self._settle()
         return known.outcome(questions(known.asked), *filter(None, [self.stuck]))
 
     def _settle(self) -> None:
-        """Note what no plan of any case is below."""
+        """Note what no plan of any case is below, and tell it."""
         known = self.known
-        known.lower = max(known.lower, min((case.lower for case in self.cases), default=known.upper))
+        lower = min((part.case.lower for part in self.parts), default=known.upper)
+        known.lower = max(known.lower, min(lower, known.upper))
+        known.tell()
+
+    def _begin(self, part: _Part, turns: int) -> None:
+        """Bound a case without a search, and look for good plans of it where the bound says that there may be."""
+        case, upper = part.case, self.known.upper
+        if case.lower >= upper:
+            return
+        begun = [] if part.start is None else [part.start.places]
+        if case.steps:
+            part.paths = weighed(case, part.sums, begun, upper, turns, self.deadline)
+            case.lower = max(case.lower, part.paths.bound)
+            begun += part.paths.plans
+        elif part.counts is None:
+            case.lower = max(case.lower, self._counts(part).bound(upper))
+        if case.lower < upper and turns > FIRST_TURNS:
+            self._better(part, begun)
+
+    def _better(self, part: _Part, begun: list[tuple[int, ...]]) -> None:
+        """Take a plan that moves make of some others, if it is better than the best so far."""
+        plans = part.plans
+        if plans is None or not begun:
+            return
+        other, value = improved(plans, begun, self.deadline)
+        if other is not None and value < self.known.upper:
+            self.known.take(plan_of(part.case.instance, part.case.layout, other), value)
+
+    def _grow(self, part: _Part) -> bool:
+        """Grow fronts of plans of a case, with more room than before; tell whether that can be done."""
+        plans, known = part.plans, self.known
+        if plans is None or not part.case.steps or not part.sums.certain or part.widths == len(WIDTHS):
+            return False
+        if not part.widths:
+            self._begin(part, MORE_TURNS)
+        paths = part.paths
+        if paths is None or part.case.lower >= known.upper:
+            return True
+        beam = Beam(paths.sums, plans, paths.rows, paths.units, paths.own, self.deadline)
+        looked = beam.look(known.upper, WIDTHS[part.widths])
+        part.widths += 1
+        if looked.places is not None:
+            dealt = Dealt(looked.places, plans.choice)
+            known.take(plan_of(part.case.instance, part.case.layout, dealt), looked.value)
+            self._better(part, [looked.places])
+        part.case.lower = max(part.case.lower, looked.bound)
+        return True
+
+    def _counts(self, part: _Part) -> Counts:
+        if part.counts is None:
+            part.counts = counts_of(part.case, self.known.upper, self.deadline)
+            part.case.lower = max(part.case.lower, part.counts.bound(self.known.upper))
+        return part.counts
 
     def _choose(self, case: Case) -> int:
         """Return the next threshold for a case, from its lower limit to below the best plan."""
         upper = self.known.upper - 1
         return upper if not case.steps and self.known.asked % 3 == 0 else (case.lower + upper) // 2
 
-    def _ask(self, case: Case, threshold: int) -> None:
+    def _ask(self, part: _Part, threshold: int) -> None:
         """Ask by numbers of atoms first; where a plan of these is none, ask by runs."""
+        case = part.case
         for coarse in (True, False):
             question = Question(
                 case=case,
                 threshold_ns=threshold,
-                counts=self.counts[id(case)],
-                deadline=self.known.limits.deadline,
+                counts=self._counts(part),
+                deadline=self.deadline,
                 coarse=coarse,
             )
             question.build()
             solver = make_solver(self.known.limits)
-            status = run(solver, question.model, self.known.limits.deadline.over)
+            status = run(solver, question.model, self.deadline.over)
             if status == cp_model.INFEASIBLE:
-                case.lower = threshold + 1
+                case.lower = max(case.lower, threshold + 1)
                 return
             if not found(status):
                 self.stuck = "CP-SAT did not answer"
                 return
             dealt = question.read(solver)
             if case.steps:
-                if self._executed(case, dealt):
+                if self._executed(part, dealt):
                     return
             elif not coarse or case.promised(dealt) <= threshold:
                 self.known.take(plan_of(case.instance, case.layout, dealt), threshold)
-                _better(self.known, case, dealt)
+                self._moved(part, dealt)
                 return
 
-    def _executed(self, case: Case, dealt: Dealt) -> bool:
+    def _executed(self, part: _Part, dealt: Dealt) -> bool:
         """Price a plan as it is executed, and tell whether its critical path says something new of others."""
+        case = part.case
         case.seen.append(dealt)
         if len(case.seen) >= MOST_PRICED:
             self.stuck = f"{MOST_PRICED} plans of one layout were priced, and others may be better"
         runs = case.stages_of(dealt)
         if runs is None:
             return False
-        _better(self.known, case, dealt)
+        self._moved(part, dealt)
         path = case.critical_path(dealt, runs)
         if path in case.paths:
             return False
         case.paths.append(path)
         return True
+
+    def _moved(self, part: _Part, dealt: Dealt) -> None:
+        """Take what moves make of a plan on its own groups."""
+        self._better(_Part(part.case, part.sums, dealt), [dealt.places])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -11,8 +12,8 @@ from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.groups import Group
 from formulation.problem.units import Link
 from solvers.chunks.case import Case, Dealt
-from solvers.chunks.counting import least_by_number, windows
-from solvers.chunks.runs import Runs
+from solvers.chunks.counting import least_by_number
+from solvers.chunks.runs import AtomRun
 
 __all__: list[str] = []
 
@@ -39,7 +40,7 @@ class ChunkVariables:
     group: list[list[Literal]] = field(default_factory=list)
     kinds: list[dict[int, list[Literal]]] = field(default_factory=list)
     links: list[dict[Link | None, list[Literal]]] = field(default_factory=list)
-    least: dict[tuple[int, int], Runs] = field(default_factory=dict)
+    least: dict[tuple[int, int], Mapping[tuple[int, int], AtomRun]] = field(default_factory=dict)
 
     def declare(self) -> None:
         """Make all variables. Raises StoppedError after the deadline."""
@@ -58,16 +59,16 @@ class ChunkVariables:
         """Return what stands for a run: itself, or a run of as many atoms from the first."""
         return (0, run[1] - run[0]) if self.coarse else run
 
-    def rows(self, at: int, kind: int) -> Runs:
+    def rows(self, at: int, kind: int) -> Mapping[tuple[int, int], AtomRun]:
         """Return what stands for the runs that a stage may be."""
         if not self.coarse:
             return self.case.runs[kind]
         if (at, kind) not in self.least:
-            self.least[at, kind] = least_by_number(self.case.runs[kind], windows(self.case)[at])
+            self.least[at, kind] = least_by_number(self.case.runs[kind], self.case.windows[at])
         return self.least[at, kind]
 
     def _stages(self) -> None:
-        for at, (starts, stops) in in_time(enumerate(windows(self.case)), self.deadline):
+        for at, (starts, stops) in in_time(enumerate(self.case.windows), self.deadline):
             kinds = set(self.case.kinds[self.case.rank_of(at)])
             keys = {self.key((i, j)): None for i in starts for j in stops if i < j}
             fitting = [key for key in keys if any(self._short(at, key, kind) for kind in kinds)]
@@ -131,7 +132,7 @@ class ChunkVariables:
         pairs: dict[Link | None, list[tuple[Literal, Literal]]] = {}
         for one, group in zip(self.group[rank], self.case.layout.choices[rank], strict=True):
             for other, behind in zip(self.group[after], self.case.layout.choices[after], strict=True):
-                if self._both(group, behind):
+                if self.case.fit_together(group, behind):
                     link = Group.link_between(self.case.instance, group, behind)
                     pairs.setdefault(link, []).append((one, other))
         if len(pairs) == 1:
@@ -142,11 +143,6 @@ class ChunkVariables:
             for one, other in both:
                 self.model.add_bool_or(~one, ~other, found[link][0])
         return found
-
-    def _both(self, one: Group, other: Group) -> bool:
-        taken = dict(one.counts)
-        servers = self.case.instance.servers
-        return all(taken.get(server, 0) + count <= servers[server].devices for server, count in other.counts)
 
 
 def total(row: Row) -> cp_model.LinearExprT:

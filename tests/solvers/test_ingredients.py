@@ -19,6 +19,7 @@ from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.demands import with_servers
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
+from formulation.problem.units import Link
 from solvers.catalogue import find_solver
 from solvers.certify import certify
 from solvers.cpsat import solver as layered
@@ -145,6 +146,12 @@ CHUNKED = tuple(
     for goal in (Goal.BOTTLENECK, Goal.STEP_TIME)
     for placement in Placement
 )
+_SEVERAL_LINKS = instance_of(LAYERS_OF_CHUNKS, mesh(2, 1, between=Link(10**9)), PLAIN, Training(2, 2, chunks=2))
+CHUNKED += tuple(
+    replace(_SEVERAL_LINKS, goals=(goal,), constraints=replace(CHUNKED[0].constraints, placement=Placement.FREE))
+    for goal in (Goal.BOTTLENECK, Goal.STEP_TIME)
+)
+"""Groups that may be joined by several links are a question to CP-SAT."""
 STEPS = tuple(replace(instance, goals=(Goal.ITERATION_TIME,)) for instance in (*CASES[:3], NO_FLUSH))
 
 

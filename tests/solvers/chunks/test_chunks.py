@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
@@ -26,11 +27,13 @@ from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 from solvers.auto.solve import plan
 from solvers.catalogue import SOLVERS, find_solver
+from solvers.chunks.bulk import ManyPlans
 from solvers.chunks.case import Dealt, case_of
 from solvers.chunks.counting import counts_of
 from solvers.chunks.layouts import layouts
 from solvers.chunks.model import Question
 from solvers.chunks.moves import improved
+from solvers.chunks.runs import KnownRuns, Runs
 from solvers.chunks.solver import solve
 from solvers.chunks.support import accepts
 from solvers.cpsat.base.engine import make_solver
@@ -72,7 +75,7 @@ def test_no_plan_is_below_what_counting_says(instance: Instance):
         return
     best = min(value for value, _ in priced if value is not None)
     most = 2 * max(value for value, _ in priced if value is not None) + 1
-    found = [case_of(instance, layout, most, NEVER) for layout in layouts(instance, NEVER)]
+    found = [case_of(KnownRuns.of(instance), layout, most, NEVER) for layout in layouts(instance, NEVER)]
     assert min(counts_of(case, most, NEVER).bound(most) for case in found) <= best
 
 
@@ -97,11 +100,11 @@ def found_plan(instance: Instance) -> Plan:
 def test_a_move_shifts_an_atom_over_several_stages():
     instance = alike(5)
     (layout,) = layouts(instance, NEVER)
-    case = case_of(instance, layout, 10**9, NEVER)
+    case = case_of(KnownRuns.of(instance), layout, 10**9, NEVER)
     start = Dealt((0, 2, 3, 4, 5), (0, 0))
     worse = Dealt((0, 1, 2, 3, 5), (0, 0))
     assert case.value(start, 10**9) == case.value(worse, 10**9)
-    assert improved(case, start, 10**9, NEVER)[1] == case.value(start, 10**9)
+    assert improved(ManyPlans(case, start.choice), [start.places], NEVER)[1] == case.value(start, 10**9)
 
 
 def test_every_other_solver_refuses_clearly():
@@ -155,11 +158,11 @@ def test_a_run_that_is_too_long_on_one_kind_of_groups_still_counts_its_memory_on
         memory=True, tensor_parallel_degrees=(1,), placement=Placement.FREE, devices_per_stage=(2,), max_servers=2
     )
     (layout,) = layouts(replace(instance, constraints=asked), NEVER)
-    case = case_of(replace(instance, constraints=asked), layout, 10**12, NEVER)
+    case = case_of(KnownRuns.of(replace(instance, constraints=asked)), layout, 10**12, NEVER)
     assert len(case.runs) == 2
     counts = counts_of(case, 10**12, NEVER)
     slow = max((0, 1), key=lambda kind: case.runs[kind][0, 1].total_ns)
-    short = {ends: run for ends, run in case.runs[slow].items() if ends[1] - ends[0] == 1}
+    short = Runs(case.runs[slow].table, np.eye(*case.runs[slow].there.shape, k=1, dtype=np.bool_))
     case.runs = tuple(short if kind == slow else runs for kind, runs in enumerate(case.runs))
     # The first kind is the one that says what a rank holds where the order of kinds decides.
     case.kinds = tuple(tuple(sorted(row, key=lambda kind: kind != slow)) for row in case.kinds)
