@@ -49,7 +49,10 @@ class Ingredient(enum.Enum):
         "alike servers",
         (
             *(f"formulation.problem.shares:{name}" for name in ("same_servers", "_same", "server_classes")),
-            *(f"formulation.certificates.states:{name}" for name in ("alike_servers", "_kinds_stay")),
+            *(
+                f"formulation.certificates.states:{name}"
+                for name in ("alike_servers", "_demanded_alike", "_kinds_stay")
+            ),
         ),
         True,
     )
@@ -124,6 +127,10 @@ class Ingredient(enum.Enum):
             "solvers.dynamic.tables.forms_under_memory",
         ),
     )
+    DEMANDED = (
+        "stages that demands leave",
+        ("solvers.dynamic.tables.demanded", "solvers.executed.demands", "solvers.search.in_parts"),
+    )
     RESPONSES = (
         "answers of suffixes to arrivals",
         tuple(
@@ -147,20 +154,12 @@ class Ingredient(enum.Enum):
     HALVES = ("suffixes with backward passes in halves", ("solvers.halves.rest", "solvers.halves.solver"))
     INTERVALS = (
         "the search over bottlenecks",
-        (
-            "solvers.dynamic.step_time.blocks",
-            "solvers.dynamic.step_time.exactly",
-            "solvers.dynamic.step_time.intervals",
-            "solvers.dynamic.step_time.latency",
-            "solvers.dynamic.step_time.network",
-            "solvers.dynamic.step_time.plans",
-            "solvers.dynamic.step_time.proposals",
-            "solvers.dynamic.step_time.refining",
-            "solvers.dynamic.step_time.sequence",
-            "solvers.dynamic.step_time.solver",
-            "solvers.dynamic.step_time.stages",
-            "solvers.dynamic.step_time.steps",
-            "solvers.dynamic.step_time.windows",
+        tuple(
+            f"solvers.dynamic.step_time.{name}"
+            for name in (
+                *("blocks", "exactly", "intervals", "latency", "network", "plans", "proposals"),
+                *("refining", "sequence", "solver", "stages", "steps", "windows"),
+            )
         ),
     )
     MODEL = (
@@ -230,13 +229,17 @@ METHODS: dict[str, Method] = {
         *(one for one in _STAGES if one is not I.ATOMS),
         I.SUMS,
         I.PERIODS,
+        I.DEMANDED,
         I.RESPONSES,
         proposed_by=(I.FIRST_PLAN,),
     ),
     "step_dp": _method(
-        *(*_TABLES, *_STAGES, I.SUMS, I.RESPONSES, I.BOXES), proposed_by=(I.FIRST_PLAN, I.COUNTS, I.INTERVALS)
+        *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES),
+        proposed_by=(I.FIRST_PLAN, I.COUNTS, I.INTERVALS),
     ),
-    "halves_dp": _method(*_TABLES, *_STAGES, I.SUMS, I.RESPONSES, I.BOXES, I.HALVES, proposed_by=(I.FIRST_PLAN,)),
+    "halves_dp": _method(
+        *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES, I.HALVES), proposed_by=(I.FIRST_PLAN,)
+    ),
     "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES, I.BOXES)),
     "brute_force": _method(I.ENUMERATION),
     "case_split": _method(*_MODEL, I.CPSAT),

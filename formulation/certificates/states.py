@@ -203,10 +203,10 @@ def _stands_for(classes: list[list[int]]) -> Servers:
 def alike_servers(instance: Instance, groups: tuple[Group, ...]) -> list[list[int]]:
     """Return the servers by classes of those that cannot be told apart: same devices, same links to all others.
 
-    Replicas are laid out in server order, so with tensor-parallel degrees the kinds of all groups are compared as
-    well; where that would be too many, every server counts as one of its own. Demands are not looked at.
+    No demand tells them apart either. Replicas are laid out in server order, so with tensor-parallel degrees the
+    kinds of all groups are compared as well; where that would be too many, every server counts as one of its own.
     """
-    classes = same_servers(instance)
+    classes = [part for row in same_servers(instance) for part in _demanded_alike(instance, row)]
     if any(degree > 1 for degree in instance.constraints.tensor_parallel_degrees):
         pairs = [pair for row in classes for pair in itertools.pairwise(row)]
         if len(pairs) * len(groups) > MAX_COMPARED or not all(
@@ -214,6 +214,18 @@ def alike_servers(instance: Instance, groups: tuple[Group, ...]) -> list[list[in
         ):
             return [[server] for server in range(len(instance.servers))]
     return classes
+
+
+def _demanded_alike(instance: Instance, servers: list[int]) -> list[list[int]]:
+    """Return servers by classes of those that no demand tells apart."""
+    found: list[list[int]] = []
+    for server in servers:
+        known = next((row for row in found if not instance.demands.tell_apart(row[0], server)), None)
+        if known is None:
+            found.append([server])
+        else:
+            known.append(server)
+    return found
 
 
 def _kinds_stay(instance: Instance, groups: tuple[Group, ...], one: int, other: int) -> bool:

@@ -169,7 +169,8 @@ class Growth:
 
     def _whole(self, labels: Labels) -> Iterator[Labels]:
         """Yield the best whole plan among labels; only better ones count from then on."""
-        counts = self._stages in (None, len(self.slots) + 1)
+        stages = len(self.slots) + 1
+        counts = self._stages in (None, stages) and stages >= self.rest.spans.least_stages
         whole = np.flatnonzero((labels.place == 0) & self.rest.ways.whole[labels.end] & counts)
         if len(whole):
             best = whole[int(labels.least[whole].argmin())]

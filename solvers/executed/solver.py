@@ -10,6 +10,7 @@ transfers at once.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from formulation.certificates.states import suffixes
 from formulation.costs.lower_bound import lower_bound
@@ -22,17 +23,20 @@ from formulation.problem.magnitude import longest_run_ns
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.problem.plan import Plan
 from solvers.dynamic.states import solver as states
-from solvers.dynamic.states.states import state_space
+from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.step_time import solver as by_formula
+from solvers.dynamic.tables.demanded import told_apart
 from solvers.dynamic.tables.stage_times import check_size
 from solvers.executed.asking import Search
 from solvers.executed.bounds.pairs import least_passes
 from solvers.executed.bounds.spans import spans_of
 from solvers.executed.bounds.ways import ways_of
+from solvers.executed.demands import demanded_spaces, unseen_by_executed
 from solvers.executed.growing import OutgrownError
 from solvers.executed.parts import stage_parts
 from solvers.executed.warm_ups import warmed
 from solvers.search.first_plan import first_plan
+from solvers.search.in_parts import search_in_parts
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
@@ -54,7 +58,7 @@ def reason_against(instance: Instance) -> str | None:
     if instance.training.schedule not in SCHEDULES:
         known = ", ".join(SCHEDULES)
         return f"{NAME} knows the schedules {known}, the schedule is {instance.training.schedule}"
-    return unseen_by_passes(instance, NAME)
+    return unseen_by_executed(instance)
 
 
 def unseen_by_passes(instance: Instance, name: str, *seen: str) -> str | None:
@@ -94,22 +98,27 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     try:
         if instance.training.chooses_warm_ups:
             _begin_eagerly(known, limits)
-        tables = all_tables(instance, limits.deadline)
+        tables = told_apart(all_tables(instance, limits.deadline))
         if known.plan is None:
             known.offer(first_plan(tables))
             known.offer(_by_formula(instance, limits))
-        parts, states_of = stage_parts(tables, CutSpace.of(instance)), state_space(tables)
-        ways = ways_of(tables, states_of)
+        parts, spaces = stage_parts(tables, CutSpace.of(instance)), demanded_spaces(state_space(tables), tables)
         spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
-        search = Search(known, parts, spans, ways, states_of, least)
-        search.run()
+        searches = list[Search]()
+
+        def run(own: Incumbent, space: StateSpace) -> None:
+            searches.append(Search(own, parts, spans, ways_of(tables, space), space, least))
+            searches[-1].run()
+
+        search_in_parts(known, [partial(run, space=space) for space in spaces])
     except StoppedError:
         if known.plan is None:
             raise
         return known.outcome(STOPPED)
     except OutgrownError as error:
         return known.outcome(str(error))
-    return known.outcome(f"{search.made} suffixes of plans were looked at, {search.boxes} boxes of plans bounded")
+    made, boxes = (sum(counts) for counts in zip(*((one.made, one.boxes) for one in searches), strict=True))
+    return known.outcome(f"{made} suffixes of plans were looked at, {boxes} boxes of plans bounded")
 
 
 def _by_formula(instance: Instance, limits: Limits) -> Plan | None:

@@ -93,7 +93,7 @@ class AnswerReach:
         self._stands = [int(np.argmax(self._classes == one)) for one in range(int(self._classes.max()) + 1)]
         pairs = np.arange(self._steps)
         self._wait: Times = -period_ns * ((pairs[None, :] - pairs[:, None]) % self._steps)
-        self._rules = periods.slots(min(self._total, self._tables.instance.devices))
+        self._rules = periods.slots(max(1, periods.counts.stop - 1))
         self.found: list[Answered] = []
         self._held = 0
 
@@ -123,6 +123,8 @@ class AnswerReach:
 
     def _whole(self) -> int | None:
         """Return a suffix of the last slot that is a whole plan."""
+        if len(self.found) not in self.periods.counts:
+            return None
         last = self.found[-1]
         whole = np.flatnonzero((last.place == 0) & self.space.complete[last.node])
         whole = whole[np.argsort(self.space.taken[last.node[whole]], kind="stable")]

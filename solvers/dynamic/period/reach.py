@@ -52,8 +52,7 @@ class PeriodReach:
         self.least: list[Times] = []
         self._arrivals: list[dict[tuple[int, int], Times]] = []
         self._at_once = periods.charged and periods.steps == 1
-        slots = min(self._total, self._tables.instance.devices)
-        self._rules = periods.slots(slots)
+        self._rules = periods.slots(max(1, periods.counts.stop - 1))
 
     def run(self) -> bool:
         """Go through the slots; tell whether a whole plan keeps to the period. Raises StoppedError."""
@@ -72,6 +71,7 @@ class PeriodReach:
         found = [
             (int(self.space.taken[node]), slot, int(node))
             for slot, table in enumerate(self.least)
+            if slot + 1 in self.periods.counts
             for node in np.flatnonzero((table[:, 0] < NEVER_NS) & self.space.complete)
         ]
         return min(found)[1:] if found else None

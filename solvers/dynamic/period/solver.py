@@ -11,6 +11,7 @@ number of transfers at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from formulation.certificates.states import suffixes
 from formulation.costs.ceiling import ceiling
@@ -27,10 +28,12 @@ from solvers.dynamic.period.answers import AnswerReach
 from solvers.dynamic.period.reach import PeriodReach
 from solvers.dynamic.period.stage_periods import StagePeriods
 from solvers.dynamic.period.walk import plan_of
-from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space
+from solvers.dynamic.tables.demanded import told_apart
 from solvers.dynamic.tables.stage_times import check_size
+from solvers.executed.demands import demanded_spaces, unseen_by_executed
 from solvers.search.first_plan import first_plan
+from solvers.search.in_parts import search_in_parts
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
@@ -51,7 +54,7 @@ def reason_against(instance: Instance) -> str | None:
     """Return None if the programme sees the whole instance, else what it does not see."""
     if instance.goals[0] is not Goal.PERIOD:
         return f"{NAME} minimises the executed period, the first goal is {instance.goals[0]}"
-    return states.unseen_by_states(instance)
+    return unseen_by_executed(instance)
 
 
 def _check_micro_batches(instance: Instance) -> None:
@@ -89,12 +92,12 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         raise ValueError(reason)
     _check_micro_batches(instance)
     limits = begin(limits)
-    tables = all_tables(instance, limits.deadline)
+    tables = told_apart(all_tables(instance, limits.deadline))
     known = Incumbent(NAME, instance, limits, ceiling(tables, Goal.PERIOD) + 1, lower_bound(instance))
     known.offer(first_plan(tables))
     try:
-        search = PeriodSearch(known, StagePeriods(tables, CutSpace.of(instance)), state_space(tables))
-        search.run()
+        periods, spaces = StagePeriods(tables, CutSpace.of(instance)), demanded_spaces(state_space(tables), tables)
+        search_in_parts(known, [partial(_search, periods, space) for space in spaces])
     except StoppedError:
         if known.plan is None:
             raise
@@ -104,6 +107,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
             raise
         return known.outcome(questions(known.asked), str(error))
     return known.outcome(questions(known.asked))
+
+
+def _search(periods: StagePeriods, space: StateSpace, known: Incumbent) -> None:
+    PeriodSearch(known, periods, space).run()
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from solvers.dynamic.period.growing import Forms, StageGrowth
 from solvers.dynamic.period.parts import PassParts, pass_parts
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.best_forms import best_forms
+from solvers.dynamic.tables.demanded import admitted, stage_counts
 from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.dynamic.tables.stage_times import StageTimes
@@ -60,6 +61,7 @@ class StagePeriods:
     def __init__(self, tables: Tables, space: CutSpace) -> None:
         instance = tables.instance
         self.space, self.steps = space, instance.training.micro_batches
+        self.counts = stage_counts(instance)
         self.charged = instance.cost.synchronisation is Synchronisation.CHARGED
         self.parts: PassParts = pass_parts(tables)
         first = self.parts.passes[0]
@@ -71,6 +73,7 @@ class StagePeriods:
         self._pace = times.time
         self._sync: Times | None = None if self.parts.sync is None else StageTimes.of(self.parts.sync, space).time
         self._limit = self._limits()
+        self._admitted = admitted(tables, space)
         self._growing = StageGrowth(self.parts, space, self.atoms.held)
         self._pairs: dict[tuple[Keeps | None, int, int], Times] = {}
         self._ends: tuple[int, dict[int, Times]] = (-1, {})
@@ -125,7 +128,10 @@ class StagePeriods:
             found = self._row(*own)
             found = found.of(np.argsort(found.first, kind="stable"))
         most = period_ns if self._sync is None else self.steps * period_ns
-        return found.of((found.pace <= period_ns) & (found.limit <= most))
+        keeping = (found.pace <= period_ns) & (found.limit <= most)
+        if self._admitted is not None:
+            keeping &= self._admitted[kind, found.first, found.stop]
+        return found.of(keeping)
 
     def _tabled(self, kind: int, first: Numbers, stop: Numbers) -> PeriodStages:
         where = (kind, first, stop)

@@ -69,7 +69,7 @@ def unseen_by_states(instance: Instance, *seen: str) -> str | None:
     if instance.demands.devices_per_stage and not sizes_are_narrowed(instance):
         unseen.append("devices_per_stage")
     unseen += [one.name for one in constraints.own]
-    unseen += ["at_most"] if constraints.at_most else []
+    unseen += ["at_most"] if constraints.at_most and "at_most" not in seen else []
     return f"states do not see the constraints {', '.join(unseen)}" if unseen else None
 
 

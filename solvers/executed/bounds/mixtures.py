@@ -128,7 +128,8 @@ def roots_of(rest: Rest, slots: list[Pairs], deadline: Deadline) -> list[Sums]:
 def _stages(rest: Rest) -> list[int]:
     """Return the numbers of stages that plans within the limit of the rest may have."""
     least = rest.behind[:, rest.ways.whole, 0].min(axis=1, initial=NEVER_NS)
-    return (1 + np.flatnonzero(least <= rest.most_ns)).tolist()
+    found: list[int] = (1 + np.flatnonzero(least <= rest.most_ns)).tolist()
+    return [stages for stages in found if stages >= rest.spans.least_stages]
 
 
 def mixture(sums: Sums, training: Training, most_ns: int, rounds: int = ROUNDS) -> Mixture | None:

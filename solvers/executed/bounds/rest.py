@@ -143,12 +143,14 @@ class Rest:
             target = ways.target[put.way]
             np.minimum.at(self.behind[slot], (target[kept], first[kept]), value[kept])
             done = kept[ways.whole[target[kept]] & (first[kept] == 0)]
-            self.best = min(self.best, int(least[done].min(initial=NEVER_NS)))
+            if slot + 1 >= self.spans.least_stages:
+                self.best = min(self.best, int(least[done].min(initial=NEVER_NS)))
 
     def _look_ahead(self, slot: int) -> None:
         """From stages in a slot to what is ahead of the suffixes behind them."""
         ways, bands, both = self.ways, self._bands[slot], self.spans.boundaries.both
-        self.ahead[slot, ways.whole, 0] = 0
+        if slot + 1 >= self.spans.least_stages:
+            self.ahead[slot, ways.whole, 0] = 0
         useful = self.useful[self.spans.rules[slot]]
         for put in self._put(slot, self.ahead[slot].min(axis=1)[ways.target]):
             before = self.ahead[slot, ways.target[put.way], bands.first[put.row]]

@@ -15,6 +15,7 @@ from formulation.costs.tables import FORBIDDEN, Tables, Times
 from formulation.problem.cuts import CutSpace
 from formulation.problem.options import BoundaryCharge
 from solvers.dynamic.tables.atom_tables import atom_tables
+from solvers.dynamic.tables.demanded import admitted, stage_counts
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.rays import PACE, Proportion, Rays, least_of, least_times
@@ -49,10 +50,11 @@ class Boundaries:
 class Spans:
     """Least times by kind, first place and stop: ``pace`` of a micro-batch, ``whole`` of a step.
 
-    ``roomy[rule]``, in the same places, tells what may fit into the memory of slots with this rule; ``rules`` has
-    one for each slot. ``warm_ups`` are by slot the warm-ups that its stages may have, each told by a slot that has
-    it if nothing is chosen, whose rule is ``rule_of`` it; ``rules`` are those of the least. ``place[i]`` is the
-    first place of block i. ``rays``: more proportions of passes, if known.
+    ``roomy[rule]``, in the same places, tells what keeps to demands and may fit into the memory of slots with this
+    rule; ``rules`` has one for each slot, and no plan has fewer stages than ``least_stages``. ``warm_ups`` are by
+    slot the warm-ups that its stages may have, each told by a slot that has it if nothing is chosen, whose rule is
+    ``rule_of`` it; ``rules`` are those of the least. ``place[i]`` is the first place of block i. ``rays``: more
+    proportions of passes, if known.
     """
 
     pace: Times
@@ -64,6 +66,7 @@ class Spans:
     boundaries: Boundaries
     place: Index
     micro_batches: int
+    least_stages: int = 1
     rays: Rays | None = None
 
     @property
@@ -129,24 +132,29 @@ def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
     pace = least_times(tables, passes, PACE, space)
     atoms = atom_tables(pace.tables, space, pace)
     limits = StageLimits(atoms.times, atoms.least)
-    slots = range(min(space.stops, tables.instance.devices))
+    counts = stage_counts(tables.instance)
+    slots = range(max(1, counts.stop - 1))
     warm_ups = [range(slot, slot + 1) for slot in slots]
     if training.chooses_warm_ups:
         # A last stage answers earliest with a warm-up of 1: from the arrival of micro-batch j to the end of its
         # backward pass k it does both passes of j to k with any, and with 1 the latest of these sums is the end.
         warm_ups[1:] = [range(min(slot, micro_batches - 1), micro_batches) for slot in slots[1:]]
     rules = limits.slots(max(one.stop for one in warm_ups))
-    stops = np.arange(space.stops + 1)
+    stops, keeping = np.arange(space.stops + 1), admitted(tables, space)
     return Spans(
         pace=atoms.times.time,
         whole=least_times(tables, passes, whole, space).time,
-        roomy={one: stops <= limits.ends(one, FORBIDDEN - 1)[:, :-1, None] for one in set(rules)},
+        roomy={
+            one: (stops <= limits.ends(one, FORBIDDEN - 1)[:, :-1, None]) & (True if keeping is None else keeping)
+            for one in set(rules)
+        },
         rules=tuple(rules[one.start] for one in warm_ups),
         warm_ups=tuple(warm_ups),
         rule_of=tuple(rules),
         boundaries=_boundaries(tables, space.places),
         place=stops,
         micro_batches=micro_batches,
+        least_stages=counts.start if counts else len(slots) + 1,
     )
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from formulation.constraints.layers.pin import Pin
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Schedule, Training
+from formulation.problem.options import Constraints, Goal, Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers.auto.by_formula import planned_by_formula
 from solvers.auto.solve import plan
@@ -60,10 +61,27 @@ def test_a_large_step_has_a_plan_that_is_no_worse_than_the_best_by_the_formula(
     monkeypatch.setattr("solvers.crosscheck.checked_solve.LARGEST_EXECUTED_BYTES", 0)
     found = checked(instance, plan(instance, Limits()))
     by_formula = plan(replace(instance, goals=(Goal.ITERATION_TIME,)), Limits()).plan
-    assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"
+    assert found.proof is Proof.OPTIMAL and found.solver == "by_formula"
     assert found.objective is not None and found.bound is not None and by_formula is not None
     executed = evaluate(instance, by_formula).objective
     assert executed is not None and 0 < found.bound <= proved.bound <= found.objective <= executed
+
+
+def asking_for_the_middle(layer: str) -> Instance:
+    """Three layers for three devices, of which one is pinned to the stage between two others."""
+    layers = chain([matrix(name, 50, taken=90, made=90) for name in "abc"], [1, 1])
+    training = Training(global_batch=6, micro_batches=6, schedule=Schedule.ONE_F_ONE_B)
+    instance = replace(instance_of(layers, mesh(1, 1, 1), training=training), goals=(Goal.STEP_TIME,))
+    return replace(instance, constraints=Constraints(pins=(Pin(layer, stage=1),), devices_per_stage=(1,)))
+
+
+def test_the_bound_without_a_demand_is_one_with_it() -> None:
+    """The plan that is best without the pin has the layer there, and so it is the best with it."""
+    found = checked(asked := asking_for_the_middle("b"), planned_by_formula(asked, Limits(), plan))
+    assert found.proof is Proof.OPTIMAL and "need not keep to pin" in " ".join(found.notes)
+    other = checked(asked := asking_for_the_middle("c"), planned_by_formula(asked, Limits(), plan))
+    assert other.proof is Proof.FEASIBLE and found.objective is not None and other.bound is not None
+    assert found.objective == other.bound < (other.objective or 0)
 
 
 def test_it_is_for_executed_times_only() -> None:
