@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
+from formulation.constraints.layers.pin import Pin
 from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.instance import Instance
@@ -137,18 +138,20 @@ def test_an_executed_time_that_no_search_sees_says_what_to_try(
 ) -> None:
     monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr("solvers.crosscheck.checked_solve.LARGEST_EXECUTED_BYTES", 0)
-    instance = load_scenario(scenario, STEP_ON_SERVERS).load()
+    instance = load_scenario(scenario, STEP_ON_SERVERS[:1]).load()
+    demanding = replace(instance.constraints, pins=(Pin("conv2", stage=1),))
+    instance = replace(instance, constraints=demanding)
     found = plan(instance, Limits())
     assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"
     tries = [note for note in found.notes if note.startswith("to try: ")]
     reason = find_solver("step_dp").accepts(instance).reason
-    assert "stages_per_server" in reason
+    assert "pin (to a stage that is neither the first nor the last)" in reason
     assert tries == [
         "to try: --solver cpsat, which sees the whole instance",
         f"to try: the instance without what step_dp does not see ({reason})",
         "to try: the formula, objective: bottleneck, of which cpsat sees the whole instance",
     ]
-    assert plan(load_scenario(scenario, STEP_ON_SERVERS[1:]).load(), Limits()).proof is Proof.OPTIMAL
+    assert plan(replace(instance, goals=(Goal.BOTTLENECK,)), Limits()).proof is Proof.OPTIMAL
 
 
 def test_the_model_proves_an_executed_time_that_no_programme_sees(scenario: Path) -> None:

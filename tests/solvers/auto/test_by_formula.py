@@ -61,7 +61,7 @@ def test_a_large_step_has_a_plan_that_is_no_worse_than_the_best_by_the_formula(
     monkeypatch.setattr("solvers.crosscheck.checked_solve.LARGEST_EXECUTED_BYTES", 0)
     found = checked(instance, plan(instance, Limits()))
     by_formula = plan(replace(instance, goals=(Goal.ITERATION_TIME,)), Limits()).plan
-    assert found.proof is Proof.OPTIMAL and found.solver == "by_formula"
+    assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"
     assert found.objective is not None and found.bound is not None and by_formula is not None
     executed = evaluate(instance, by_formula).objective
     assert executed is not None and 0 < found.bound <= proved.bound <= found.objective <= executed
