@@ -12,25 +12,30 @@ too, finds nothing better with that choice.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from formulation.costs.amounts import plural
 from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal, Training
 from formulation.problem.units import ceil_div
+from solvers.choices.starts import Ask, Start, by_formula, start_of
+from solvers.choices.words import listed, named, orders_open
 
 __all__: list[str] = []
 
-Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
-"""Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
 Check = Callable[[Instance, Outcome, Limits], Outcome]
 """Says in the last note of an outcome what a second method makes of its proof, as ``cross_checked`` does."""
 NOT_CHECKED = "not cross-checked"
+WITH_START = 4
+"""The first choice may search in one part of the time in so many if it begins with a plan, else in half of it."""
+MORE_TIME = 1.5
+"""A choice is searched once more in so many times the time that it had, or more."""
 CHECKS_S = 10.0
 """How long all numbers together that have nothing better may be checked: the plan is there, and waits."""
 
@@ -51,13 +56,15 @@ class ChosenTraining:
 class _Found:
     """What is known of one choice; ``bound`` is for a whole step.
 
-    ``second`` is what a second method makes of an outcome that ``ask`` did not check; empty for others.
+    ``second`` is what a second method makes of an outcome that ``ask`` did not check; empty for others. ``start``
+    is a plan to begin with.
     """
 
     instance: Instance
     bound: int
     outcome: Outcome | None = None
     second: str = ""
+    start: Start | None = None
 
     @property
     def value(self) -> int | None:
@@ -65,6 +72,10 @@ class _Found:
         if self.outcome is None or self.outcome.proof not in (Proof.OPTIMAL, Proof.FEASIBLE):
             return None
         return None if self.outcome.objective is None else self.outcome.objective * times_in_a_step(self.instance)
+
+    def begun(self, within: Limits) -> Limits:
+        """Return limits with the plan to begin with, if there is one."""
+        return within if self.start is None else replace(within, start=self.start[1])
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -84,7 +95,9 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
     _check_told_apart(instance)
     limits = limits.begun()
     parts = instances_of(instance)
-    waiting = _by_promise([_Found(one, lower_bound(one) * times_in_a_step(one)) for one in parts])
+    plans = by_formula(instance, parts, ask, limits)
+    bounds = ((one, lower_bound(one) * times_in_a_step(one)) for one in parts)
+    waiting = _by_promise([_Found(one, bound, start=start_of(one, plans)) for one, bound in bounds])
     done: list[_Found] = []
     refused: list[str] = []
     needed_s = 0.0
@@ -101,21 +114,46 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
             continue
         try:
             # Until there is a plan, none has anything to begin with.
-            within = replace(limits.share(1 + len(waiting) if best else 2), below=_below(one, best))
-            about, outcome = ask(one.instance, within)
+            share = 1 + len(waiting) if best else 2 if one.start is None else WITH_START
+            within = replace(limits.share(share), below=_below(one, best))
+            done.append(_asked(one, ask, one.begun(within)))
             if within.end_s is not None:
                 needed_s = max(needed_s, time.monotonic() - within.end_s)
         except ValueError as error:
-            refused.append(f"{_named(one.instance)}: {error}")
+            refused.append(f"{named(one.instance)}: {error}")
             done.append(one)
-            continue
-        second = NOT_CHECKED if within.below is not None or outcome.proof is Proof.UNKNOWN else ""
-        done.append(_Found(about, _bound(one, outcome), outcome, second))
+    done = _again(done, ask, limits, needed_s)
     if check is not None:
         done = _checked(done, check, limits)
     if len(refused) == len(parts):
         raise ValueError("; ".join(dict.fromkeys(refused)))
     return _chosen(instance, done, list(dict.fromkeys(refused)))
+
+
+def _asked(one: _Found, ask: Ask, within: Limits) -> _Found:
+    """Return what is known of a choice when it has been searched. Raises what ``ask`` raises."""
+    about, outcome = ask(one.instance, within)
+    second = NOT_CHECKED if within.below is not None or outcome.proof is Proof.UNKNOWN else ""
+    return _Found(about, _bound(one, outcome), outcome, second)
+
+
+def _again(done: list[_Found], ask: Ask, limits: Limits, needed_s: float) -> list[_Found]:
+    """Search open choices once more, the best one from its plan, where much more time is left than they had."""
+    values = [one.value for one in done if one.value is not None]
+    waiting = [one for one in done if one.outcome is not None and values and one.bound < min(values)]
+    for one in sorted(waiting, key=lambda one: one.bound):
+        best = min(one.value for one in done if one.value is not None)
+        had_s, left_s = one.outcome.seconds if one.outcome else 0.0, limits.deadline.left_s()
+        if left_s is None or left_s <= needed_s + MORE_TIME * had_s or limits.deadline.over() or one.bound >= best:
+            continue
+        plan = one.outcome.plan if one.outcome is not None and one.value == best else None
+        within = replace(limits, below=_below(one, best)) if plan is None else replace(limits, start=plan)
+        with contextlib.suppress(ValueError):
+            found = _asked(one, ask, within)
+            if found.value is None or found.value > best:  # stopped before it came to its plan
+                found = replace(one, bound=found.bound)
+            done = [found if other is one else other for other in done]
+    return done
 
 
 def instances_of(instance: Instance) -> list[Instance]:
@@ -138,7 +176,7 @@ def _by_stages(instance: Instance) -> list[Instance]:
 def _check_told_apart(instance: Instance) -> None:
     """Raise ValueError for a formula by which one order of the passes is as good as another."""
     formula = next((goal for goal in instance.goals if goal.timed and not goal.executed), None)
-    if formula is not None and _orders_open(instance.training):
+    if formula is not None and orders_open(instance.training):
         raise ValueError(
             f"{formula} is a formula, which does not tell one order of the passes from another: to choose"
             " training.schedule or training.chunks, take objective step_time"
@@ -151,9 +189,13 @@ def times_in_a_step(instance: Instance) -> int:
 
 
 def _by_promise(waiting: list[_Found]) -> list[_Found]:
-    """Sort by bounds; of those within a hundredth of the least, smaller micro-batches take less memory."""
+    """Sort by bounds; of those within a hundredth of the least, smaller micro-batches take less memory.
+
+    Before all others come those that begin with a plan, the best first.
+    """
     least = max(1, min(one.bound for one in waiting))
-    return sorted(waiting, key=lambda one: (100 * one.bound // least, -one.instance.training.micro_batches))
+    rest = sorted(waiting, key=lambda one: (100 * one.bound // least, -one.instance.training.micro_batches))
+    return sorted(rest, key=lambda one: math.inf if one.start is None else one.start[0])
 
 
 def _below(one: _Found, best: int | None) -> int | None:
@@ -216,14 +258,14 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> Chose
         outcome,
         proof=proof if outcome.bound is not None else outcome.proof,
         bound=None if outcome.bound is None else min(outcome.bound, bound // times),
-        any_order_bound=_in_any_order(outcome, done, times),
+        any_order_bound=_in_anyorder(outcome, done, times),
         notes=(*outcome.notes, _words(best, done), *notes),
     )
     chosen = replace(best.instance, constraints=instance.constraints)
     return ChosenTraining(chosen, claimed, asked)
 
 
-def _in_any_order(outcome: Outcome, done: list[_Found], times: int) -> int | None:
+def _in_anyorder(outcome: Outcome, done: list[_Found], times: int) -> int | None:
     """Return what no order of the layers undercuts with any number, for one of ``times`` micro-batches.
 
     None where the layers have one order. That a number has no plan in one order says nothing of others.
@@ -241,10 +283,10 @@ def _in_any_order(outcome: Outcome, done: list[_Found], times: int) -> int | Non
 def _words(best: _Found, done: list[_Found]) -> str:
     asked = [one.instance for one in done if one.outcome is not None]
     left = [one.instance for one in done if one.outcome is None]
-    words = f"{_named(best.instance)} chosen; searched {_listed(asked)}"
+    words = f"{named(best.instance)} chosen; searched {listed(asked)}"
     for why, choices in _given_up(best, done).items():
-        words += f"; nothing better with {_listed(choices)}: {why}"
-    return f"{words}; bounds alone rule out or leave open {_listed(left)}" if left else words
+        words += f"; nothing better with {listed(choices)}: {why}"
+    return f"{words}; bounds alone rule out or leave open {listed(left)}" if left else words
 
 
 def _given_up(best: _Found, done: list[_Found]) -> dict[str, list[Instance]]:
@@ -256,35 +298,3 @@ def _given_up(best: _Found, done: list[_Found]) -> dict[str, list[Instance]]:
             why = NOT_CHECKED if one.second.startswith(NOT_CHECKED) else one.second
             found.setdefault(why, []).append(one.instance)
     return found
-
-
-def _named(instance: Instance) -> str:
-    """Say what was left open: the order of passes, the number of micro-batches, or that of stages alone."""
-    training = instance.training
-    if not training.left_open:
-        return f"{instance.demands.stages_at_most} stage{'s' * (instance.demands.stages_at_most != 1)}"
-    number = f"{training.micro_batches} micro-{plural(training.micro_batches, 'batch')}"
-    if not _orders_open(training):
-        return number
-    return f"{_order(training)}, {number}" if training.micro_batch_choices else _order(training)
-
-
-def _listed(choices: list[Instance]) -> str:
-    """List choices: numbers of micro-batches, or of stages, orders of passes, or each order with its numbers."""
-    numbers: dict[str, set[int]] = {}
-    for one in choices:
-        order = _order(one.training) if _orders_open(one.training) else ""
-        number = one.training.micro_batches if one.training.left_open else one.demands.stages_at_most or 0
-        numbers.setdefault(order, set()).add(number)
-    several = any(one.training.micro_batch_choices for one in choices)
-    rows = [(order, ", ".join(map(str, sorted(found)))) for order, found in numbers.items()]
-    return ", ".join(f"{order} ({found})" if order and several else order or found for order, found in rows)
-
-
-def _order(training: Training) -> str:
-    written = training.chunks > 1 and not training.schedule.in_a_v
-    return training.schedule + (f" in {training.chunks} chunks" if written else "")
-
-
-def _orders_open(training: Training) -> bool:
-    return bool(training.schedule_choices or training.chunk_choices)

@@ -91,7 +91,9 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
     known.tell()
     tables = all_tables(instance, limits.deadline)
-    known.offer(first_plan(tables))
+    known.offer()
+    if known.plan is None and limits.below is None:
+        known.offer(first_plan(tables))
     try:
         parts, states = stage_parts(tables, CutSpace.of(instance)), state_space(tables)
         stages = instance.demands.stages_at_most or 1
@@ -99,8 +101,6 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         search = _Search(known, parts, spans, ways_of(tables, states), states)
         search.run()
     except StoppedError:
-        if known.plan is None:
-            raise
         return known.outcome(STOPPED)
     except OutgrownError as error:
         return known.outcome(str(error))

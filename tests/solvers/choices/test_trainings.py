@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.constraints.plans.at_most import GoalLimit
+from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import Instance, build_instance
@@ -134,6 +135,53 @@ def test_a_choice_that_nobody_takes_leaves_a_gap() -> None:
     assert found.bound is not None and found.bound < found.objective
     assert "gpipe: no GPipe here" in found.notes
     assert "one_f_one_b chosen; searched one_f_one_b; bounds alone rule out or leave open gpipe" in found.notes
+
+
+def in_halves() -> Instance:
+    training = Training(12, 4, schedule=Schedule.ZERO_BUBBLE_H1)
+    return replace(three_products((1,)), training=training, goals=(Goal.STEP_TIME,))
+
+
+def test_of_zb_h1_the_plan_of_the_formula_is_begun_with() -> None:
+    asked = list[tuple[Instance, Limits]]()
+
+    def noted(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        asked.append((one, limits))
+        return one, plan(one, limits, cross_check=False)
+
+    found = best_training(in_halves(), noted, Limits())
+    (formula, _), (first, within), *others = asked
+    assert (formula.training.schedule, formula.goals) == (Schedule.ONE_F_ONE_B, (Goal.ITERATION_TIME,))
+    assert within.start is not None and within.below is None
+    assert evaluate(first, within.start).feasible and first.demands.stages_at_most == len(within.start)
+    assert all(limits.start is None for _, limits in others)
+    assert found.outcome.proof is Proof.OPTIMAL
+    assert found.outcome.objective == exhaustive.solve(in_halves()).objective
+    late = best_training(in_halves(), noted, Limits(stopped=lambda: True))
+    assert late.outcome.proof is not Proof.OPTIMAL
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_an_open_choice_is_searched_once_more_where_time_is_left(keeps: bool) -> None:
+    """The first time it tells no bound, and the second time, where it is stopped at once, no plan either."""
+    asked = list[Limits]()
+
+    def hasty(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        found = ask(one, replace(limits, below=None))[1]
+        asked.append(limits)
+        if len(asked) <= 3:
+            return one, replace(found, proof=Proof.FEASIBLE, bound=0, seconds=0.1)
+        return one, found if keeps else Outcome("exhaustive", Proof.UNKNOWN, bound=0)
+
+    instance = three_products((1, 4, 12))
+    found, whole = (
+        best_training(instance, hasty, Limits(time_limit_s=60)).outcome,
+        best_training(instance, ask, Limits()),
+    )
+    assert len(asked) > 3 and found.objective == whole.outcome.objective
+    assert any(limits.start is not None for limits in asked[3:])
+    assert found.proof is (Proof.OPTIMAL if keeps else Proof.FEASIBLE)
+    assert found.bound is not None and found.objective is not None and found.bound <= found.objective
 
 
 def test_orders_are_not_compared_by_a_formula() -> None:
