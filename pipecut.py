@@ -236,20 +236,16 @@ def build(
 ) -> Instance:
     """Return the problem of planning these layers on this cluster.
 
-    Without ``cost``, ``constraints`` and ``goals`` those of a scenario that says nothing of them. Of several goals
-    a later one counts among plans equal in all before it. Raises ValueError where the parts make no problem.
+    Without ``cost``, ``constraints`` and ``goals`` those of a scenario that says nothing of them: the goal then is
+    the executed time, of a step or, without a flush, of a micro-batch. Of several goals a later one counts among
+    plans equal in all before it. Raises ValueError where the parts make no problem.
     """
     from formulation.problem.instance import Instance
-    from formulation.problem.options import Constraints, CostModel, Goal
+    from formulation.problem.options import Constraints, CostModel, default_goals
 
-    return Instance(
-        model=layers,
-        cluster=cluster,
-        training=training,
-        cost=cost or CostModel.on_devices(server.device_class for server in cluster.servers),
-        constraints=constraints or Constraints(),
-        goals=tuple(goals) or (Goal.BOTTLENECK,),
-    )
+    cost = cost or CostModel.on_devices(server.device_class for server in cluster.servers)
+    asked, judged = constraints or Constraints(), tuple(goals) or default_goals(training, cost)
+    return Instance(model=layers, cluster=cluster, training=training, cost=cost, constraints=asked, goals=judged)
 
 
 def plan(

@@ -136,10 +136,24 @@ def test_layers_in_a_chain_and_servers_in_a_mesh() -> None:
     assert cluster.wiring.mesh == link
     assert {one for row in cluster.links for one in row} == {link, None}
     problem = pipecut.build(graph, cluster, pipecut.Training(global_batch=1))
-    assert problem.goals == (pipecut.Goal.BOTTLENECK,) and problem.cost == pipecut.CostModel()
+    assert problem.goals == (pipecut.Goal.STEP_TIME,) and problem.cost == pipecut.CostModel()
     assert pipecut.plan(problem).proof is pipecut.Proof.OPTIMAL
     with pytest.raises(ValueError, match="server x appears twice"):
         pipecut.Cluster.mesh("lab", [pipecut.Server("x", card, 1)] * 2, link)
+
+
+def test_without_goals_the_executed_time_is_minimised(scenario: Path) -> None:
+    read = pipecut.load(scenario)
+    endless = replace(read.training, schedule=pipecut.Schedule.ASYNC_ONE_F_ONE_B)
+    summed = pipecut.CostModel(combine=pipecut.Combine.SUM)
+    said = [pipecut.Goal.MEMORY, pipecut.Goal.COST]
+    problems = {
+        pipecut.Goal.STEP_TIME: pipecut.build(read.model, read.cluster, read.training),
+        pipecut.Goal.PERIOD: pipecut.build(read.model, read.cluster, endless),
+        pipecut.Goal.BOTTLENECK: pipecut.build(read.model, read.cluster, read.training, cost=summed),
+    }
+    assert [problem.goals for problem in problems.values()] == [(goal,) for goal in problems]
+    assert pipecut.build(read.model, read.cluster, endless, goals=said).goals == tuple(said)
 
 
 def test_a_plan_is_evaluated(scenario: Path) -> None:

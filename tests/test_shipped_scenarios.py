@@ -9,13 +9,14 @@ import pytest
 
 from formulation.certificates.check import verify
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.options import Recompute
+from formulation.problem.options import Goal, Recompute
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
 from solvers.certify import certify
 from solvers.cpsat import solver as layered
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states
+from solvers.executed import solver as executed
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
 GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"
@@ -50,8 +51,12 @@ def test_llama_between_its_blocks_is_proved() -> None:
     instance = scenario.load()
     assert sum(instance.parameter_bytes) == 2 * 6_738_415_616
     assert len(instance.model.cuts or ()) == 34
-    outcome = checked(instance, states.solve(instance, Limits()))
+    assert instance.goals == (Goal.STEP_TIME,), "as it says none"
+    outcome = checked(instance, executed.solve(instance, Limits()))
     assert outcome.proof is Proof.OPTIMAL and outcome.objective == outcome.bound == scenario.expected
+    formula = replace(instance, goals=(Goal.BOTTLENECK,))
+    outcome = checked(formula, states.solve(formula, Limits()))
+    assert outcome.proof is Proof.OPTIMAL and outcome.objective == outcome.bound == 145_477_373
 
 
 @pytest.mark.slow

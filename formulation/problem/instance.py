@@ -163,7 +163,9 @@ def build_instance(
     """Turn a layer graph and a cluster graph into the numeric problem; both are copied.
 
     Byte counts of the graph, taken in ``element_bytes`` per element, are scaled to ``bytes_per_element`` of the
-    training and multiplied by the micro-batch. Raises ValueError as :class:`Instance` does.
+    training and multiplied by the micro-batch. Without ``goals`` the bottleneck is minimised, by which papers
+    compare; what is minimised where a user says nothing is ``formulation.problem.options.default_goals``. Raises
+    ValueError as :class:`Instance` does.
     """
     return Instance(
         model=LayerGraph.of(layers),

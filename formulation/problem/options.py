@@ -2,7 +2,8 @@
 
 The PipePar paper leaves several things open (papers differ on each); every one is a named option here, with
 the default that ``docs/formulation.md`` explains. Goals and constraints (``formulation.problem.constraints``) and
-the training (``formulation.schedules.training``) can be had from here too.
+the training (``formulation.schedules.training``) can be had from here too; :func:`default_goals` says what is
+minimised where nobody says it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ __all__ = [
     "StageTime",
     "Synchronisation",
     "Training",
+    "default_goals",
 ]
 
 
@@ -176,3 +178,15 @@ class CostModel:
             raise ValueError(f"stage_time 'overlap' needs inside 'charged': {instead} inside 'overlapped'")
         if self.compute is Compute.ROOFLINE:
             raise ValueError(f"stage_time 'overlap' needs compute 'peak': {instead} a roofline")
+
+
+def default_goals(training: Training, cost: CostModel) -> tuple[Goal, ...]:
+    """Return what is minimised where nobody says it: the executed time (docs/decisions/0014-default-goal.md).
+
+    Under a schedule with a flush, as all are that may be chosen among, that is the time of a step; without one no
+    step ends, and it is the period of a micro-batch. Whoever says ``Combine.SUM`` says with it what is minimised:
+    it is a reading of the bottleneck, and of nothing that is executed.
+    """
+    if cost.combine is Combine.SUM:
+        return (Goal.BOTTLENECK,)
+    return (Goal.STEP_TIME if training.schedule.flushes else Goal.PERIOD,)

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from formulation.constraints.keys import Names
 from formulation.predictor.roofline import Roofline
-from formulation.problem.options import Compute, Constraints, CostModel, Goal, Training
+from formulation.problem.options import Compute, Constraints, CostModel, Goal, Training, default_goals
 from formulation.problem.precision import Precision
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from ingest.mistakes import ScenarioError
@@ -187,7 +187,7 @@ def scenario_of(written: Document, path: Path, library: Callable[[], Library] = 
 
 def _scenario(found: ScenarioFile, path: Path) -> Scenario:
     cluster = _cluster(found.name, found.cluster)
-    cost = _cost(found.cost, cluster)
+    cost, training = _cost(found.cost, cluster), _training(found.training)
     return Scenario(
         name=found.name,
         path=path,
@@ -198,10 +198,10 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         runtime=found.model.runtime,
         free_order=found.model.order == "any" and found.model.runtime is None,
         cluster=cluster,
-        training=_training(found.training),
+        training=training,
         cost=cost,
         constraints=_constraints(found),
-        goals=found.objective,
+        goals=found.objective or default_goals(training, cost),
         solver=_solver(found.solver),
         expected=found.expect.objective,
         elements_of_model=found.training.bytes_per_element is None and found.training.precision is None,

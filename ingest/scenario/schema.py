@@ -21,7 +21,6 @@ from formulation.problem.options import (
     Compute,
     CostModel,
     Count,
-    Goal,
     Sharing,
     StageTime,
     Synchronisation,
@@ -202,8 +201,10 @@ class ScenarioFile(Section):
     cluster: ClusterSection = Field(description="devices, servers and links")
     training: TrainingSection = Field(description="batch, number format and schedule")
     cost: CostSection = Field(default_factory=CostSection, description="readings of the cost model")
-    objective: Goals = Field(
-        default=(Goal.BOTTLENECK,), description="what is minimised; of several goals the first counts first"
+    objective: Goals | None = Field(
+        default=None,
+        description="what is minimised; of several goals the first counts first; without it the executed time:"
+        " step_time, under a schedule without a flush period, and with cost.combine sum the bottleneck",
     )
     constraints: ConstraintsSection = Field(
         default_factory=ConstraintsSection, description="limits that a plan must keep"

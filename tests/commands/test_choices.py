@@ -81,8 +81,8 @@ def test_an_order_of_the_passes_is_chosen_and_goes_with_the_plan(
 ) -> None:
     plan, page = towers_yaml.parent / "plan.json", towers_yaml.parent / "page.html"
     written = f"micro_batches: [2, 8], schedule: {among}, chunks: [1, 2]}}"
-    text = saying_nothing_of("objective", SCENARIO.replace("micro_batches: choose}", written))
-    towers_yaml.write_text(f"{text}objective: step_time\n")
+    text = SCENARIO.replace("micro_batches: choose}", written)
+    towers_yaml.write_text(saying_nothing_of("objective", text))
     found = pipecut("plan", towers_yaml, "--json", "--out", plan)
     scope = found.json["scope"]
     assert found.code == 0 and found.json["proof"] == "optimal"

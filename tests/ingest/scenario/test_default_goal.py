@@ -1,0 +1,83 @@
+"""What is minimised where a scenario does not say: the executed time, of a step or, without a flush, a period."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formulation.evaluate import evaluate
+from formulation.outcome import Limits, Proof
+from formulation.problem.options import CostModel, Goal, Schedule, Training, default_goals
+from ingest.scenario.load import Scenario, load_scenario
+from ingest.scenario.shipped import SHIPPED, scenario_files
+from solvers.auto.solve import plan
+
+STEP, PERIOD, BOTTLENECK = (Goal.STEP_TIME,), (Goal.PERIOD,), (Goal.BOTTLENECK,)
+
+
+def load(folder: Path, training: str = "", said: str = "", overrides: tuple[str, ...] = ()) -> Scenario:
+    path = folder / "it.yaml"
+    text = (
+        "name: it\nmodel: {graph: layers.json}\n"
+        "cluster:\n  devices: {card: {memory: 1 GiB, peak: 1 TFLOP/s}}\n"
+        "  servers: [{name: n, device: card, devices: 1}]\n"
+        f"training: {{global_batch: 4{training}}}\n{said}"
+    )
+    path.write_text(text, encoding="utf-8")
+    return load_scenario(path, overrides)
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_a_step_where_one_ends_and_else_the_period(tmp_path: Path, schedule: Schedule) -> None:
+    expected = STEP if schedule.flushes else PERIOD
+    assert load(tmp_path, f", schedule: {schedule}").goals == expected
+    assert default_goals(Training(4, schedule=schedule), CostModel()) == expected
+
+
+@pytest.mark.parametrize(
+    ("training", "said", "goals"),
+    [
+        ("", "", STEP),
+        (", schedule: choose", "", STEP),
+        (", schedule: [gpipe, one_f_one_b], micro_batches: [1, 2]", "", STEP),
+        (", chunks: [1, 2], micro_batches: 2", "", STEP),
+        ("", "objective: bottleneck", BOTTLENECK),
+        (", schedule: async_one_f_one_b", "objective: bottleneck", BOTTLENECK),
+        (", schedule: gpipe", "objective: [iteration_time, cost]", (Goal.ITERATION_TIME, Goal.COST)),
+        ("", "objective: devices", (Goal.DEVICES,)),
+        ("", "cost: {combine: sum}", BOTTLENECK),
+        (", schedule: double_buffered", "cost: {combine: sum}", BOTTLENECK),
+        ("", "cost: {combine: sum}\nobjective: step_time", STEP),
+        ("", "cost: {combine: max}", STEP),
+    ],
+)
+def test_what_is_said_counts_and_else_what_is_executed(
+    tmp_path: Path, training: str, said: str, goals: tuple[Goal, ...]
+) -> None:
+    assert load(tmp_path, training, said).goals == goals
+
+
+def test_what_is_set_decides(tmp_path: Path) -> None:
+    assert load(tmp_path, overrides=("training.schedule=double_buffered",)).goals == PERIOD
+    assert load(tmp_path, ", schedule: double_buffered", overrides=("training.schedule=gpipe",)).goals == STEP
+    assert load(tmp_path, overrides=("objective=bottleneck",)).goals == BOTTLENECK
+    assert load(tmp_path, said="objective: bottleneck", overrides=("objective=null",)).goals == STEP
+
+
+def test_the_papers_scenarios_say_what_papers_minimise() -> None:
+    goals = {path: load_scenario(path).goals for path in scenario_files(SHIPPED)}
+    executed = {path.name for path, found in goals.items() if found[0].executed}
+    assert executed == {"llama7b.yaml"}
+    assert all(found[0] is Goal.BOTTLENECK for path, found in goals.items() if path.name not in executed)
+
+
+@pytest.mark.parametrize("schedule", ["one_f_one_b", "async_one_f_one_b"])
+def test_the_best_plan_is_best_as_executed(scenario: Path, schedule: str) -> None:
+    """The tiny scenario without its goal: what is found is proved, and is the price of a run."""
+    instance = load_scenario(
+        scenario, ["objective=null", "training.micro_batches=4", f"training.schedule={schedule}"]
+    ).load()
+    found = plan(instance, Limits())
+    assert found.proof is Proof.OPTIMAL and found.goals[0].executed and found.plan is not None
+    assert evaluate(instance, found.plan).objective == found.objective == found.bound
