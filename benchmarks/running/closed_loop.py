@@ -27,7 +27,7 @@ from ingest.graphs.layer_profile import machine_name
 MODELS = {
     "VGG13, images of 224": ("ingest.models.vgg:vgg13", 1),
     "ResNet-50, images of 224": ("ingest.models.resnet:resnet50", 2),
-    "GPT-2 small, 1,024 tokens": ("ingest.models.gpt:gpt2_small", 1),
+    "GPT-2 small, 256 tokens": ("benchmarks.instances.small:gpt2_256", 1),
 }
 """What builds each model, and the samples of a micro-batch."""
 MICRO_BATCHES = 4
