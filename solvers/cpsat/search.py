@@ -82,7 +82,10 @@ def _tidy(known: Incumbent, build: Build, read: Read, make: Make) -> None:
 
 
 def untidiness(v: Variables) -> cp_model.LinearExpr | int:
-    """Return devices, stages and layers in an unusual form, weighted so that each counts before the next."""
+    """Return devices, stages and layers in an unusual form, weighted so that each counts before the next.
+
+    Last count the forward passes of chosen warm-ups.
+    """
     sizes = [group.devices for group in v.tables.groups]
     unusual = [literal for row in v.state for (_, form), literal in row.items() if form != 0]
     stage_weight = len(unusual) + 1
@@ -90,4 +93,5 @@ def untidiness(v: Variables) -> cp_model.LinearExpr | int:
     used = sum(
         (device_weight * sizes[g] + stage_weight) * literal for row in v.runs for g, literal in enumerate(row)
     )
-    return used + sum(unusual)
+    longer = [literal for row in v.longer for literal in row.values()]
+    return (len(longer) + 1) * (used + sum(unusual)) + sum(longer)

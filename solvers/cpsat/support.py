@@ -28,9 +28,11 @@ def accepts(instance: Instance) -> Support:
     layers, slots = len(instance.layers), min(len(instance.layers), instance.devices)
     pairs = slots * _posted_one_by_one(instance) if executed else 0
     if pairs > MOST_PAIRS:
+        many, chosen = instance.training.micro_batches, instance.training.chooses_warm_ups
         raise TooLargeError(
-            f"up to {slots} stages do {pairs} pairs of passes in {instance.training.micro_batches} micro-batches,"
-            f" and the declarative model posts at most {MOST_PAIRS} one by one; take fewer micro-batches"
+            f"up to {slots} stages do {slots * many} pairs of passes in {many} micro-batches"
+            f"{f', with {many} warm-ups to choose from' if chosen else ''}: {pairs} to post one by one, and the"
+            f" declarative model posts at most {MOST_PAIRS}; take fewer micro-batches"
         )
     kinds = len(possible_kinds(instance))
     needed = BYTES_A_CLAUSE * (slots * layers * kinds + 2 * pairs)
@@ -44,18 +46,17 @@ def accepts(instance: Instance) -> Support:
 
 def _unseen_passes(instance: Instance) -> str:
     """Return what the model does not know of an executed time; nothing if it knows all."""
-    training = instance.training
-    if training.schedule.in_halves:
-        return f"the declarative model knows whole backward passes, the schedule is {training.schedule}"
-    if training.chooses_warm_ups:
-        return "the declarative model does not choose warm-ups, training.warm_up is choose; set classic or eager"
+    schedule = instance.training.schedule
+    if schedule.in_halves:
+        return f"the declarative model knows whole backward passes, the schedule is {schedule}"
     return ""
 
 
 def _posted_one_by_one(instance: Instance) -> int:
-    """Return how many micro-batches have passes of their own in the model; the others are in closed formulas."""
+    """Return how many pairs of passes of a stage are in the model, for each warm-up; others are in formulas."""
     training, cost = instance.training, instance.cost
     if instance.goals[0] is Goal.STEP_TIME:
-        return training.micro_batches if training.schedule is Schedule.ONE_F_ONE_B else 0
+        orders = training.micro_batches if training.chooses_warm_ups else 1
+        return orders * training.micro_batches if training.schedule is Schedule.ONE_F_ONE_B else 0
     once = training.micro_batches == 1 or cost.synchronisation is not Synchronisation.CHARGED
     return 0 if once else training.micro_batches

@@ -75,7 +75,7 @@ class PassFloors:
         elif training.schedule is Schedule.GPIPE:
             yield steps, steps, 1
         else:
-            some = steps - training.warm_up_in(slot) + 1
+            some = 1 if training.chooses_warm_ups else steps - training.warm_up_in(slot) + 1
             yield from {(some, steps, 1), (steps, some, 1)}
 
     @property

@@ -94,13 +94,17 @@ def hold(v: Variables, plan: Plan) -> str | None:
     """Fix the model to a plan; return why it cannot even be said in the model's variables, or None."""
     if len(plan) > v.slots:
         return f"{len(plan)} stages, the model has room for {v.slots}"
+    warm_ups = plan.warm_ups(v.tables.instance.training)
     for index, (stage, group) in enumerate(zip(plan.stages, _groups(v, plan), strict=True)):
         if group is None:
             return f"devices {stage.group.counts} of stage {index} are no group of the model"
-        literals = _literals(v, len(plan) - 1 - index, stage, group)
+        k = len(plan) - 1 - index
+        literals = _literals(v, k, stage, group)
         if literals is None:
             return f"a form of stage {index} is none of the model's"
         v.model.add_bool_and(literals)
+        for many, longer in v.longer[k].items() if v.longer else ():
+            v.model.add(longer == (many <= warm_ups[index]))
     return None
 
 

@@ -21,8 +21,8 @@ def read_plan(v: Variables, solver: cp_model.CpSolver) -> Plan:
             break
         first = next(i for i, literal in enumerate(v.starts[k]) if solver.boolean_value(literal))
         forms = tuple(_form(v, solver, layer) for layer in range(first, stop))
-        again = _again(v, solver, Span(first, stop))
-        stages.append(Stage(Span(first, stop), v.tables.groups[group], forms, again=again))
+        again, warm_up = _again(v, solver, Span(first, stop)), _warm_up(v, solver, k)
+        stages.append(Stage(Span(first, stop), v.tables.groups[group], forms, warm_up, again))
         stop = first
     return Plan(tuple(reversed(stages)))
 
@@ -33,6 +33,13 @@ def _again(v: Variables, solver: cp_model.CpSolver, span: Span) -> tuple[Span, .
         return ()
     blocks = CutSpace.of(v.tables.instance).blocks(span)
     return tuple(one for one in blocks if solver.boolean_value(v.again[one.first]))
+
+
+def _warm_up(v: Variables, solver: cp_model.CpSolver, slot: int) -> int | None:
+    """Return how many forward passes a stage has before its first backward pass, where that is chosen."""
+    if not v.longer:
+        return None
+    return max(many for many, only in v.warm_ups(slot) if all(map(solver.boolean_value, only)))
 
 
 def _form(v: Variables, solver: cp_model.CpSolver, layer: int) -> int:

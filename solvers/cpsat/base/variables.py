@@ -15,6 +15,7 @@ constant of the slot, which keeps memory limits linear.
 ``join[k][x]``          slots k + 1 and k are joined by link x (index into ``tables.links``)
 ``crossing[l][x]``      a stage starts at layer l and its boundary goes over link x
 ``again[l]``            the block of layer l is computed again alone (where stages may choose blocks)
+``longer[k][w]``        slot k has w or more forward passes before its first backward pass (where that is chosen)
 ======================  ===========================================================================
 """
 
@@ -29,6 +30,7 @@ from formulation.costs.tables import Tables
 from formulation.limits.deadline import in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import forms_on
+from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import Goal
 
@@ -63,6 +65,7 @@ class Variables:
     known_together: dict[tuple[int, int], cp_model.LiteralT]
     again: list[Literal]
     recomputing: Mapping[int, int]
+    longer: list[dict[int, Literal]]
 
     @property
     def layers(self) -> int:
@@ -83,6 +86,12 @@ class Variables:
         """Return the kinds that may price layers of stages of this kind, or of the stage of a layer priced so."""
         base = next((own for own, again in self.recomputing.items() if again == kind), kind)
         return (base, self.recomputing[base]) if base in self.recomputing else (kind,)
+
+    def warm_ups(self, slot: int) -> Iterator[tuple[int, list[cp_model.LiteralT]]]:
+        """Yield the least warm-up of a slot, and every longer one with what says that it warms up so long."""
+        yield self.tables.instance.training.warm_up_in(slot), []
+        for many, literal in self.longer[slot].items() if self.longer else ():
+            yield many, [literal]
 
     def together(self, first: int, last: int) -> cp_model.LiteralT:
         """Return a literal that is true exactly if no stage starts after ``first`` up to ``last``.
@@ -143,7 +152,17 @@ def make_variables(
         known_together={},
         again=_again(model, tables) if layered else [],
         recomputing=tables.recomputing(),
+        longer=_longer(model, tables.instance, slots),
     )
+
+
+def _longer(model: cp_model.CpModel, instance: Instance, slots: int) -> list[dict[int, Literal]]:
+    """Return by slot the warm-ups above the least; none where nobody chooses, or where only memory would grow."""
+    training = instance.training
+    if not training.chooses_warm_ups or instance.goals[0] is not Goal.STEP_TIME:
+        return []
+    above = [range(training.warm_up_in(k) + 1, training.micro_batches + 1) for k in range(slots)]
+    return [{w: model.new_bool_var(f"longer[{k},{w}]") for w in row} for k, row in enumerate(above)]
 
 
 def _again(model: cp_model.CpModel, tables: Tables) -> list[Literal]:

@@ -22,6 +22,7 @@ from formulation.problem.options import Schedule, Synchronisation
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Expression, Variables
 from solvers.cpsat.constraints.passes import SlotPasses, slot_passes
+from solvers.cpsat.constraints.warm_ups import chosen_order
 
 __all__: list[str] = []
 
@@ -98,8 +99,10 @@ def _paths(v: Variables, passes: SlotPasses, most: int) -> Limits:
         own = many * (passes.forward[k] + passes.backward[k])
         yield v.model.add(arrives + own + returns <= most)
         yield v.model.add(arrives + own + passes.sync[k] <= most)
+        yield v.model.add(whole + (many - 1) * passes.forward[k] <= most)
+        yield v.model.add(whole + (many - 1) * passes.backward[k] <= most)
         run: Expression = 0
-        for last in range(k, -1, -1):
+        for last in range(k, -1, -1) if not v.longer else ():
             run += passes.forward[last] + passes.backward[last]
             pairs = warm_ups[k] - warm_ups[last] + 1
             rounds = max(0, (many - 1 - warm_ups[k]) // pairs + 1)
@@ -115,6 +118,10 @@ def _one_f_one_b(v: Variables, passes: SlotPasses, most: int) -> Limits:
     forward, backward = _ends(v, training.micro_batches, most)
     for k in range(v.slots):
         yield from _arrivals(v, passes, forward, backward, k)
+        yield v.model.add(backward[k][-1] + passes.sync[k] <= most)
+        if v.longer:
+            yield from chosen_order(v, passes, (forward[k], backward[k]), k)
+            continue
         order = [(forward[k][m], passes.forward[k]) for m in range(training.warm_up_in(k))]
         for m, end in enumerate(backward[k]):
             order.append((end, passes.backward[k]))
@@ -122,7 +129,6 @@ def _one_f_one_b(v: Variables, passes: SlotPasses, most: int) -> Limits:
         yield v.model.add(order[0][0] >= order[0][1])
         for (before, _), (end, own) in itertools.pairwise(order):
             yield v.model.add(end >= before + own)
-        yield v.model.add(backward[k][-1] + passes.sync[k] <= most)
 
 
 def _ends(v: Variables, many: int, most: int) -> tuple[Ends, Ends]:

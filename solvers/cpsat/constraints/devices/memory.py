@@ -8,6 +8,8 @@ slot; the limit is linear:
 
     layer l in slot k:  fixed[l] + versions(k) * weights[l] + in_flight(k) * stash[l] + working[l] <= capacity
 
+Where warm-ups are chosen there is one limit for each, which holds if the slot warms up so long.
+
 Where stages choose blocks that are computed again, the fourth counter is the most that one run of layers needs at
 once, and ``stash`` has of every layer what stays of its output for such blocks (``cpsat.constraints.blocks``).
 """
@@ -91,7 +93,7 @@ def _copies(held: MemoryTables, name: str) -> dict[tuple[int, int], Times]:
 def _capacity(v: Variables, held: MemoryTables) -> list[int] | None:
     """Return what a device of each kind may hold; None if there is no limit at all."""
     most = v.thresholds.get(Goal.MEMORY)
-    limited = v.tables.instance.constraints.memory and (bool(v.again) or not _never_binds(held, v.slots))
+    limited = v.tables.instance.constraints.memory and (bool(v.again) or not _never_binds(v, held))
     if most is None and not limited:
         return None
     if not v.tables.instance.constraints.memory:
@@ -99,7 +101,7 @@ def _capacity(v: Variables, held: MemoryTables) -> list[int] | None:
     return list(held.capacity) if most is None else [min(most, size) for size in held.capacity]
 
 
-def _never_binds(held: MemoryTables, slots: int) -> bool:
+def _never_binds(v: Variables, held: MemoryTables) -> bool:
     """Tell whether the whole model fits into one device of any kind in any slot, in its dearest forms."""
     parts = (held.once, held.by_version, held.by_micro_batch)
     once, weights, stash = (part.max(axis=2).sum(axis=1) for part in parts)
@@ -107,10 +109,12 @@ def _never_binds(held: MemoryTables, slots: int) -> bool:
     for copy in held.copies.values():
         once, weights = once + copy.once.max(axis=1), weights + copy.by_version.max(axis=1)
         rest = rest + copy.working_set.max(axis=1)
+    chosen = v.tables.instance.training.micro_batches if v.longer else 0
     return all(
-        int(once[c] + keeps.versions * weights[c] + keeps.in_flight * (stash[c] + received[c]) + rest[c]) <= size
+        int(once[c] + one.versions * weights[c] + max(chosen, one.in_flight) * (stash[c] + received[c]) + rest[c])
+        <= size
         for c, size in enumerate(held.capacity)
-        for keeps in map(held.keeps, range(slots))
+        for one in map(held.keeps, range(v.slots))
     )
 
 
@@ -120,10 +124,12 @@ def _limits(v: Variables, held: MemoryTables, sizes: list[int], readings: list[l
     for i in range(v.layers):
         capacity = sum(sizes[c] * literal for c, literal in enumerate(v.layer_kind[i]))
         for k in range(v.slots):
-            needed = fixed[i] + keeps[k].versions * weights[i] + keeps[k].in_flight * stash[i] + working[i]
-            limit = v.model.add(needed <= capacity)
-            limit.only_enforce_if([v.starts[k][i], *([~v.starts[k - 1][i]] if k > 0 else [])])
-            yield (i, k), limit
+            here = [v.starts[k][i], *([~v.starts[k - 1][i]] if k > 0 else [])]
+            for many, only in v.warm_ups(k) if v.longer else [(keeps[k].in_flight, [])]:
+                needed = fixed[i] + keeps[k].versions * weights[i] + many * stash[i] + working[i]
+                limit = v.model.add(needed <= capacity)
+                limit.only_enforce_if([*here, *only])
+                yield (i, k, many), limit
 
 
 def _own(v: Variables, part: Times, layer: int, most: int) -> tuple[Expression, list[cp_model.Constraint]]:
