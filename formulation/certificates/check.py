@@ -56,9 +56,12 @@ def fingerprint(instance: Instance) -> str:
 
 def certifiable(instance: Instance) -> str | None:
     """Return None if bounds of this instance can be certified by labels, else the reason why not."""
-    cost = instance.cost
-    if instance.training.chunks > 1:
-        return f"labels are about stages on devices of their own, training.chunks is {instance.training.chunks}"
+    cost, training = instance.cost, instance.training
+    if training.chunks > 1:
+        return f"labels are about stages on devices of their own, training.chunks is {training.chunks}"
+    if training.schedule.in_halves and training.micro_batches > 1 and instance.constraints.memory:
+        kept = "what a stage keeps follows from the number of all stages, which no label knows"
+        return f"under {training.schedule} {kept}; set constraints.memory: false, or another schedule"
     if instance.goals[0] is not Goal.BOTTLENECK:
         return f"labels bound the bottleneck, the first goal is {instance.goals[0]}; set objective: bottleneck"
     if cost.combine is not Combine.MAX:

@@ -60,14 +60,16 @@ def of_single_stages(name: str, instance: Instance) -> Support:
 def of_memory_by_slot(name: str, instance: Instance) -> Support:
     """Answer for a method that knows of a stage's memory how many stages are behind it.
 
-    With backward passes in halves what a stage keeps follows from the number of all stages: it must be said. And
-    what one block computes again is there until the second half, so blocks do not make way for each other.
+    With backward passes in halves what a stage keeps of several micro-batches follows from the number of all
+    stages: it must be said. And what one block computes again is there until the second half, so blocks do not
+    make way for each other.
     """
     training, demands = instance.training, instance.demands
     kept = Goal.MEMORY in (*instance.goals, *(limit.goal for limit in instance.constraints.at_most))
     if not training.schedule.in_halves or not (instance.constraints.memory or kept):
         return Support()
-    if demands.stages_at_least != demands.stages_at_most:
+    said = demands.stages_at_least is not None and demands.stages_at_least == demands.stages_at_most
+    if training.micro_batches > 1 and not said:
         return Support(
             reason=f"{name} needs the number of stages to be said under {training.schedule}:"
             " constraints.stages, at_least and at_most alike"

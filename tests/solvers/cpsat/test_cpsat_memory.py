@@ -29,13 +29,18 @@ ONE_WORKER = Limits(workers=1)
 
 
 def limited(instance: Instance, capacity_bytes: int, schedule: Schedule) -> Instance:
-    """The same instance with so much memory on every device, and a limit on it."""
+    """The same instance with so much memory on every device, and a limit on it.
+
+    With as many stages as there can be where their number decides what each of them keeps.
+    """
     servers = [
         replace(server, device_class=replace(server.device_class, memory_bytes=capacity_bytes))
         for server in instance.servers
     ]
     training = replace(instance.training, schedule=schedule)
-    return on_servers(replace(instance, training=training, constraints=Constraints(memory=True)), servers)
+    most = min(len(instance.layers), instance.devices) if schedule.in_halves else None
+    constraints = Constraints(memory=True, stages_at_least=most, stages_at_most=most)
+    return on_servers(replace(instance, training=training, constraints=constraints), servers)
 
 
 @st.composite

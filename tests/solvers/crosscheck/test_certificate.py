@@ -35,6 +35,7 @@ from formulation.problem.units import Link
 from formulation.schedules.keeps import Keeps
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive as brute_force
+from solvers.catalogue import find_solver
 from solvers.certify import certify, labels_below, search_of
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver
@@ -328,6 +329,21 @@ def test_says_what_cannot_be_certified() -> None:
     assert found.plan is not None and found.objective is not None
     with pytest.raises(ValueError, match="combine is 'sum'"):
         certify(instance, found.plan, found.objective)
+
+
+def test_no_label_knows_what_a_stage_keeps_under_zero_bubble_h1() -> None:
+    """With several micro-batches that follows from the number of all stages; searches want it said."""
+    layers = chain([matrix("a", 1), matrix("b", 1)], [1])
+    training = Training(global_batch=2, micro_batches=2, schedule=Schedule.ZERO_BUBBLE_H1)
+    instance = replace(instance_of(layers, mesh(1, 1), training=training), constraints=Constraints(memory=True))
+    assert "number of all stages" in (certifiable(instance) or "")
+    for name in ("cpsat", "cpsat_atoms", "state_dp"):
+        assert "the number of stages to be said" in find_solver(name).accepts(instance).reason
+    said = replace(instance, constraints=Constraints(memory=True, stages_at_least=2, stages_at_most=2))
+    assert find_solver("cpsat").accepts(said).proves
+    assert certifiable(replace(instance, constraints=Constraints())) is None
+    alone = replace(instance, training=replace(training, global_batch=1, micro_batches=1))
+    assert certifiable(alone) is None and find_solver("cpsat").accepts(alone).proves
 
 
 def test_too_many_states_are_refused() -> None:
