@@ -94,14 +94,14 @@ class Suffixes(Protocol):
         ...
 
 
-def suffixes(instance: Instance, deadline: Deadline = NEVER) -> Suffixes:
-    """Return the states of an instance.
+def suffixes(instance: Instance, deadline: Deadline = NEVER, *, demanded: bool = False) -> Suffixes:
+    """Return the states of an instance; with ``demanded`` those in which demands tell servers apart, too.
 
     Raises ValueError for too many of them and as possible_groups does, and StoppedError after the deadline.
     """
     if instance.constraints.placement is Placement.LINE:
         return LineSuffixes(instance, deadline)
-    return FreeSuffixes(instance, deadline)
+    return FreeSuffixes(instance, deadline, demanded=demanded)
 
 
 class LineSuffixes:
@@ -143,7 +143,7 @@ class LineSuffixes:
 class FreeSuffixes:
     """Stages take any devices that are left."""
 
-    def __init__(self, instance: Instance, deadline: Deadline = NEVER) -> None:
+    def __init__(self, instance: Instance, deadline: Deadline = NEVER, *, demanded: bool = False) -> None:
         ways: dict[tuple[tuple[int, int], ...], list[int]] = {}
         groups = Group.possible(instance, deadline)
         for index, group in enumerate(groups):
@@ -151,6 +151,8 @@ class FreeSuffixes:
         self.places = tuple(Place(counts, instance.lanes(counts), tuple(found)) for counts, found in ways.items())
         self._sizes = tuple(server.devices for server in instance.servers)
         self._alike = alike_servers(instance, groups)
+        if demanded:
+            self._alike = [part for row in self._alike for part in _demanded_alike(instance, row)]
         self.alike = _stands_for(self._alike)
         states = math.prod(math.comb(len(row) + self._sizes[row[0]], len(row)) for row in self._alike)
         if states > MAX_STATES or states * len(self.places) > MAX_STEPS:
@@ -203,10 +205,10 @@ def _stands_for(classes: list[list[int]]) -> Servers:
 def alike_servers(instance: Instance, groups: tuple[Group, ...]) -> list[list[int]]:
     """Return the servers by classes of those that cannot be told apart: same devices, same links to all others.
 
-    No demand tells them apart either. Replicas are laid out in server order, so with tensor-parallel degrees the
-    kinds of all groups are compared as well; where that would be too many, every server counts as one of its own.
+    Replicas are laid out in server order, so with tensor-parallel degrees the kinds of all groups are compared as
+    well; where that would be too many, every server counts as one of its own. Demands are not looked at.
     """
-    classes = [part for row in same_servers(instance) for part in _demanded_alike(instance, row)]
+    classes = same_servers(instance)
     if any(degree > 1 for degree in instance.constraints.tensor_parallel_degrees):
         pairs = [pair for row in classes for pair in itertools.pairwise(row)]
         if len(pairs) * len(groups) > MAX_COMPARED or not all(

@@ -77,7 +77,7 @@ def accepts(instance: Instance) -> Support:
 
 def bytes_needed(instance: Instance) -> int:
     """Return what tables of an instance take. Raises TooLargeError where they are too large."""
-    suffixes(instance)
+    suffixes(instance, demanded=True)
     return check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
 
 
@@ -102,7 +102,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         if known.plan is None:
             known.offer(first_plan(tables))
             known.offer(_by_formula(instance, limits))
-        parts, spaces = stage_parts(tables, CutSpace.of(instance)), demanded_spaces(state_space(tables), tables)
+        parts, spaces = (
+            stage_parts(tables, CutSpace.of(instance)),
+            demanded_spaces(state_space(tables, demanded=True), tables),
+        )
         spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
         searches = list[Search]()
 

@@ -74,7 +74,7 @@ def accepts(instance: Instance) -> Support:
     if reason is not None:
         return Support(reason=reason)
     _check_micro_batches(instance)
-    suffixes(instance)
+    suffixes(instance, demanded=True)
     return Support(
         proves=True, bytes_needed=check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
     )
@@ -96,7 +96,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     known = Incumbent(NAME, instance, limits, ceiling(tables, Goal.PERIOD) + 1, lower_bound(instance))
     known.offer(first_plan(tables))
     try:
-        periods, spaces = StagePeriods(tables, CutSpace.of(instance)), demanded_spaces(state_space(tables), tables)
+        periods, spaces = (
+            StagePeriods(tables, CutSpace.of(instance)),
+            demanded_spaces(state_space(tables, demanded=True), tables),
+        )
         search_in_parts(known, [partial(_search, periods, space) for space in spaces])
     except StoppedError:
         if known.plan is None:

@@ -73,12 +73,14 @@ class StateSpace:
         raise LookupError(f"state {self.states[state]}: no stage on place {place} comes before it")
 
 
-def state_space(tables: Tables) -> StateSpace:
+def state_space(tables: Tables, *, demanded: bool = False) -> StateSpace:
     """Enumerate states, nodes and steps of the instance of these tables (whose groups are all possible ones).
+
+    With ``demanded`` demands tell servers apart, too.
 
     Raises ValueError as :func:`formulation.certificates.states.suffixes` does. Cost: O(states x places) in Python.
     """
-    found = suffixes(tables.instance, tables.deadline)
+    found = suffixes(tables.instance, tables.deadline, demanded=demanded)
     grown = _Grown(found, tables)
     ends = tuple(grown.ends)
     whole = tables.instance.devices
