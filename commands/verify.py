@@ -8,7 +8,7 @@ import time
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, reading
-from formulation.certificates.check import CertificateError, verify
+from formulation.certificates.check import Certificate, CertificateError, verify
 from formulation.costs.amounts import plural
 from formulation.problem.instance import Instance
 from ingest.plans.certificate_file import CertificateFileError, read_certificate_as_made
@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             "objective": certificate.objective,
             "bound": certificate.bound,
             "labels": len(certificate.labels),
+            "paths": certificate.paths_in_all,
             "seconds": seconds,
         }
         arguments.reply.put(content, [] if refuted is None else [f"the certificate does not hold: {refuted}"])
@@ -51,11 +52,21 @@ def run(arguments: argparse.Namespace) -> int:
         claim = "the plan is optimal" if optimal else f"no plan takes less than {certificate.bound:,} ns"
         output.write(
             f"verified: the plan takes {certificate.objective:,} ns, and {claim}{_chosen(given, instance)}\n"
-            f"{len(certificate.labels)} labels checked in {seconds:.2f} s, without a solver\n"
+            f"{_checked(certificate)} checked in {seconds:.2f} s, without a solver\n"
         )
     if refuted is not None:
         return ExitCode.FALSE_CLAIM
     return ExitCode.DONE if optimal else ExitCode.NOT_PROVED
+
+
+def _checked(certificate: Certificate) -> str:
+    """Say what was gone through."""
+    if certificate.labels:
+        return f"{len(certificate.labels)} labels"
+    paths = certificate.paths_in_all
+    return (
+        f"the suffixes of all plans, by {paths} {plural(paths, 'path')}," if paths else "the suffixes of all plans"
+    )
 
 
 def _chosen(given: Instance, about: Instance) -> str:

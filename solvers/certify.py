@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.check import Certificate, certifiable, fingerprint
+from formulation.certificates.check import EXECUTED, Certificate, certifiable, fingerprint
 from formulation.certificates.labels import Labels, Runs
 from formulation.certificates.stages import slots_matter
 from formulation.costs.tables import FORBIDDEN, all_tables
@@ -23,6 +23,7 @@ from formulation.problem.constraints import Constraints
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
+from solvers.certify_executed import certify_executed
 from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
 from solvers.dynamic.states.states import StateSpace, state_space
@@ -40,8 +41,11 @@ def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline =
     there are: the objective itself where there is none of these and the plan is optimal. Raises ValueError, with
     the reason, where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space``
     does. Raises StoppedError after the deadline.
-    Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal.
+    Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal; for
+    executed times as ``solvers.certify_executed.certify_executed``.
     """
+    if instance.goals[0] in EXECUTED:
+        return certify_executed(instance, plan, objective, deadline)
     search = search_of(instance, deadline)
     bound = objective
     if search.ask(objective - 1) is not False:

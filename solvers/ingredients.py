@@ -76,6 +76,7 @@ class Ingredient(enum.Enum):
         "the checker of certificates",
         (
             "formulation.certificates.check",
+            "formulation.certificates.executed.",
             "formulation.certificates.labels",
             "formulation.certificates.stages",
             "formulation.certificates.forms",
@@ -194,7 +195,10 @@ class Ingredient(enum.Enum):
     )
     CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
     HIGHS = ("HiGHS", ("solvers.crosscheck.highs", "solvers.crosscheck.milp"))
-    LABELS = ("the maker of labels", ("solvers.certify",))
+    LABELS = (
+        "the maker of certificates",
+        ("solvers.certify", "solvers.certify_executed", "solvers.weighed_paths"),
+    )
 
     def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
         self.words, self.code, self.ground = words, code, ground
@@ -246,7 +250,8 @@ METHODS: dict[str, Method] = {
     "presolve": _method(*_MODEL, I.CPSAT),
     "highs": _method(*_MODEL, I.HIGHS),
     "certificate": _method(
-        *(I.GROUPS, I.ALIKE, I.STATES, I.CHECKER), proposed_by=(I.COST_TABLES, *_STAGES, I.LABELS)
+        *(I.GROUPS, I.ALIKE, I.STATES, I.CHECKER),
+        proposed_by=(I.COST_TABLES, *_STAGES, I.LABELS),
     ),
 }
 """Every exact method and every route of ``solvers.crosscheck.routes``, by name."""

@@ -142,6 +142,7 @@ class VerifyOutput(Output):
     objective: int
     bound: int
     labels: int
+    paths: int
     seconds: float
 
 

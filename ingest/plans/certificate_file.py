@@ -1,6 +1,7 @@
-"""Certificate files: a plan, its objective, a bound, and the labels that prove it (``certificates.check``).
+"""Certificate files: a plan, its objective, a bound, and what proves it (``certificates.check``).
 
-The plan is written as in a plan file, by names; labels by numbers of devices, servers and layers. Reading checks
+The plan is written as in a plan file, by names; labels by numbers of devices, servers and layers, and paths by
+numbers of stages and micro-batches. Reading checks
 the shape only; what the file claims is for ``formulation.certificates.check.verify``. The format is described in
 ``docs/formats/certificate.md``.
 """
@@ -8,12 +9,14 @@ the shape only; what the file claims is for ``formulation.certificates.check.ver
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from formulation.certificates.check import Certificate
+from formulation.certificates.executed.paths import Pass, WeighedPaths
 from formulation.certificates.labels import Key, Runs
 from formulation.certificates.stages import slots_matter
 from formulation.problem.instance import Instance
@@ -27,7 +30,9 @@ from ingest.strict_json import parse_json
 __all__ = ["CertificateFileError", "read_certificate", "read_certificate_as_made", "write_certificate"]
 
 FORMAT = "pipecut certificate"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+OLDEST_VERSION = 2
+"""The oldest one that is read: it has no paths."""
 LARGEST_FILE = 64 * 2**20
 """Bytes of the largest certificate that is read."""
 
@@ -65,15 +70,32 @@ class _Label(BaseModel):
         return tuple((first, last) for first, last in self.starts)
 
 
+class _Path(BaseModel):
+    """A path through the passes of plans of so many ``stages``: stage, "F" or "B", and micro-batch of each."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    stages: int = Field(ge=1)
+    weight: int = Field(ge=1)
+    passes: list[tuple[int, Literal["F", "B"], int]]
+
+    @field_validator("passes", mode="before")
+    @classmethod
+    def _triples(cls, passes: object) -> object:
+        """Let lists stand for triples, as JSON has nothing else."""
+        rows = passes if isinstance(passes, list) else []
+        return [tuple(row) if isinstance(row, list) else row for row in rows] if rows else passes
+
+
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     format: str = Field(pattern=f"^{FORMAT}$")
-    version: int = Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)
+    version: int = Field(ge=OLDEST_VERSION, le=FORMAT_VERSION)
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
     objective: int = Field(ge=0)
     bound: int = Field(ge=0)
     plan: dict[str, Any]
     labels: list[_Label]
+    paths: list[_Path] = []
 
 
 def write_certificate(path: str | Path, instance: Instance, certificate: Certificate) -> None:
@@ -91,6 +113,9 @@ def write_certificate(path: str | Path, instance: Instance, certificate: Certifi
     rows = (json.dumps(_row(key, runs, slotted=slotted)) for key, runs in sorted(certificate.labels.items()))
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     lines.append('"labels": [' + ",\n  ".join(("", *rows))[1:] + "\n ]")
+    if certificate.paths:
+        paths = (json.dumps(_path_row(one.stages, *path)) for one in certificate.paths for path in one.paths)
+        lines.append('"paths": [' + ",\n  ".join(("", *paths))[1:] + "\n ]")
     atomic_write(Path(path), "{" + ",\n ".join(lines) + "}\n")
 
 
@@ -98,6 +123,10 @@ def _row(key: Key, runs: Runs, *, slotted: bool) -> dict[str, Any]:
     slot, state, (servers, lanes) = key
     head = ({"slot": slot} if slotted else {}) | {"state": state, "servers": servers}
     return head | ({"lanes": lanes} if lanes > 1 else {}) | {"starts": runs}
+
+
+def _path_row(stages: int, weight: int, passes: Sequence[Pass]) -> dict[str, Any]:
+    return {"stages": stages, "weight": weight, "passes": passes}
 
 
 def read_certificate(path: str | Path, instance: Instance) -> Certificate:
@@ -137,4 +166,13 @@ def _certificate(source: Path, found: _File, instance: Instance) -> Certificate:
     if plan is None or mistakes:
         raise CertificateFileError("\n".join(f"{source}: {mistake}" for mistake in mistakes))
     labels = {key: row.runs for key, row in zip(keys, found.labels, strict=True)}
-    return Certificate(found.fingerprint, plan, found.objective, found.bound, labels)
+    return Certificate(found.fingerprint, plan, found.objective, found.bound, labels, _paths(found.paths))
+
+
+def _paths(rows: list[_Path]) -> tuple[WeighedPaths, ...]:
+    """Return the paths of a file by their numbers of stages."""
+    by_stages: dict[int, list[tuple[int, tuple[Pass, ...]]]] = {}
+    for row in rows:
+        passes = tuple(Pass(*one) for one in row.passes)
+        by_stages.setdefault(row.stages, []).append((row.weight, passes))
+    return tuple(WeighedPaths(stages, tuple(own)) for stages, own in sorted(by_stages.items()))

@@ -9,6 +9,7 @@ are about.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,13 +18,13 @@ from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from solvers.dynamic.states.states import StateSpace
 from solvers.executed.bounds.boxes import Boxes
-from solvers.executed.bounds.game import Game
-from solvers.executed.bounds.mixtures import mixtures_of, roots_of, slots_of
+from solvers.executed.bounds.game import Game, play
+from solvers.executed.bounds.mixtures import TURNS, mixtures_of, roots_of, slots_of
 from solvers.executed.bounds.paths import PassPath
 from solvers.executed.bounds.rays import rays_of
 from solvers.executed.bounds.rest import Rest, rest_of
 from solvers.executed.bounds.spans import Bits, Spans
-from solvers.executed.bounds.sums import LeastPlan
+from solvers.executed.bounds.sums import LeastPlan, Sums
 from solvers.executed.bounds.ways import Ways
 from solvers.executed.fronts import StageFronts
 from solvers.executed.parts import StageParts
@@ -142,21 +143,38 @@ class Search:
         if self.spans.rays is not None:
             rest.spans = replace(rest.spans, rays=replace(self.spans.rays, block=np.arange(len(starts))))
 
+    def _roots(self, rest: Rest) -> list[Sums] | None:
+        """Return the plans of every number of stages that may be within a limit; None for too many stages."""
+        slots = slots_of(rest, self.least, self.parts.tables.deadline)
+        if slots is None:
+            return None
+        self._know(rest)
+        slots = [replace(pairs, of=replace(pairs.of, spans=rest.spans)) for pairs in slots]
+        return roots_of(rest, slots, self.parts.tables.deadline)
+
+    def games(self, limit: int) -> Iterator[Game]:
+        """Yield how paths end against all plans within a limit, by number of stages; none for too many stages.
+
+        Raises StoppedError after the deadline.
+        """
+        for sums in self._roots(self._coarse(limit)) or ():
+            game = play(sums, self.known.instance.training, limit, turns=TURNS)
+            if game is not None:
+                yield game
+
     def _parted(self, rest: Rest, limit: int, most: int = 0) -> Useful | None:
         """Bound plans in boxes; return the stages of those that are left. None: for too many stages.
 
         And after more than about ``most`` boxes (0: any number), all of which count for the bound all the same.
         """
-        known, slots = self.known, slots_of(rest, self.least, self.parts.tables.deadline)
-        if slots is None:
+        known, roots = self.known, self._roots(rest)
+        if roots is None:
             return None
-        self._know(rest)
-        slots = [replace(pairs, of=replace(pairs.of, spans=rest.spans)) for pairs in slots]
         known.asked += 1
         taken = np.asarray(self.space.taken[self.ways.node], dtype=np.int64)
         boxes = Boxes(known.instance.training, taken, limit, self.spans)
         rounding = Rounding(self.parts, self.ways, self.space, self.spans)
-        for answer, game in boxes.grow(roots_of(rest, slots, self.parts.tables.deadline), self.paths):
+        for answer, game in boxes.grow(roots, self.paths):
             self._take(answer, game, rounding)
             boxes.most_ns = min(boxes.most_ns, known.upper - 1)
             self._raise(boxes.bound)

@@ -26,12 +26,14 @@ class PassPath:
     """``often[row, s]``: how often the path goes through that of stage s (transfers: of the boundary behind it).
 
     ``visits[s]``: a pair (m, k) for each time that it goes into the stages from s on with micro-batch m and comes
-    out of them with the gradient of k; k is the number of micro-batches where it ends in them.
+    out of them with the gradient of k; k is the number of micro-batches where it ends in them. ``passes``: row,
+    stage and micro-batch of each pass, in order; none where they depend on warm-ups that are chosen.
     """
 
     length: float
     often: NDArray[np.int64]
     visits: tuple[tuple[tuple[int, int], ...], ...]
+    passes: tuple[tuple[int, int, int], ...] = ()
 
 
 def warm_ups(training: Training, stages: int) -> list[int]:
@@ -130,8 +132,10 @@ class _Trace:
         often[SYNC, stage] = 1
         out = [self.count] * stages
         node: tuple[int, int, int] | None = (BACKWARD, stage, self.count - 1)
+        passes: list[tuple[int, int, int]] = []
         while node is not None:
             row, stage, micro_batch = node
+            passes.append(node)
             often[row, stage] += 1
             node = self._before(*node)
             if node is not None and node[1] > stage:
@@ -140,7 +144,7 @@ class _Trace:
             if node is not None and node[1] < stage:
                 often[ACTIVATION, node[1]] += 1
                 visits[stage].append((micro_batch, out[stage]))
-        return PassPath(max(ends), often, tuple(map(tuple, visits)))
+        return PassPath(max(ends), often, tuple(map(tuple, visits)), tuple(reversed(passes)))
 
     def _before(self, row: int, stage: int, micro_batch: int) -> tuple[int, int, int] | None:
         """Return the pass that one waited for: the one before it on its device, or its tensor from next door."""

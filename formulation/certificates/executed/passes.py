@@ -1,0 +1,179 @@
+"""What stages take at best in each pass, whatever the forms of their layers: rows that no other undercuts.
+
+From the formulas alone, layer by layer: of a stage that grows, by the forms of the layers that later ones still
+look at, every row (forward pass, backward pass, synchronisation, bytes held, largest working set) is kept that no
+other is at most in all five. Rows of stages that could keep to no limit, or fit into no device, are left out. A
+backward pass contains what is computed again. Exact for any layer graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.certificates.executed.unbeaten import Rows, unbeaten
+from formulation.costs.memory import MemoryParts, received_bytes
+from formulation.costs.passes import change_passes, layer_passes
+from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits.size import TooLargeError
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import GroupKind, forms_on
+from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.layers import Split
+from formulation.problem.precision import Copy
+from formulation.schedules.keeps import Keeps
+
+__all__: list[str] = []
+
+PASSES, HELD, WORKING = slice(0, 3), 3, 4
+MOST_ROWS = 1 << 15
+"""Of a stage that grows so many rows are kept at most, by forms."""
+Forms = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Within:
+    """What a stage may take: ``often @ (forward, backward, synchronisation) <= most_ns``, row by row."""
+
+    often: Rows
+    most_ns: NDArray[np.int64]
+
+    @staticmethod
+    def step(micro_batches: int, step_ns: int) -> Within:
+        """Return the limits of a stage whose step takes at most so long: all its passes lie one after another."""
+        return Within(np.array([[micro_batches, micro_batches, 1]]), np.array([step_ns]))
+
+    @staticmethod
+    def period(micro_batches: int, period_ns: int, *, charged: bool) -> Within:
+        """Return the limits of a stage that keeps to a period, synchronised once in so many micro-batches."""
+        often = micro_batches * charged
+        return Within(np.array([[1, 1, 0], [often, often, 1]]), np.array([period_ns, micro_batches * period_ns]))
+
+    def keep(self, rows: Rows) -> NDArray[np.bool_]:
+        """Tell which rows keep to all limits."""
+        return np.asarray((rows[:, PASSES] @ self.often.T <= self.most_ns).all(axis=1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageRows:
+    """Stages of one kind by ascending stop, a row each: where they begin and stop, ``passes`` (three, in ns).
+
+    Those that stop at place j are rows ``begins[j]`` up to ``begins[j + 1]``.
+    """
+
+    first: NDArray[np.intp]
+    stop: NDArray[np.intp]
+    passes: Rows
+    begins: NDArray[np.intp]
+
+
+class StagePasses:
+    """The stages of an instance that keep to some limits; what was worked out is remembered."""
+
+    def __init__(
+        self, instance: Instance, kinds: tuple[GroupKind, ...], within: Within, deadline: Deadline = NEVER
+    ) -> None:
+        self._instance, self._kinds, self._within, self._deadline = instance, kinds, within, deadline
+        self._places = CutSpace.of(instance).places
+        self._number = {place: at for at, place in enumerate(self._places)}
+        self._into: dict[int, list[FormEdge]] = {}
+        self._last_use = list(range(len(instance.layers)))
+        for edge in instance.form_edges:
+            self._into.setdefault(edge.consumer, []).append(edge)
+            self._last_use[edge.source] = max(self._last_use[edge.source], edge.consumer)
+        for layer, source in enumerate(instance.sources):
+            if source is not None:
+                self._last_use[source] = max(self._last_use[source], layer)
+        self._cell = cache(self._of_layer)
+        self._change = cache(lambda kind, edge, source, form: change_passes(instance, edge, source, form, kind))
+        self.rows = cache(self._rows)
+
+    def _rows(self, kind: int, rule: Keeps | None) -> StageRows:
+        """Return the stages of a kind, by its number, that keep what this rule says (None: no limit on memory).
+
+        Raises StoppedError after the deadline, and TooLargeError where forms leave too many rows. Cost: linear in
+        layers for each place where stages begin, times rows, forms, and forms of layers that are still looked at.
+        """
+        found: list[tuple[int, int, Rows]] = []
+        for first in range(len(self._places) - 1):
+            self._deadline.check()
+            found += self._from(self._kinds[kind], rule, first)
+        found.sort(key=lambda row: row[1])
+        many = [len(rows) for _, _, rows in found]
+        first, stop = (np.repeat(np.array([row[at] for row in found], dtype=np.intp), many) for at in (0, 1))
+        passes = np.concatenate([rows for _, _, rows in found]) if found else np.zeros((0, 3), dtype=np.int64)
+        return StageRows(first, stop, passes, np.searchsorted(stop, np.arange(len(self._places) + 1)))
+
+    def _from(self, kind: GroupKind, rule: Keeps | None, first: int) -> list[tuple[int, int, Rows]]:
+        """Return the stages that begin at a place: it, where they stop, and their unbeaten passes."""
+        begin, room = self._places[first], self._room(kind, rule, self._places[first])
+        live: list[int] = []
+        states: dict[Forms, Rows] = {(): np.zeros((1, 5), dtype=np.int64)}
+        found: list[tuple[int, int, Rows]] = []
+        for layer in range(begin, len(self._instance.layers)):
+            follows = self._instance.layers[layer].split is Split.FOLLOW
+            around = live if follows else [*live, layer]
+            kept = [at for at, one in enumerate(around) if self._last_use[one] > layer]
+            grown: dict[Forms, list[Rows]] = {}
+            for forms, rows in states.items():
+                for chosen, cell in self._choices(kind, rule, (begin, layer), live, forms):
+                    new = rows + cell
+                    new[:, WORKING] = np.maximum(rows[:, WORKING], cell[WORKING])
+                    some = self._within.keep(new) & (new[:, HELD] + new[:, WORKING] <= room)
+                    grown.setdefault(tuple(chosen[at] for at in kept), []).append(new[some])
+            states = {forms: self._best(np.concatenate(parts)) for forms, parts in grown.items()}
+            states = {forms: rows for forms, rows in states.items() if len(rows)}
+            live = [around[at] for at in kept]
+            if not states:
+                break
+            if layer + 1 in self._number:
+                passes = np.concatenate(list(states.values()))[:, PASSES]
+                found.append((first, self._number[layer + 1], passes[unbeaten(passes, self._deadline)]))
+        return found
+
+    def _best(self, rows: Rows) -> Rows:
+        rows = rows[unbeaten(rows, self._deadline)]
+        if len(rows) > MOST_ROWS:
+            raise TooLargeError(f"more than {MOST_ROWS} ways to trade passes of a stage for one another")
+        return rows
+
+    def _room(self, kind: GroupKind, rule: Keeps | None, begin: int) -> int:
+        if rule is None:
+            return np.iinfo(np.int64).max
+        capacity = min(self._instance.device_classes[one].memory_bytes for one in kind.classes)
+        return capacity - rule.in_flight * received_bytes(self._instance, kind, begin)
+
+    def _choices(
+        self, kind: GroupKind, rule: Keeps | None, at: tuple[int, int], live: list[int], forms: Forms
+    ) -> list[tuple[Forms, Rows]]:
+        """Return the forms around a layer with each of its own, and what that adds to rows.
+
+        ``at`` are the first layer of the stage, and this one.
+        """
+        first, layer = at
+        row, copy = self._instance.layers[layer], self._instance.copied(layer, first)
+        if row.split is Split.FOLLOW:
+            source = self._instance.sources[layer]
+            form = forms[live.index(source)] if source in live else 0
+            return [(forms, self._cell(kind, rule, layer, form, copy))]
+        edges = [
+            (forms[live.index(edge.source)], edge) for edge in self._into.get(layer, ()) if edge.source in live
+        ]
+        found: list[tuple[Forms, Rows]] = []
+        for form in forms_on(row, kind):
+            cell = self._cell(kind, rule, layer, form, copy).copy()
+            for source, edge in edges:
+                cell[:2] += self._change(kind, edge, source, form)
+            found.append(((*forms, form), cell))
+        return found
+
+    def _of_layer(self, kind: GroupKind, rule: Keeps | None, layer: int, form: int, copy: Copy | None) -> Rows:
+        """Return the five numbers of a layer; without a limit on memory it holds nothing."""
+        passes = layer_passes(self._instance, layer, form, kind, copy)[:3]
+        if rule is None:
+            return np.array([*passes, 0, 0], dtype=np.int64)
+        parts = MemoryParts.of_layer(self._instance, kind, layer, form, copy).times(rule, kind.mode)
+        return np.array([*passes, parts.lasting, parts.working_set], dtype=np.int64)

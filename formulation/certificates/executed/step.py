@@ -1,0 +1,173 @@
+"""Whether a step may take at most T as executed: suffixes of plans, by how they answer what comes to them.
+
+Suffixes grow from the last stage to the front. One goes where another on the same devices begins at the same place
+and answers nothing later (``formulation.certificates.executed.answers``): it can take its place in every plan. And
+one goes where no plan of any number of stages goes on with it within T: by weighed paths, whose sums over the
+suffix are known, and over the stages before it no less than ``formulation.certificates.executed.ahead`` says.
+Paths and weights come with the certificate; they decide how many suffixes are left, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from formulation.certificates.executed.ahead import Rules, Sums, ahead_of
+from formulation.certificates.executed.answers import answers_of
+from formulation.certificates.executed.passes import StagePasses, StageRows, Within
+from formulation.certificates.executed.paths import PathError, WeighedPaths, busy_paths, warm_ups
+from formulation.certificates.executed.suffixes import Bound, Index, Suffixes
+from formulation.certificates.executed.unbeaten import Rows
+from formulation.certificates.executed.ways import Move, Ways
+from formulation.certificates.stages import slots_matter
+from formulation.certificates.states import End
+from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits.size import TooLargeError
+from formulation.problem.instance import Instance
+from formulation.schedules.keeps import Keeps
+
+__all__: list[str] = []
+
+MOST_SUFFIXES = 1 << 20
+"""So many suffixes are looked at in one proof."""
+MOST_NUMBERS = 1 << 26
+"""So many numbers are kept of the suffixes of one slot."""
+AT_ONCE = 1 << 20
+"""About so many numbers are worked out in one go."""
+LARGEST = 1 << 59
+
+
+def keeps_to_step(
+    instance: Instance,
+    step_ns: int,
+    weighed: Sequence[WeighedPaths] = (),
+    deadline: Deadline = NEVER,
+    most: int = MOST_SUFFIXES,
+) -> bool:
+    """Tell whether a plan keeps to a time of a step; False is a proof that none does.
+
+    ``weighed``: paths with weights, of plans of so many stages; without any the proof takes longer. At most
+    ``most`` suffixes are looked at. Raises PathError for what is no path, TooLargeError where there are more
+    suffixes or as ``Ways`` and ``StagePasses`` do, ValueError as ``Ways`` does, and StoppedError after the
+    deadline.
+    """
+    return _Growth(instance, step_ns, weighed, deadline, most).reaches_whole()
+
+
+class _Growth:
+    """Suffixes by slot; ``step_ns`` is the limit."""
+
+    def __init__(
+        self, instance: Instance, step_ns: int, weighed: Sequence[WeighedPaths], deadline: Deadline, most: int
+    ) -> None:
+        training = instance.training
+        self._ways, self._step_ns, self._deadline = Ways(instance, deadline), step_ns, deadline
+        self._count, self._left = training.micro_batches, most
+        within = Within.step(self._count, step_ns)
+        self._stages = StagePasses(instance, self._ways.kinds, within, deadline)
+        many = min(len(self._ways.places) - 1, instance.devices)
+        self._warm_ups = warm_ups(training, many)[::-1]
+        matter = slots_matter(instance)
+        rules = tuple(Keeps.in_slot(training, slot if matter else 0) for slot in range(many))
+        self._rules: Rules = rules if instance.constraints.memory else (None,) * many
+        known = {one.stages: one for one in weighed}
+        every = [known.get(stages) or busy_paths(training, stages) for stages in range(1, many + 1)]
+        self._bounds = [self._bound(instance, one) for one in every]
+
+    def _bound(self, instance: Instance, one: WeighedPaths) -> Bound:
+        one.check(instance.training)
+        if one.weight * (self._step_ns + 1) * (2 * self._count + 8) >= LARGEST:
+            raise PathError(f"paths of {one.stages} stages: weights of {one.weight} in all are too large")
+        ahead = ahead_of(one, self._ways, self._stages, self._rules, self._step_ns, self._deadline)
+        return Bound(one, np.array(one.often(), dtype=np.int64), ahead)
+
+    def reaches_whole(self) -> bool:
+        """Grow until no suffix is left, or a whole plan keeps to the limit; tell whether one does."""
+        behind: Suffixes | None = None
+        for slot in range(len(self._rules)):
+            parts: list[Suffixes] = []
+            for part in self._longer(slot, behind):
+                whole = (part.place == 0) & self._ways.whole[part.node]
+                if whole.any():
+                    return True
+                parts.append(part.of(part.place > 0))
+            if not parts:
+                return False
+            behind = Suffixes.joined(parts).unbeaten(self._deadline)
+            if behind.answers.size > MOST_NUMBERS:
+                raise TooLargeError(f"{len(behind.node)} suffixes of plans are too many for a proof of a step")
+        return False
+
+    def _longer(self, slot: int, behind: Suffixes | None) -> Iterator[Suffixes]:
+        """Yield suffixes with a stage put into a slot before those behind it (None: last stages)."""
+        seen = [] if behind is None else [one.seen(slot - 1, behind.answers) for one in self._bounds]
+        for state, end, moves in self._ways:
+            self._deadline.check()
+            if behind is None:
+                if state in self._ways.empty:
+                    yield from self._put(slot, moves, None, [], np.zeros((0, 2), dtype=np.int64))
+                continue
+            for node, first in self._ways.nodes.get(state, ()):
+                low, high = np.searchsorted(behind.node, [node, node + 1])
+                if low < high:
+                    some = np.arange(low, high)
+                    sent = self._sent(end, first)[behind.place[some]]
+                    yield from self._put(slot, moves, behind.of(some), [one[some] for one in seen], sent)
+
+    def _sent(self, end: End, behind: End) -> Rows:
+        """Return what crosses a boundary by place; what takes longer than a step counts as a little longer."""
+        return np.minimum(self._ways.boundary(end, behind), self._step_ns + 1).T
+
+    def _put(
+        self, slot: int, moves: list[Move], behind: Suffixes | None, seen: list[Sums], sent: Rows
+    ) -> Iterator[Suffixes]:
+        """Yield what is left of suffixes with stages put before these, of which paths see so much."""
+        for way in moves:
+            for kind in way.kinds:
+                stages = self._stages.rows(kind, self._rules[slot])
+                for rows, suffix in self._pairs(stages, behind):
+                    part = self._made(slot, way.node, (stages, rows, suffix), behind, seen, sent)
+                    if len(part.node):
+                        yield part
+
+    def _pairs(self, stages: StageRows, behind: Suffixes | None) -> Iterator[tuple[Index, Index]]:
+        """Yield pairs of a stage and a suffix that begins where it stops, about so many in one go."""
+        places = np.zeros(1, dtype=np.intp) + len(self._ways.places) - 1 if behind is None else behind.place
+        many = stages.begins[places + 1] - stages.begins[places]
+        size = max(1, AT_ONCE // (self._count * (self._count + 1)))
+        for some in np.split(np.arange(len(places)), np.flatnonzero(np.diff(many.cumsum() // size)) + 1):
+            suffix = np.repeat(some, many[some])
+            within = np.arange(len(suffix)) - np.repeat(many[some].cumsum() - many[some], many[some])
+            if len(suffix):
+                yield stages.begins[places[suffix]] + within, suffix
+
+    def _made(
+        self,
+        slot: int,
+        node: int,
+        pairs: tuple[StageRows, Index, Index],
+        behind: Suffixes | None,
+        seen: list[Sums],
+        sent: Rows,
+    ) -> Suffixes:
+        """Return the suffixes of these pairs of a stage and a suffix that a plan within the limit may have."""
+        stages, rows, suffix = pairs
+        if behind is None:
+            sent, seen = np.zeros((1, 2), dtype=np.int64), [np.zeros(1, dtype=np.int64) for _ in self._bounds]
+        passes, first = stages.passes[rows], stages.first[rows]
+        open_ = np.zeros(len(rows), dtype=np.bool_)
+        for one, own in zip(self._bounds, seen, strict=True):
+            open_ |= ~one.over(slot, node, passes, first, sent[suffix], own[suffix], self._step_ns)
+        rows, suffix = rows[open_], suffix[open_]
+        self._left -= len(rows)
+        if self._left < 0:
+            raise TooLargeError("a proof of a step has to look at too many suffixes of plans")
+        answers = None if behind is None else behind.answers[suffix]
+        answers = answers_of(stages.passes[rows], sent[suffix], answers, self._warm_ups[slot], self._count)
+        found = Suffixes(np.full(len(rows), node), stages.first[rows], answers)
+        kept = found.ended() <= self._step_ns
+        left = (found.place == 0) & self._ways.whole[node]
+        for one in self._bounds:
+            left |= ~one.beyond(slot, found, self._step_ns)
+        return found.of(kept & left)

@@ -1,0 +1,52 @@
+"""Proofs about executed times against pricing every plan: nothing is below the best one, and it is not missed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.certificates.executed.period import keeps_to_period
+from formulation.certificates.executed.step import keeps_to_step
+from formulation.outcome import Proof
+from formulation.problem.instance import Instance
+from formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
+from solvers import exhaustive
+from tests.solvers.dynamic.test_period import in_rounds, judged_by_period
+from tests.solvers.executed.test_step_dp import judged_by_step, with_much_to_synchronise
+
+LARGE = 1 << 40
+
+
+def by_links(instance: Instance) -> Instance:
+    cost = replace(instance.cost, boundary_charge=BoundaryCharge.LINK, stage_time=StageTime.ADD)
+    return replace(instance, cost=cost)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(judged_by_step().map(by_links), with_much_to_synchronise()))
+def test_no_step_is_shorter_than_the_best_and_the_best_is_not_ruled_out(instance: Instance):
+    assume(exhaustive.accepts(instance).proves)
+    truth = exhaustive.solve(instance)
+    if truth.proof is Proof.INFEASIBLE:
+        assert not keeps_to_step(instance, LARGE)
+        return
+    assert truth.objective is not None
+    assert not keeps_to_step(instance, truth.objective - 1)
+    assert keeps_to_step(instance, truth.objective)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(judged_by_period(), in_rounds().map(by_links)))
+def test_no_period_is_shorter_than_the_best_and_the_best_is_not_ruled_out(instance: Instance):
+    assume(exhaustive.accepts(instance).proves)
+    truth = exhaustive.solve(instance)
+    if truth.proof is Proof.INFEASIBLE:
+        assert not keeps_to_period(instance, LARGE)
+        return
+    assert truth.objective is not None
+    assert keeps_to_period(instance, truth.objective)
+    charged = instance.cost.synchronisation is Synchronisation.CHARGED
+    if not charged or instance.training.micro_batches == 1:
+        assert not keeps_to_period(instance, truth.objective - 1)
