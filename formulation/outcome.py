@@ -15,6 +15,7 @@ from formulation.constraints.violation import Violation, told
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
 from formulation.limits.deadline import Deadline
+from formulation.limits.proved import ProvedBound
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
@@ -43,13 +44,15 @@ class Status(enum.StrEnum):
 class GoalClaim:
     """What is claimed of one goal: the plan's value, and a lower limit where the goals before it are best.
 
-    ``bound`` is None where nothing is proved. A goal is only looked at once all before it are proved.
+    ``bound`` is None where nothing is proved. A goal is only looked at once all before it are proved. ``by`` are
+    the methods that the claim rests on, the one that found the plan first; nobody: those of the outcome.
     """
 
     goal: Goal
     value: int
     bound: int | None
     looked_at: bool = True
+    by: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def status(self) -> Status:
@@ -76,7 +79,8 @@ class Outcome:
     rules that the solver cannot see: its plan may break them, and its bound, that of a relaxation, still holds.
     ``goals`` are those of the instance from :func:`checked` on. ``any_order_bound`` holds for every order of the
     layers, where the claim itself is about the order of the instance; None: not asked, or there is no other order.
-    ``unused`` names what the method can rest on and this claim does not (``solvers.ingredients``).
+    ``unused`` names what the method can rest on and this claim does not (``solvers.ingredients``); ``bound_by``
+    the methods on whose proof the claim rests beside its solver's.
     """
 
     solver: str
@@ -91,6 +95,7 @@ class Outcome:
     goals: tuple[Goal, ...] = (Goal.BOTTLENECK,)
     any_order_bound: int | None = None
     unused: tuple[str, ...] = ()
+    bound_by: tuple[str, ...] = ()
 
     @property
     def claims(self) -> tuple[GoalClaim, ...]:
@@ -135,6 +140,8 @@ class Limits:
     """Told of every new best plan and bound."""
     start: Plan | None = field(default=None, compare=False)
     """A plan that is known, for a search to begin with; the evaluator prices it, and whoever cannot leaves it."""
+    known: ProvedBound | None = field(default=None, compare=False)
+    """What others proved, for a search to begin at; a claim that rests on it says so (``Outcome.bound_by``)."""
     below: int | None = field(default=None, compare=False)
     """Only plans of less than this, by the first goal, are of use: as good a one is known of another instance. A
     search may end without a plan, UNKNOWN, once its bound is this or more (:meth:`ruled_out`)."""

@@ -3,16 +3,20 @@
 Where the declarative model is small, it is asked first, and a dynamic programme checks it. Elsewhere a programme
 is asked first, in the order of the catalogue, and the model is asked whether there is a better plan. Both choices
 are those of a measurement (``docs/methods.md``). About executed times a programme is always asked first, and the
-model where none sees the instance, beginning with the best plan by the formula. Goals are decided one by one, each
+model where none sees the instance, beginning with the best plan by the formula, and with the bound that a
+programme proves without the demands that it does not see. Goals are decided one by one, each
 by whoever sees it. Whoever cannot take the instance, or does not end, is named in the notes with what stopped it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from formulation.limits.proved import ProvedBound
 from formulation.limits.size import TooLargeError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.instance import Instance
@@ -35,6 +39,8 @@ QUICK_BYTES = 1_000_000
 """Up to this size of its model CP-SAT is asked first: it proved every such instance of the table within 4 s."""
 PATIENCE_S = 5.0
 """How long CP-SAT may take where a programme sees the instance too."""
+BEGINNING = 3
+"""What the model begins with is looked for in one part of the time in so many."""
 CHECKS_ONLY = ("brute_force",)
 """Exact methods that are slower than the model wherever it takes an instance."""
 PROVED = (Proof.OPTIMAL, Proof.INFEASIBLE)
@@ -74,8 +80,11 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
     return replace(outcome, notes=(*outcome.notes, *advice(instance, outcome, limits)))
 
 
-def _by_formula(instance: Instance, limits: Limits) -> Outcome:
-    return by_formula.planned_by_formula(instance, limits, lambda *asked: plan(*asked, cross_check=False))
+def _by_formula(instance: Instance, limits: Limits, *, propose: bool = True) -> Outcome:
+    def ask(asked: Instance, within: Limits) -> Outcome:
+        return plan(asked, within, cross_check=False)
+
+    return by_formula.planned_by_formula(instance, limits, ask, propose=propose)
 
 
 def _asked(instance: Instance, limits: Limits, method: SolverEntry, *, later: bool) -> Outcome:
@@ -103,19 +112,23 @@ class _Asking:
     notes: list[str] = field(default_factory=list)
     refusing: set[str] = field(default_factory=set)
     too_large: set[str] = field(default_factory=set)
+    given: ProvedBound | None = None
 
     def whoever_is_fastest(self, skipped: str) -> Outcome:
         """Ask one after another until one proves, or time is over. Raises TooLargeError if none takes it."""
         for name, solve, limits in self._in_turn(skipped):
             if self.best is not None:
-                settled = self.best.proof in PROVED or self.limits.ruled_out(self.best)
-                if settled or self.limits.deadline.over():
+                if self._settled(self.best) or self.limits.deadline.over():
                     break
-                self.notes.append(f"{self.best.solver} has not proved it after {self.best.seconds:.1f} s")
+                if self.best.solver != by_formula.NAME:
+                    self.notes.append(f"{self.best.solver} has not proved it after {self.best.seconds:.1f} s")
             self._ask(name, solve, limits)
         if self.best is None:
             raise TooLargeError("; ".join(self.notes))
         return replace(self.best, notes=(*self.notes, *self.best.notes))
+
+    def _settled(self, outcome: Outcome) -> bool:
+        return outcome.proof in PROVED or self.limits.ruled_out(outcome)
 
     def checked(self, solve: Solve, limits: Limits) -> Outcome:
         """Ask a method, and check its claim. Raises RefutedError, and what the method raises."""
@@ -157,6 +170,8 @@ class _Asking:
         if executed and needed > largest_bytes(self.instance):
             return
         if main is not None and MAIN not in self.refusing:
+            if executed and self.best is None and self._begins_settled():
+                return
             yield MAIN, main[0].load(), self._with_a_start(quick=quick)
 
     def _able(self, skipped: str) -> Iterator[tuple[SolverEntry, Support]]:
@@ -194,11 +209,20 @@ class _Asking:
             catalogue.find_solver(MAIN).accepts(self.instance).refuse()
         return by_formula.NAME, _by_formula, self.limits
 
+    def _begins_settled(self) -> bool:
+        """Begin with the best plan by the formula, and a programme's bound; tell whether that settles it."""
+        propose = self.limits.start is None
+        with contextlib.suppress(ValueError):
+            begun = self.checked(partial(_by_formula, propose=propose), self.limits.share(BEGINNING))
+            self.best, self.given = begun, by_formula.bound_of(self.instance, begun)
+            return self._settled(begun)
+        return False
+
     def _with_a_start(self, *, quick: bool) -> Limits:
-        """Return the limits with a first plan for a large model, or an executed time, that no programme sees."""
+        """Return the limits with a first plan for a large model, or the bound for an executed time."""
+        if self.given is not None:
+            return replace(self.limits, known=self.given)
         if quick or self.limits.start is not None or self.best is not None:
             return self.limits
-        if self.instance.goals[0].executed:
-            return replace(self.limits, start=_by_formula(self.instance, self.limits.share(3)).plan)
-        start = simpler.plan_of_a_neighbour(self.instance, self.limits.share(3))
+        start = simpler.plan_of_a_neighbour(self.instance, self.limits.share(BEGINNING))
         return self.limits if start is None else replace(self.limits, start=start)

@@ -46,6 +46,7 @@ def solve(
     posted = (*families, *redundant_families(tables))
     upper, lower = ceiling(tables, instance.goals[0]) + 1, lower_bound(tables, floors(tables))
     known = Incumbent(NAME, instance, limits, upper, lower, began_s=began_s)
+    known.begin_where_known()
     known.offer(first_plan(tables))
     make = without_relaxation if instance.goals[0].executed else make_solver
     return search(known, lambda threshold: build_model(tables, threshold, posted), make=make)

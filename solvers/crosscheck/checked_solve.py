@@ -18,7 +18,7 @@ from solvers import catalogue
 from solvers.catalogue import MAIN, find_solver
 from solvers.crosscheck import certificate
 from solvers.crosscheck.claim import Claim, Verdict
-from solvers.ingredients import METHODS, independent
+from solvers.resting import independent_of, is_described, methods_of
 from solvers.search.goals import solve_in_order
 
 if TYPE_CHECKING:
@@ -71,12 +71,13 @@ def cross_checked(instance: Instance, outcome: Outcome, limits: Limits) -> Outco
     FalseClaimError if two methods contradict each other.
     """
     same, against = _said_the_same(outcome, limits), list[str]()
-    if not same or outcome.solver not in METHODS:
+    if not same or not is_described(outcome):
         return outcome
     if limits.deadline.over():
         return _noted(outcome, "not cross-checked: the time limit was used up")
     if same is not SAME_RULED_OUT:
         limits = replace(limits, below=None)
+    limits = replace(limits, known=None)
     for entry, within in _seconds(instance, outcome, limits, against):
         try:
             second = solve_checked(instance, entry, within)
@@ -109,7 +110,7 @@ def _seconds(
     quiet = replace(limits, progress=lambda _: None)
     able: list[tuple[SolverEntry, bool]] = []
     for entry in catalogue.SOLVERS:
-        if not entry.exact or not independent(outcome.solver, entry.name, outcome.unused):
+        if not entry.exact or not independent_of(outcome, entry.name):
             continue
         support = entry.accepts(instance)
         if not (support.takes and support.proves):
@@ -135,14 +136,14 @@ def largest_bytes(instance: Instance) -> int:
 
 def _memory_decides(instance: Instance, outcome: Outcome) -> bool:
     """Tell whether a proof over device states rests on stages that fit in time, and in no form into memory."""
-    return outcome.solver == "state_dp" and instance.constraints.memory and not outcome.unused
+    return "state_dp" in methods_of(outcome) and instance.constraints.memory and not outcome.unused
 
 
 def _certified(instance: Instance, outcome: Outcome, limits: Limits) -> bool:
     """Tell whether a certificate proves the same. Raises FalseClaimError where it proves otherwise."""
-    if not independent(outcome.solver, "certificate") or limits.deadline.over():
+    if not independent_of(outcome, "certificate") or limits.deadline.over():
         return False
-    claim = Claim(instance, outcome.solver, outcome.plan, outcome.objective)
+    claim = Claim(instance, outcome.solver, outcome.plan, outcome.objective, outcome.bound_by)
     try:
         answer = certificate.ask(claim, limits.within(4 * PATIENCE_S))
     except StoppedError:
@@ -158,7 +159,7 @@ def _in_part(instance: Instance, outcome: Outcome, limits: Limits) -> str:
     support = entry.accepts(instance)
     if outcome.proof is not Proof.OPTIMAL or not support.takes or support.proves:
         return ""
-    if not independent(outcome.solver, entry.name, outcome.unused) or limits.deadline.over():
+    if not independent_of(outcome, entry.name) or limits.deadline.over():
         return ""
     try:
         second = solve_checked(instance, entry, replace(limits, progress=lambda _: None))
@@ -179,6 +180,7 @@ def _in_part(instance: Instance, outcome: Outcome, limits: Limits) -> str:
 def better(one: Outcome, other: Outcome) -> Outcome:
     """Return what two checked outcomes about the same goal say together: the better plan, the larger bound.
 
+    Where these are not one's own, the claim rests on both. Of two that know as much it is the other's.
     Raises FalseClaimError if they contradict each other.
     """
     problem = contradiction(one, other)
@@ -187,12 +189,14 @@ def better(one: Outcome, other: Outcome) -> Outcome:
     if other.proof in (Proof.OPTIMAL, Proof.INFEASIBLE) or one.plan is None or one.proof is Proof.UNKNOWN:
         first, second = other, one
     elif one.objective is not None and other.objective is not None and other.proof is not Proof.UNKNOWN:
-        first, second = (other, one) if other.objective < one.objective else (one, other)
+        ranks = [(found.objective, -(found.bound or 0)) for found in (one, other)]
+        first, second = (one, other) if ranks[0] < ranks[1] else (other, one)
     else:
         first, second = one, other
     if second.bound is None or first.proof is Proof.INFEASIBLE or second.bound <= (first.bound or 0):
         return first
-    return replace(_noted(first, f"bound: {second.solver}"), bound=second.bound)
+    by = methods_of(second)
+    return replace(_noted(first, f"bound: {', '.join(by)}"), bound=second.bound, bound_by=by)
 
 
 def contradiction(one: Outcome, other: Outcome) -> str | None:

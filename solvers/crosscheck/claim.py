@@ -37,12 +37,19 @@ class Claim:
     """A proof about one goal: a plan is optimal (``objective`` is then also its bound), or there is no plan.
 
     ``instance`` is judged by that goal first. The claim implies that no plan takes at most ``threshold``.
+    ``bound_by`` are the methods that it rests on beside its solver.
     """
 
     instance: Instance
     solver: str
     plan: Plan | None
     objective: int | None
+    bound_by: tuple[str, ...] = ()
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The methods that the claim rests on, its solver first."""
+        return (self.solver, *self.bound_by)
 
     @property
     def goal(self) -> Goal:
@@ -77,13 +84,15 @@ def claims_of(instance: Instance, outcome: Outcome) -> Iterator[Claim]:
     if outcome.of_first_goal().proof not in (Proof.OPTIMAL, Proof.INFEASIBLE):
         return
     first, *_ = instance.goals
-    yield Claim(replace(instance, goals=(first,)), outcome.solver, outcome.plan, outcome.objective)
+    alone, methods = replace(instance, goals=(first,)), (outcome.solver, *outcome.bound_by)
+    yield Claim(alone, outcome.solver, outcome.plan, outcome.objective, outcome.bound_by)
     before, value = first, outcome.objective
     for claim in outcome.further:
         if value is None or claim.status is not Status.PROVED:
             return
         instance = limited(instance, before, value, claim.goal)
-        yield Claim(instance, outcome.solver, outcome.plan, claim.value)
+        solver, *others = claim.by or methods
+        yield Claim(instance, solver, outcome.plan, claim.value, tuple(others))
         before, value = claim.goal, claim.value
 
 

@@ -23,7 +23,7 @@ def route(name: str, load: Callable[[], Solve]) -> Ask:
     """Return the route that solves the claim's instance with another method; ``load`` imports it."""
 
     def ask(claim: Claim, limits: Limits) -> Answer:
-        if claim.solver == name:
+        if name in claim.by:
             return Answer(Verdict.NOT_APPLICABLE, "the claim is its own")
         try:
             second = checked(claim.instance, load()(claim.instance, replace(limits, progress=lambda _: None)))

@@ -14,7 +14,8 @@ from formulation.problem.options import Goal
 from solvers.crosscheck import case_split, certificate, exact, highs, presolve
 from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, claims_of
 from solvers.crosscheck.question import of_model
-from solvers.ingredients import Ingredient, shared
+from solvers.ingredients import Ingredient
+from solvers.resting import shared_with
 
 __all__ = ["Check", "double_check"]
 
@@ -52,7 +53,7 @@ class Check:
     @property
     def shared(self) -> tuple[Ingredient, ...] | None:
         """What route and claimant both rest on beyond common ground; None: nobody said what the claimant reads."""
-        return shared(self.claim.solver, self.route.name)
+        return shared_with(self.claim.by, self.route.name)
 
     @property
     def confirms(self) -> bool:

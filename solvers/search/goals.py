@@ -50,7 +50,7 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
         if proved:
             narrowed = limited(narrowed, before, value, goal)
             # Nobody is told of the bounds of later goals, which are in other units.
-            quiet = replace(limits, progress=lambda _: None, start=plan, below=None)
+            quiet = replace(limits, progress=lambda _: None, start=plan, below=None, known=None)
             found = _best_by(narrowed, plan, solve, quiet)
             plan, claim = found.plan, found.claim
             notes += [f"{goal}: {note}" for note in found.notes]
@@ -92,7 +92,7 @@ def _best_by(narrowed: Instance, plan: Plan, solve: Solve, limits: Limits) -> _F
     elif found.objective <= value:
         plan, value = found.plan, found.objective
     bound = max(lower_bound(narrowed), found.bound or 0)
-    return _Found(plan, GoalClaim(goal, value, bound), notes)
+    return _Found(plan, GoalClaim(goal, value, bound, by=(found.solver, *found.bound_by)), notes)
 
 
 def limited(instance: Instance, before: Goal, value: int, goal: Goal) -> Instance:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from formulation.constraints.violation import told
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import evaluate
+from formulation.limits.proved import ProvedBound
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
@@ -24,7 +25,7 @@ class Incumbent:
 
     Without a plan ``upper`` is above every value that a plan can have: if nothing lies below it, there is no plan.
     Where only plans below some value are of use, it is that value, and then there may be others.
-    ``asked`` counts questions.
+    ``asked`` counts questions. ``given`` is what others proved, if the search began there.
     """
 
     solver: str
@@ -35,11 +36,21 @@ class Incumbent:
     plan: Plan | None = None
     asked: int = 0
     began_s: float = field(default_factory=time.monotonic)
+    given: ProvedBound | None = None
 
     def __post_init__(self) -> None:
         """Begin at the value below which a plan is of use."""
         if self.limits.below is not None:
             self.upper = min(self.upper, self.limits.below)
+
+    def begin_where_known(self) -> None:
+        """Begin at the lower limit that others proved, if that is higher.
+
+        Only for searches that prove anew whatever they raise it to.
+        """
+        known = self.limits.known
+        if known is not None and known.value > self.lower:
+            self.given, self.lower = known, min(known.value, self.upper)
 
     def offer(self, *plans: Plan | None) -> None:
         """Begin with the best of some plans that may break rules, the one of the limits among them; report it."""
@@ -73,13 +84,18 @@ class Incumbent:
         """Tell whether nothing is left to ask: the plan is best, or there is none."""
         return self.lower >= self.upper
 
+    @property
+    def rests_on(self) -> ProvedBound | None:
+        """What others proved and nothing was added to, so that a claim rests on it."""
+        return None if self.given is None or self.lower > self.given.value else self.given
+
     def tell(self) -> None:
         """Report the best plan and the bound."""
         self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
 
     def outcome(self, *notes: str) -> Outcome:
         """Say what is known."""
-        proof = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE
+        proof, given = Proof.UNKNOWN if self.plan is None else Proof.FEASIBLE, self.rests_on
         if self.closed and (self.plan is not None or self.limits.below is None):
             proof = Proof.INFEASIBLE if self.plan is None else Proof.OPTIMAL
         return Outcome(
@@ -89,7 +105,8 @@ class Incumbent:
             objective=None if self.plan is None else self.upper,
             bound=None if proof is Proof.INFEASIBLE else self.lower,
             seconds=time.monotonic() - self.began_s,
-            notes=notes,
+            notes=notes if given is None else (*notes, given.words),
+            bound_by=() if given is None else given.by,
         )
 
 

@@ -36,6 +36,7 @@ PLUMBING = (
         "solvers.crosscheck.",
         "solvers.search.goals",
         "solvers.ingredients",
+        "solvers.resting",
         "solvers.search.support",
         "solvers.search.incumbent",
         "solvers.search.threshold",

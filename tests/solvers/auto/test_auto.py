@@ -21,6 +21,7 @@ from solvers.auto.simpler import plan_of_a_neighbour
 from solvers.auto.solve import plan
 from solvers.catalogue import SOLVERS, find_solver
 from solvers.crosscheck.checked_solve import SAME_OPTIMUM, better
+from solvers.resting import independent_of, methods_of
 from solvers.search.goals import solve_in_order
 from tests.commands.fakes import instead_of, some_plan
 from tests.enumerator import truth
@@ -107,7 +108,9 @@ def test_a_plan_of_one_and_the_bound_of_another_are_a_proof(instance: Instance) 
     for pair in ((found, bounded), (bounded, found)):
         both = checked(instance, better(*pair))
         assert (both.proof, both.objective, both.bound) == (Proof.OPTIMAL, best.objective, best.objective)
-        assert both.notes[-1] == "bound: cpsat"
+        assert both.notes[-1] == "bound: cpsat" and methods_of(both) == ("state_dp", "cpsat")
+        assert not independent_of(both, "cpsat") and not independent_of(both, "state_dp")
+        assert independent_of(both, "brute_force")
     with pytest.raises(FalseClaimError, match="claims that no plan is below"):
         better(found, replace(bounded, bound=best.objective + 1))
 
@@ -155,10 +158,19 @@ def test_an_executed_time_that_no_search_sees_says_what_to_try(
 
 
 def test_the_model_proves_an_executed_time_that_no_programme_sees(scenario: Path) -> None:
-    instance = load_scenario(scenario, STEP_ON_SERVERS).load()
-    found = plan(instance, Limits())
-    assert (found.solver, found.proof) == ("cpsat", Proof.OPTIMAL)
+    instance = load_scenario(scenario, STEP_ON_SERVERS[:1]).load()
+    pinned = replace(instance.constraints, pins=(Pin("conv2", stage=1),))
+    found = plan(replace(instance, constraints=pinned), Limits())
+    assert (found.solver, found.proof, found.bound_by) == ("cpsat", Proof.OPTIMAL, ())
     assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("brute_force").summary)
+
+
+def test_the_model_checks_the_plan_of_a_programme_that_keeps_to_what_this_does_not_see(scenario: Path) -> None:
+    found = plan(load_scenario(scenario, STEP_ON_SERVERS).load(), Limits())
+    assert (found.solver, found.proof) == ("step_dp", Proof.OPTIMAL)
+    bound, second = found.notes
+    assert bound == "the bound is that of step_dp, of plans that need not keep to stages_per_server"
+    assert second == SAME_OPTIMUM.format(find_solver("cpsat").summary)
 
 
 def test_the_model_checks_what_a_programme_proves_of_an_executed_time(scenario: Path) -> None:
