@@ -101,6 +101,7 @@ def _content(task: Task, profile: LayerProfile, out: str) -> dict[str, Any]:
                 "whole_forward_ns": one.whole_forward_ns,
                 "whole_backward_ns": one.whole_backward_ns,
                 "spread": one.spread,
+                "probe_ns": one.probe_ns,
             }
             for one in profile.times
         ],

@@ -11,7 +11,7 @@ from commands.tables.measured_tables import write_measured
 from commands.terminal import human, output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError
-from ingest.graphs.layer_profile import machine_name, read_profile
+from ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile
 
 if TYPE_CHECKING:
     from commands.parts.task import Task
@@ -29,13 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     Then measure some steps. Under torchrun the first process tells of these.
     """
     task, job = job_of(arguments)
-    _check_machine(task)
+    profile = _checked_profile(task)
     from execution.measuring.steps import validate_and_measure
 
     results = carried_out(arguments, job, validate_and_measure, lambda _: None)
     found = [one for result in results.values() for one in result.differences]
     measured = results[min(results)].measured
-    content = measured_content(task, job, measured) if measured and (0 in results or not by_torchrun()) else None
+    tells = bool(measured) and (0 in results or not by_torchrun())
+    content = measured_content(task, job, measured, profile) if tells else None
     worst = _worst_of_stages(found)
     unlike = [one for one in worst.values() if one.relative > TOLERANCE]
     if arguments.json:
@@ -57,11 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.NO_PLAN if unlike else ExitCode.DONE
 
 
-def _check_machine(task: Task) -> None:
-    """Raise InputError where the scenario's profile is of another processor or torch than these."""
+def _checked_profile(task: Task) -> LayerProfile | None:
+    """Return the scenario's profile. Raises InputError where it is of another processor or torch than these."""
     scenario = task.scenario
     if scenario.profile is None:
-        return
+        return None
     import torch
 
     path = scenario.path.parent / scenario.profile
@@ -72,6 +73,7 @@ def _check_machine(task: Task) -> None:
     for what, found in (("processor", profile.machine), ("torch", profile.torch)):
         if found != here[what]:
             raise InputError(f"{path}: measured with {what} {found}, and here is {here[what]}: profile again here")
+    return profile
 
 
 def _worst_of_stages(found: list[Difference]) -> dict[int, Difference]:

@@ -65,6 +65,10 @@ class MeasuredRunPart(Part):
     """Measured steps. ``timeline_of_measured_ns`` is the step by the timeline from the measured times of passes.
 
     ``schedule_error`` holds that against the measured step, ``layers_error`` the predicted step against that.
+    ``machine`` is how much longer a small computation took around the steps (``probe_ns``) than when the profile
+    was measured (``profile_probe_ns``), as a share: 0.1 is a slower machine. ``layers_error_left`` is the error of
+    layers without it: ``(1 + layers_error) * (1 + machine) - 1``. All but ``probe_ns`` are null without a profile
+    of this processor that says its probe.
     """
 
     steps: int
@@ -73,6 +77,10 @@ class MeasuredRunPart(Part):
     predicted_step_ns: int | None
     schedule_error: float
     layers_error: float | None
+    probe_ns: int
+    profile_probe_ns: int | None
+    machine: float | None
+    layers_error_left: float | None
     stages: list[MeasuredStagePart]
     processes: list[MeasuredProcessPart]
 
@@ -93,7 +101,10 @@ class ValidateOutput(Output):
 
 
 class ProfiledSizePart(Part):
-    """Times for micro-batches of ``samples``: sums over layers, and the whole, timed without a stop inside."""
+    """Times for micro-batches of ``samples``: sums over layers, and the whole, timed without a stop inside.
+
+    ``probe_ns`` is how long the same small computation took meanwhile: how fast the machine was.
+    """
 
     samples: int
     sum_forward_ns: int
@@ -101,6 +112,7 @@ class ProfiledSizePart(Part):
     whole_forward_ns: int
     whole_backward_ns: int
     spread: float
+    probe_ns: int | None
 
 
 class ProfiledLayerPart(Part):

@@ -3,6 +3,9 @@
 The *layers* are judged by the times of passes: predicted for a stage, and measured. The *schedule* is judged by
 the timeline alone: it is given the measured times of passes, sums and transfers, and its step is held against
 the measured one. The product of both is the error of the predicted step.
+
+The error of layers is again a product: of how much slower the *machine* was in the run than when it was profiled,
+by the time of the same probe, and of what is left, which is the predictor's.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.precision import Precision
 from formulation.timeline.durations import Durations
 from formulation.timeline.timeline import run
+from ingest.graphs.layer_profile import LayerProfile
 from report.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
@@ -26,10 +30,12 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-def measured_content(task: Task, job: RunJob, measured: Sequence[MeasuredSteps]) -> dict[str, Any]:
+def measured_content(
+    task: Task, job: RunJob, measured: Sequence[MeasuredSteps], profile: LayerProfile | None
+) -> dict[str, Any]:
     """Return predicted and measured times and memory as plain data; predicted ones are None without a price.
 
-    Cost: two timelines of the plan.
+    ``profile`` is what the scenario plans with. Cost: two timelines of the plan.
     """
     schedule = job.layout.schedule
     durations = _durations(job, measured)
@@ -37,15 +43,43 @@ def measured_content(task: Task, job: RunJob, measured: Sequence[MeasuredSteps])
     step_ns = round(statistics.median(max(one) for one in zip(*(one.steps for one in measured), strict=True)))
     predicted = _predicted(task.instance, job)
     predicted_ns = None if predicted is None else predicted.timeline.makespan_ns
+    then_ns = profiled_probe_ns(measured, profile, task.instance.training.micro_batch)
     return {
         "steps": len(measured[0].steps),
         "measured_step_ns": step_ns,
         "timeline_of_measured_ns": timeline_ns,
         "predicted_step_ns": predicted_ns,
         "schedule_error": timeline_ns / step_ns - 1,
-        "layers_error": None if predicted_ns is None else predicted_ns / timeline_ns - 1,
+        **layers_content(measured, None if predicted_ns is None else predicted_ns / timeline_ns, then_ns),
         "stages": _stages(durations, predicted),
         "processes": _processes(job, measured, predicted),
+    }
+
+
+def profiled_probe_ns(measured: Sequence[MeasuredSteps], profile: LayerProfile | None, samples: int) -> int | None:
+    """Return what a probe took when micro-batches of so many samples were profiled; None where not known.
+
+    Nor is it known of the processors here where some are other ones than that which was profiled.
+    """
+    if profile is None or any(one.processor != profile.machine for one in measured):
+        return None
+    return profile.probe_ns(samples)
+
+
+def layers_content(measured: Sequence[MeasuredSteps], ratio: float | None, then_ns: int | None) -> dict[str, Any]:
+    """Return the error of layers and its two parts: how much slower the machine was, and what is left.
+
+    ``ratio`` is predicted by measured (None: no price), ``then_ns`` what a probe took in the profile (None: not
+    known). A probe of the run is the median of each process, and the mean over processes.
+    """
+    probe_ns = round(statistics.mean(statistics.median(one.probes) for one in measured))
+    slower = None if then_ns is None else probe_ns / then_ns
+    return {
+        "layers_error": None if ratio is None else ratio - 1,
+        "probe_ns": probe_ns,
+        "profile_probe_ns": then_ns,
+        "machine": None if slower is None else slower - 1,
+        "layers_error_left": None if ratio is None or slower is None else ratio * slower - 1,
     }
 
 

@@ -27,6 +27,21 @@ def write_measured(content: dict[str, Any]) -> None:
         f"the timeline with the measured passes takes {timeline}: the schedule is off by "
         f"{_percent(content['schedule_error'])}{apart}\n"
     )
+    _write_machine(content)
+
+
+def _write_machine(content: dict[str, Any]) -> None:
+    """Write how fast the machine was beside when it was profiled, where that is known."""
+    machine, left = content["machine"], content["layers_error_left"]
+    if machine is None:
+        return
+    then, now = (human.duration(content[key]) for key in ("profile_probe_ns", "probe_ns"))
+    way = "slower" if machine >= 0 else "faster"
+    rest = "" if left is None else f": at one speed the layers are off by {_percent(left)}"
+    output.write(
+        f"the machine was {100 * abs(machine):.1f} % {way} than when it was profiled (a probe took {then}, and "
+        f"now {now}){rest}\n"
+    )
 
 
 def _pair(what: str, predicted: int | None, measured: int, shown: Any) -> str:  # noqa: ANN401 (how it is written)

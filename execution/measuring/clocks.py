@@ -7,17 +7,21 @@ done, so that reading them keeps nobody waiting in between.
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from ingest.graphs.layer_profile import machine_name
+
 __all__: list[str] = []
 
 CPU = torch.device("cpu")
-PROBES = 4
-"""Products of a probe, one after another."""
+COLD, PROBES = 2, 10
+"""Products of a probe, one after another: first those that fill caches and do not count, then those that do."""
 NS_PER_MS = 10**6
 
 
@@ -80,16 +84,33 @@ class StreamClock:
 
 def clock_here() -> PassClock:
     """Return the clock of the device that is profiled here: the first GPU where torch finds one, else the CPU."""
-    return StreamClock(torch.device("cuda", 0)) if torch.cuda.is_available() else ThreadClock()
+    return clock_of(torch.device("cuda", 0) if torch.cuda.is_available() else CPU)
+
+
+def clock_of(device: torch.device) -> PassClock:
+    """Return the clock that passes on a device are timed with."""
+    return StreamClock(device) if device.type == "cuda" else ThreadClock()
+
+
+def processor_name(device: torch.device) -> str:
+    """Return what a device calls itself."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else machine_name()
 
 
 def probe_ns(clock: PassClock) -> float:
-    """Return the time of small matrix products: how fast the machine is just now."""
+    """Return the time of a small matrix product on one thread, the median of several: how fast the machine is now.
+
+    What ran just before makes little difference to it. It does not go through the memory: the time of a large copy
+    moves by several times what passes do, so that it told less of them.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     one = torch.ones(clock.side, clock.side, device=clock.device)
     clock.settled()
-    began = clock.stamp()
-    for _ in range(PROBES):
+    stamps = [clock.stamp()]
+    for _ in range(COLD + PROBES):
         one = one @ one * (1 / clock.side)
-    ended = clock.stamp()
+        stamps.append(clock.stamp())
     clock.settled()
-    return clock.between(began, ended)
+    torch.set_num_threads(threads)
+    return statistics.median(clock.between(*both) for both in itertools.pairwise(stamps[COLD:]))

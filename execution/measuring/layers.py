@@ -58,8 +58,8 @@ class ProfiledPasses:
     """Times in ns for micro-batches of ``samples``: (forward, backward) of each layer, and of the whole model.
 
     ``spread`` is the distance of the quartiles of whole rounds, as a share of their median; ``faults`` the pages
-    that the system gave for a micro-batch, on average; ``drift`` the distance of the quartiles of the small matrix
-    products, as a share of their median, on a GPU, whose clocks should not move.
+    that the system gave for a micro-batch, on average; ``probe_ns`` the median time of the probes, to which all
+    is scaled; ``drift`` the distance of their quartiles as a share of it, on a GPU, whose clocks should not move.
     """
 
     samples: int
@@ -67,6 +67,7 @@ class ProfiledPasses:
     whole: tuple[int, int]
     spread: float
     faults: float
+    probe_ns: float
     drift: float = 0.0
 
 
@@ -123,7 +124,9 @@ def _times(samples: int, segments: Sequence[Segment], rounds: Sequence[Sequence[
     probes = [one.probe_ns for turns in rounds for one in turns]
     drift = _distance(probes) if segments[0].clock.device.type == "cuda" else 0.0
     faults = statistics.mean(one.faults for turns in rounds for one in turns)
-    return ProfiledPasses(samples, layers, (round(whole[0]), round(whole[1])), _distance(sums), faults, drift)
+    return ProfiledPasses(
+        samples, layers, (round(whole[0]), round(whole[1])), _distance(sums), faults, usual, drift
+    )
 
 
 def _distance(values: Sequence[float]) -> float:

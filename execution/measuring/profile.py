@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from execution.errors import RunFailedError
+from execution.measuring.clocks import clock_here, processor_name
 from execution.measuring.layers import ProfiledPasses, ProfileJob, measure_link, profile_layers
 from execution.processes.local import in_processes
-from ingest.graphs.layer_profile import LayerProfile, machine_name
+from ingest.graphs.layer_profile import LayerProfile
 
 __all__ = ["ProfileJob", "profiled"]
 
@@ -42,7 +43,7 @@ def profiled(
         {
             "model": job.model,
             "device_class": device_class,
-            "machine": torch.cuda.get_device_name(0) if torch.cuda.is_available() else machine_name(),
+            "machine": processor_name(clock_here().device),
             "torch": torch.__version__,
             "threads": 1,
             "at_once": job.at_once,
@@ -65,6 +66,7 @@ def _together(rows: Sequence[ProfiledPasses]) -> ProfiledPasses:
         mean(one.whole for one in rows),
         max(one.spread for one in rows),
         max(one.faults for one in rows),
+        statistics.mean(one.probe_ns for one in rows),
         max(one.drift for one in rows),
     )
 
@@ -96,5 +98,6 @@ def _times(found: ProfiledPasses) -> dict[str, Any]:
         "whole_forward_ns": found.whole[0],
         "whole_backward_ns": found.whole[1],
         "spread": found.spread,
+        "probe_ns": round(found.probe_ns),
         "layers": [{"name": name, "forward_ns": one, "backward_ns": two} for name, (one, two) in layers],
     }

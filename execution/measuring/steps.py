@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
+from execution.measuring.clocks import clock_of, probe_ns, processor_name
 from execution.measuring.held import HeldMemory
+from execution.processes.devices import device_here
 from execution.running.job import Difference, RunJob, Say, validate
 from execution.running.pipeline import Pipeline
 from ingest.torch.export import Inputs
@@ -32,7 +34,8 @@ class MeasuredSteps:
     ``steps`` begin and end for all processes together; ``sums`` of gradients include the wait for others.
     ``transfers`` is the time of what crosses the cuts behind stages of this process, one way. ``peak_bytes`` is
     the most memory that tensors held during a step, the samples of the step among them as far as they are in
-    flight.
+    flight. ``probes`` are the times of a probe around each step, as the profile takes them around its turns, and
+    ``processor`` is what computed them.
     """
 
     process: int
@@ -42,6 +45,8 @@ class MeasuredSteps:
     updates: list[int]
     transfers: dict[int, int]
     peak_bytes: int
+    probes: list[int]
+    processor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,11 @@ def _measure(process: int, say: Say, job: RunJob) -> MeasuredSteps:
     del model
     pipeline.doing = say.doing
     optimizer = job.optimizer_of(pipeline)
-    found = MeasuredSteps(process, defaultdict(list), [], [], [], {}, 0)
+    clock = clock_of(device_here())
+    found = MeasuredSteps(process, defaultdict(list), [], [], [], {}, 0, [], processor_name(clock.device))
     for step in range(WARM_UP + job.steps):
         batch = job.batch(inputs, step)
+        before = probe_ns(clock)  # who probes for longest is waited for, so all begin the step together
         pipeline.together()
         began = time.perf_counter_ns()
         pipeline.step(batch, batch)
@@ -84,8 +91,11 @@ def _measure(process: int, say: Say, job: RunJob) -> MeasuredSteps:
             optimizer.zero_grad(set_to_none=True)
         updated = time.perf_counter_ns()
         pipeline.together()
+        spent = time.perf_counter_ns() - began
+        after = probe_ns(clock)
         if step >= WARM_UP:
-            found.steps.append(time.perf_counter_ns() - began)
+            found.steps.append(spent)
+            found.probes.append(round((before + after) / 2))
             found.updates.append(updated - stepped)
             found.sums.append(pipeline.sum_ns)
             _note_passes(pipeline, found.passes)

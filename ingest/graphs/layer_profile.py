@@ -36,12 +36,17 @@ class TimedLayer(_Row):
 
 
 class ProfiledTimes(_Row):
-    """Times of all layers for micro-batches of ``samples``, and the whole, timed without a stop inside."""
+    """Times of all layers for micro-batches of ``samples``, and the whole, timed without a stop inside.
+
+    ``probe_ns`` is how long the same small computation took meanwhile, in the median: how fast the machine was
+    (None in profiles of before it was kept).
+    """
 
     samples: Annotated[int, Field(ge=1, le=2**31)]
     whole_forward_ns: _Count
     whole_backward_ns: _Count
     spread: Annotated[float, Field(ge=0)]
+    probe_ns: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
     layers: list[TimedLayer]
 
 
@@ -68,6 +73,10 @@ class LayerProfile(_Row):
     at_once: Annotated[int, Field(ge=1)] = 1
     link: LinkRow
     times: Annotated[list[ProfiledTimes], Field(min_length=1)]
+
+    def probe_ns(self, samples: int) -> int | None:
+        """Return the time of a probe while the size nearest to so many samples was measured; None: not known."""
+        return min(self.times, key=lambda one: abs(one.samples - samples)).probe_ns
 
 
 def read_profile(path: Path) -> LayerProfile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import statistics
 
 import pytest
 
@@ -87,18 +88,48 @@ def test_a_probe_waits_for_what_came_before_and_for_itself(stream: Stream) -> No
     assert clocks.probe_ns(ThreadClock(side=8)) > 0
 
 
+class Slowly:
+    """A clock that reads these times, one after another."""
+
+    device, side = CPU, 8
+
+    def __init__(self, times: list[int]) -> None:
+        self.times, self.threads = iter(times), set[int]()
+
+    def stamp(self) -> int:
+        self.threads.add(torch.get_num_threads())
+        return next(self.times)
+
+    def settled(self) -> None: ...
+
+    def between(self, one: int, other: int) -> float:
+        return other - one
+
+
+def test_a_probe_is_the_median_of_products_on_one_thread_once_caches_are_filled() -> None:
+    """Cold products and one that was interrupted do not count, nor does how many threads a process has."""
+    each = [900, 500, *([7] * (clocks.PROBES - 1)), 800]
+    clock, before = Slowly([0, *itertools.accumulate(each)]), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert probe_ns(clock) == 7
+        assert clock.threads == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_clock_that_moves_is_refused_with_both_numbers() -> None:
     said = "spreads over 8.0% of their median, at most 5% is taken: the clock of the GPU moves"
     with pytest.raises(RunFailedError, match=re.escape(said)):
-        profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.01, 0, drift=0.08), 0.15)
-    profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.01, 0, drift=0.04), 0.15)
+        profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.01, 0, 1, drift=0.08), 0.15)
+    profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.01, 0, 1, drift=0.04), 0.15)
 
 
 def test_processes_at_once_count_by_their_mean_and_the_least_steady() -> None:
-    one = ProfiledPasses(4, {"a": (10, 20), "b": (0, 3)}, (11, 25), 0.02, 5)
-    other = ProfiledPasses(4, {"a": (20, 24), "b": (0, 4)}, (21, 27), 0.01, 7)
+    one = ProfiledPasses(4, {"a": (10, 20), "b": (0, 3)}, (11, 25), 0.02, 5, 100)
+    other = ProfiledPasses(4, {"a": (20, 24), "b": (0, 4)}, (21, 27), 0.01, 7, 300)
     found = profile._together([one, other])
-    assert found == ProfiledPasses(4, {"a": (15, 22), "b": (0, 4)}, (16, 26), 0.02, 7)
+    assert found == ProfiledPasses(4, {"a": (15, 22), "b": (0, 4)}, (16, 26), 0.02, 7, 200)
     assert profile._together([one]) == one
 
 
@@ -108,4 +139,6 @@ def test_only_a_gpu_has_a_clock_that_should_not_move(stream: Stream) -> None:
     stages = program.split(equal_plan(len(program.layers), (1,)))
     (own,) = segments_of(program, stages, inputs, ThreadClock(side=8))
     turns = [[turn(own)] for _ in range(2)]
-    assert _times(2, [own], turns).drift == 0
+    found = _times(2, [own], turns)
+    assert found.drift == 0
+    assert found.probe_ns == statistics.median(one.probe_ns for (one,) in turns)

@@ -17,8 +17,9 @@ from execution.measuring import profile
 from execution.measuring.layers import ProfiledPasses
 from execution.measuring.turns import segments_of, turn
 from execution.splitting.stages import ModelProgram
-from ingest.errors import ModelError
+from ingest.errors import GraphFileError, ModelError
 from ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile, with_times
+from ingest.graphs.layer_profile import write_profile as written_again
 from tests.command_line import Command
 from tests.commands.test_execution_commands import NET, SCENARIO, write_plan
 from tests.execution import models
@@ -64,6 +65,7 @@ def test_a_profile_is_measured_and_planned_with(pipecut: Command, files: Path) -
     written = read_profile(Path("profile.json"))
     assert [one.samples for one in written.times] == [1, 2] and written.machine == machine_name()
     (mine,) = [one for one in found.json["sizes"] if one["samples"] == 2]
+    assert mine["probe_ns"] == written.probe_ns(2) and mine["probe_ns"] > 0
     rows = {one["layer"]: one for one in found.json["layers"]}
     assert list(rows) == ["0", "1", "2"] and all(one["forward_ns"] > 0 for one in rows.values())
     assert sum(one["forward_ns"] for one in rows.values()) == mine["sum_forward_ns"]
@@ -113,9 +115,9 @@ def test_another_machine_validates_nothing(pipecut: Command, files: Path, key: s
 
 def test_unsteady_times_are_refused_with_both_numbers() -> None:
     with pytest.raises(RunFailedError, match=r"spreads over 30\.0% of their median, at most 15\.0% is taken"):
-        profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.3, 0), 0.15)
+        profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.3, 0, 1), 0.15)
     with pytest.raises(RunFailedError, match="5000 page faults each, at most 2000"):
-        profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.1, 5000), 0.15)
+        profile._check_steady(ProfiledPasses(4, {}, (1, 1), 0.1, 5000, 1), 0.15)
 
 
 def test_several_sizes_are_a_curve_and_what_lies_outside_is_said(pipecut: Command, files: Path) -> None:
@@ -128,6 +130,30 @@ def test_several_sizes_are_a_curve_and_what_lies_outside_is_said(pipecut: Comman
     outside = pipecut("plan", "one.yaml", "--set", "training.global_batch=16", "--json").json
     assert outside["stages"][0]["compute_ns"] == 3 * 3 * 14_000
     assert any("of 1 to 4 samples, so times of 8 are extrapolated" in note for note in outside["notes"])
+
+
+def test_a_profile_says_how_fast_the_machine_was_if_it_knows(files: Path) -> None:
+    """The probe is that of the nearest size; profiles of before it was kept are read, and know none."""
+    write_profile()
+    old = read_profile(Path("profile.json"))
+    assert old.probe_ns(2) is None
+    write_profile(times=[TIMES | {"samples": 1, "probe_ns": 100}, TIMES | {"samples": 8, "probe_ns": 300}])
+    found = read_profile(Path("profile.json"))
+    assert [found.probe_ns(many) for many in (1, 4, 5, 9)] == [100, 100, 300, 300]
+    written_again(found, Path("again.json"))
+    assert read_profile(Path("again.json")) == found
+    write_profile(times=[TIMES | {"probe_ns": 0}])
+    with pytest.raises(GraphFileError, match=r"times\.0\.probe_ns: Input should be greater than or equal to 1"):
+        read_profile(Path("profile.json"))
+
+
+def test_processes_at_once_keep_the_mean_of_their_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stand-ins for processes, whose machine took 100 and 301 ns for a probe."""
+    each = [[ProfiledPasses(2, {"0": (1, 2)}, (1, 2), 0.0, 0, ns)] for ns in (100.0, 301.0)]
+    told = iter([each, [(1, 1), (1, 1)]])
+    monkeypatch.setattr(profile, "in_processes", lambda *_: next(told))
+    job = profile.ProfileJob("small_net:net", None, Path(), (2,), 1, 2, 0, at_once=2)
+    assert profile.profiled(job, "card", 0.1, lambda *_: None).probe_ns(2) == 200
 
 
 def test_one_size_serves_no_other() -> None:
