@@ -115,8 +115,6 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
 
         search_in_parts(known, [partial(run, space=space) for space in spaces])
     except StoppedError:
-        if known.plan is None:
-            raise
         return known.outcome(STOPPED)
     except OutgrownError as error:
         return known.outcome(str(error))

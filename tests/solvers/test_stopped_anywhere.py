@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from formulation.costs.lower_bound import lower_bound
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.instance import Instance
@@ -73,6 +74,40 @@ def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
     wish = Wish(0)
     entry.load()(instance_for(entry), Limits(workers=1, stopped=wish))
     assert (wish.asked > 0) is (entry.name not in AT_ONCE)
+
+
+PROPOSING = ("solvers.executed.solver.first_plan", "solvers.executed.solver._by_formula")
+PROPOSING += ("solvers.dynamic.period.solver.first_plan", "solvers.halves.solver.first_plan")
+PROPOSING += ("solvers.chunks.solver.first_plan",)
+
+
+def with_steps(name: str) -> Instance:
+    """An instance whose bound is raised by a search, and not at once."""
+    if name != "cpsat_chunks":
+        return instance_named(name)
+    return replace(instance_named(name), goals=(Goal.STEP_TIME,))
+
+
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("name", ["step_dp", "period_dp", "halves_dp", "cpsat_chunks"])
+def test_who_is_stopped_without_a_plan_keeps_its_bound(
+    name: str, below: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was told is what is said, and no more than is true; also where only better plans are of use."""
+    for proposing in PROPOSING:
+        monkeypatch.setattr(proposing, lambda *_: None)
+    instance, solve = with_steps(name), find_any(name).load()
+    best, counted, raised = solve(instance, Limits(workers=1)).objective, Wish(10**9), 0
+    limits = Limits(workers=1, below=best if below else None)
+    solve(instance, replace(limits, stopped=counted))
+    for polls in (*range(0, counted.asked, max(1, counted.asked // 40)), counted.asked - 1, counted.asked):
+        told: list[int] = []
+        within = replace(limits, stopped=Wish(polls), progress=lambda one, told=told: told.append(one.bound or 0))
+        found = checked(instance, solve(instance, within))
+        assert found.bound is not None and best is not None
+        assert max(told, default=0) <= found.bound <= best
+        raised += found.bound > lower_bound(instance)
+    assert raised
 
 
 @pytest.mark.parametrize("name", BEST)

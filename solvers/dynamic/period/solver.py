@@ -102,8 +102,6 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         )
         search_in_parts(known, [partial(_search, periods, space) for space in spaces])
     except StoppedError:
-        if known.plan is None:
-            raise
         return known.outcome(STOPPED)
     except TooLargeError as error:
         if known.plan is None:
