@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from formulation.certificates.check import Certificate, certifiable, fingerprint
-from formulation.certificates.executed.paths import WeighedPaths
 from formulation.certificates.executed.period import keeps_to_period
-from formulation.certificates.executed.step import keeps_to_step
+from formulation.certificates.executed.step import StepProof
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
@@ -34,33 +33,27 @@ def certify_executed(instance: Instance, plan: Plan, objective: int, deadline: D
     reason = certifiable(instance)
     if reason is not None:
         raise ValueError(reason)
-    paths: tuple[WeighedPaths, ...] = ()
-    if instance.goals[0] is Goal.STEP_TIME:
-        paths = weighed_paths(instance, objective, deadline)
-
-    def ruled_out(most_ns: int) -> bool:
-        if instance.goals[0] is Goal.PERIOD:
-            return not keeps_to_period(instance, most_ns, deadline)
-        return not keeps_to_step(instance, most_ns, paths, deadline)
-
-    bound = _largest(ruled_out, objective)
+    if instance.goals[0] is Goal.PERIOD:
+        bound = _largest(lambda most_ns: keeps_to_period(instance, most_ns, deadline), objective)
+        return Certificate(fingerprint(instance), plan, objective, bound, {})
+    paths = weighed_paths(instance, objective, deadline)
+    bound = _largest(StepProof(instance, paths, deadline).keeps, objective)
     return Certificate(fingerprint(instance), plan, objective, bound, {}, paths)
 
 
-def _largest(ruled_out: Callable[[int], bool], objective: int) -> int:
+def _largest(keeps: Callable[[int], bool], objective: int) -> int:
     """Return the objective if nothing is below it, else about the largest bound that is proved."""
-    if _answered(ruled_out, objective - 1):
-        return objective
-    low, high = 0, objective
-    while high - low > max(1, objective // NEARLY):
-        middle = (low + high) // 2
-        low, high = (middle, high) if _answered(ruled_out, middle - 1) else (low, middle)
+    low, high, middle = 0, objective, objective
+    while low < middle:
+        low, high = (middle, high) if _ruled_out(keeps, middle - 1) else (low, middle)
+        far = high - low > objective // NEARLY
+        middle = (low + high + 1) // 2 if far else low
     return low
 
 
-def _answered(ruled_out: Callable[[int], bool], most_ns: int) -> bool:
+def _ruled_out(keeps: Callable[[int], bool], most_ns: int) -> bool:
     """Tell whether nothing keeps to a limit, by a proof that is small enough."""
     try:
-        return ruled_out(most_ns)
+        return not keeps(most_ns)
     except TooLargeError:
         return False

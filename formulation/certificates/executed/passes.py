@@ -8,12 +8,14 @@ backward pass contains what is computed again. Exact for any layer graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from formulation.certificates.executed.room import NO_LIMIT, Choices, Forms, LookAhead, Rooms
 from formulation.certificates.executed.unbeaten import Rows, unbeaten
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
@@ -29,9 +31,8 @@ from formulation.schedules.keeps import Keeps
 __all__: list[str] = []
 
 PASSES, HELD, WORKING = slice(0, 3), 3, 4
-MOST_ROWS = 1 << 15
-"""Of a stage that grows so many rows are kept at most, by forms."""
-Forms = tuple[int, ...]
+MOST_ROWS = 1 << 22
+"""So many rows of stages that grow are looked at in one proof."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +71,24 @@ class StageRows:
     begins: NDArray[np.intp]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """What stages of a kind may take, a row each by ascending ``first``, up to ``stop``.
+
+    ``often @ passes <= most``, with the same ``often`` in all rows.
+    """
+
+    often: Rows
+    first: NDArray[np.intp]
+    stop: NDArray[np.intp]
+    most: NDArray[np.int64]
+
+    def of(self, first: int) -> Room:
+        """Return the rows of one place."""
+        some = slice(*np.searchsorted(self.first, [first, first + 1]))
+        return Room(self.often, self.first[some], self.stop[some], self.most[some])
+
+
 class StagePasses:
     """The stages of an instance that keep to some limits; what was worked out is remembered."""
 
@@ -89,60 +108,123 @@ class StagePasses:
                 self._last_use[source] = max(self._last_use[source], layer)
         self._cell = cache(self._of_layer)
         self._change = cache(lambda kind, edge, source, form: change_passes(instance, edge, source, form, kind))
-        self.rows = cache(self._rows)
+        self._left = MOST_ROWS
+        self._known: dict[tuple[int, Keeps | None], StageRows] = {}
 
-    def _rows(self, kind: int, rule: Keeps | None) -> StageRows:
+    def rows(self, kind: int, rule: Keeps | None, rooms: Sequence[Room] | None = None) -> StageRows:
         """Return the stages of a kind, by its number, that keep what this rule says (None: no limit on memory).
 
+        With ``rooms`` those alone that one of them is for, as far as it has room; the first answer is remembered.
         Raises StoppedError after the deadline, and TooLargeError where forms leave too many rows. Cost: linear in
         layers for each place where stages begin, times rows, forms, and forms of layers that are still looked at.
         """
+        if (kind, rule) not in self._known:
+            self._known[kind, rule] = self._rows(self._kinds[kind], rule, rooms)
+        return self._known[kind, rule]
+
+    def _rows(self, kind: GroupKind, rule: Keeps | None, rooms: Sequence[Room] | None) -> StageRows:
         found: list[tuple[int, int, Rows]] = []
         for first in range(len(self._places) - 1):
             self._deadline.check()
-            found += self._from(self._kinds[kind], rule, first)
+            if rooms is None:
+                found += self._from(kind, rule, first, range(first + 1, len(self._places)))
+            else:
+                found += self._within_rooms(kind, rule, first, [one.of(first) for one in rooms])
         found.sort(key=lambda row: row[1])
         many = [len(rows) for _, _, rows in found]
         first, stop = (np.repeat(np.array([row[at] for row in found], dtype=np.intp), many) for at in (0, 1))
         passes = np.concatenate([rows for _, _, rows in found]) if found else np.zeros((0, 3), dtype=np.int64)
         return StageRows(first, stop, passes, np.searchsorted(stop, np.arange(len(self._places) + 1)))
 
-    def _from(self, kind: GroupKind, rule: Keeps | None, first: int) -> list[tuple[int, int, Rows]]:
-        """Return the stages that begin at a place: it, where they stop, and their unbeaten passes."""
-        begin, room = self._places[first], self._room(kind, rule, self._places[first])
+    def _within_rooms(
+        self, kind: GroupKind, rule: Keeps | None, first: int, rooms: Sequence[Room]
+    ) -> list[tuple[int, int, Rows]]:
+        """Return the stages from a place on that rooms are for, which are all from there."""
+        if not any(len(one.stop) for one in rooms):
+            return []
+        stop = np.concatenate([one.stop for one in rooms])
+        begin = self._places[first]
+        often = np.concatenate([np.tile(one.often, (len(one.stop), 1)) for one in rooms])
+        most = np.concatenate([one.most for one in rooms])
+        choices = self._graph(kind, rule, begin, self._places[int(stop.max())])
+        room = _room_that_counts(choices, self._room(kind, rule, begin))
+        every = np.pad(self._within.often, ((0, 1), (0, 2)))
+        every[-1, HELD] = 1
+        limits = every, np.append(self._within.most_ns, room)
+        within = Rooms.of(stop, np.pad(often, ((0, 0), (0, 2))), most, limits)
+        ahead = LookAhead(within, self._places, begin, choices)
+        return self._from(kind, rule, first, ahead.stops.tolist(), (choices, ahead))
+
+    def _graph(self, kind: GroupKind, rule: Keeps | None, begin: int, end: int) -> list[Choices]:
+        """Return the choices of every layer of a stage from one layer up to another."""
         live: list[int] = []
-        states: dict[Forms, Rows] = {(): np.zeros((1, 5), dtype=np.int64)}
-        found: list[tuple[int, int, Rows]] = []
-        for layer in range(begin, len(self._instance.layers)):
+        keys: set[Forms] = {()}
+        found: list[Choices] = []
+        for layer in range(begin, end):
             follows = self._instance.layers[layer].split is Split.FOLLOW
             around = live if follows else [*live, layer]
             kept = [at for at, one in enumerate(around) if self._last_use[one] > layer]
+            own: dict[Forms, list[tuple[Forms, Rows]]] = {}
+            for forms in keys:
+                chosen = self._choices(kind, rule, (begin, layer), live, forms)
+                own[forms] = [(tuple(one[at] for at in kept), cell) for one, cell in chosen]
+            found.append(own)
+            keys, live = {key for rows in own.values() for key, _ in rows}, [around[at] for at in kept]
+        return found
+
+    def _from(
+        self,
+        kind: GroupKind,
+        rule: Keeps | None,
+        first: int,
+        stops: Sequence[int],
+        known: tuple[list[Choices], LookAhead] | None = None,
+    ) -> list[tuple[int, int, Rows]]:
+        """Return the stages from a place to one of some others: both, and their unbeaten passes."""
+        begin, room = self._places[first], self._room(kind, rule, self._places[first])
+        choices = known[0] if known else self._graph(kind, rule, begin, self._places[stops[-1]])
+        states: dict[Forms, Rows] = {(): np.zeros((1, 5), dtype=np.int64)}
+        found: list[tuple[int, int, Rows]] = []
+        for layers, own in enumerate(choices, 1):
             grown: dict[Forms, list[Rows]] = {}
             for forms, rows in states.items():
-                for chosen, cell in self._choices(kind, rule, (begin, layer), live, forms):
+                for key, cell in own[forms]:
                     new = rows + cell
                     new[:, WORKING] = np.maximum(rows[:, WORKING], cell[WORKING])
                     some = self._within.keep(new) & (new[:, HELD] + new[:, WORKING] <= room)
-                    grown.setdefault(tuple(chosen[at] for at in kept), []).append(new[some])
+                    if known:
+                        some &= known[1].useful(layers, key, new).any(axis=1)
+                    grown.setdefault(key, []).append(new[some])
             states = {forms: self._best(np.concatenate(parts)) for forms, parts in grown.items()}
             states = {forms: rows for forms, rows in states.items() if len(rows)}
-            live = [around[at] for at in kept]
             if not states:
                 break
-            if layer + 1 in self._number:
-                passes = np.concatenate(list(states.values()))[:, PASSES]
-                found.append((first, self._number[layer + 1], passes[unbeaten(passes, self._deadline)]))
+            if self._number.get(begin + layers) in stops:
+                stop = self._number[begin + layers]
+                parts = [self._stopped(known, layers, stop, *one)[:, PASSES] for one in states.items()]
+                passes = np.concatenate(parts)
+                found.append((first, stop, passes[unbeaten(passes, self._deadline)]))
         return found
 
+    @staticmethod
+    def _stopped(
+        known: tuple[list[Choices], LookAhead] | None, layers: int, stop: int, forms: Forms, rows: Rows
+    ) -> Rows:
+        """Return the rows of stages of so many layers that may be of use as they are."""
+        if known is None:
+            return rows
+        at = int(np.searchsorted(known[1].stops, stop))
+        return rows[known[1].useful(layers, forms, rows)[:, at]]
+
     def _best(self, rows: Rows) -> Rows:
-        rows = rows[unbeaten(rows, self._deadline)]
-        if len(rows) > MOST_ROWS:
-            raise TooLargeError(f"more than {MOST_ROWS} ways to trade passes of a stage for one another")
-        return rows
+        self._left -= len(rows)
+        if self._left < 0:
+            raise TooLargeError(f"stages can trade their passes for one another in more than {MOST_ROWS} ways")
+        return rows[unbeaten(rows, self._deadline)]
 
     def _room(self, kind: GroupKind, rule: Keeps | None, begin: int) -> int:
         if rule is None:
-            return np.iinfo(np.int64).max
+            return NO_LIMIT
         capacity = min(self._instance.device_classes[one].memory_bytes for one in kind.classes)
         return capacity - rule.in_flight * received_bytes(self._instance, kind, begin)
 
@@ -158,7 +240,7 @@ class StagePasses:
         if row.split is Split.FOLLOW:
             source = self._instance.sources[layer]
             form = forms[live.index(source)] if source in live else 0
-            return [(forms, self._cell(kind, rule, layer, form, copy))]
+            return [(forms, self._cell(kind, rule, layer, form, copy).copy())]
         edges = [
             (forms[live.index(edge.source)], edge) for edge in self._into.get(layer, ()) if edge.source in live
         ]
@@ -177,3 +259,14 @@ class StagePasses:
             return np.array([*passes, 0, 0], dtype=np.int64)
         parts = MemoryParts.of_layer(self._instance, kind, layer, form, copy).times(rule, kind.mode)
         return np.array([*passes, parts.lasting, parts.working_set], dtype=np.int64)
+
+
+def _room_that_counts(choices: list[Choices], room: int) -> int:
+    """Return how many bytes a stage may hold: no limit, and layers that hold nothing, where all forms fit."""
+    cells = [[cell for rows in own.values() for _, cell in rows] for own in choices]
+    held = sum(max(int(cell[HELD]) for cell in own) for own in cells)
+    if held + max(int(cell[WORKING]) for own in cells for cell in own) > room:
+        return room
+    for cell in (cell for own in cells for cell in own):
+        cell[HELD:] = 0
+    return NO_LIMIT

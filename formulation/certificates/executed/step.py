@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from formulation.certificates.executed.ahead import Rules, Sums, ahead_of
 from formulation.certificates.executed.answers import answers_of
-from formulation.certificates.executed.passes import StagePasses, StageRows, Within
-from formulation.certificates.executed.paths import PathError, WeighedPaths, busy_paths, warm_ups
-from formulation.certificates.executed.suffixes import Bound, Index, Suffixes
+from formulation.certificates.executed.bounds import PathBounds
+from formulation.certificates.executed.passes import Room, StagePasses, StageRows, Within
+from formulation.certificates.executed.paths import WeighedPaths, warm_ups
+from formulation.certificates.executed.suffixes import Index, Suffixes
+from formulation.certificates.executed.sums import Sums
 from formulation.certificates.executed.unbeaten import Rows
-from formulation.certificates.executed.ways import Move, Ways
-from formulation.certificates.stages import slots_matter
+from formulation.certificates.executed.ways import Move
 from formulation.certificates.states import End
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.size import TooLargeError
@@ -35,57 +35,54 @@ MOST_NUMBERS = 1 << 26
 """So many numbers are kept of the suffixes of one slot."""
 AT_ONCE = 1 << 20
 """About so many numbers are worked out in one go."""
-LARGEST = 1 << 59
 
 
-def keeps_to_step(
-    instance: Instance,
-    step_ns: int,
-    weighed: Sequence[WeighedPaths] = (),
-    deadline: Deadline = NEVER,
-    most: int = MOST_SUFFIXES,
-) -> bool:
-    """Tell whether a plan keeps to a time of a step; False is a proof that none does.
+class StepProof:
+    """Proofs about the step of an instance, for one limit after another.
 
-    ``weighed``: paths with weights, of plans of so many stages; without any the proof takes longer. At most
-    ``most`` suffixes are looked at. Raises PathError for what is no path, TooLargeError where there are more
-    suffixes or as ``Ways`` and ``StagePasses`` do, ValueError as ``Ways`` does, and StoppedError after the
-    deadline.
+    ``weighed``: paths with weights, of plans of so many stages; without any a proof takes longer. Raises as
+    ``PathBounds``.
     """
-    return _Growth(instance, step_ns, weighed, deadline, most).reaches_whole()
+
+    def __init__(
+        self, instance: Instance, weighed: Sequence[WeighedPaths] = (), deadline: Deadline = NEVER
+    ) -> None:
+        self._instance, self._deadline = instance, deadline
+        self._bounds = PathBounds(instance, weighed, deadline)
+
+    def keeps(self, step_ns: int) -> bool:
+        """Tell whether a plan keeps to a time of a step; False is a proof that none does.
+
+        Raises PathError for paths with weights that are too large, TooLargeError where there are too many suffixes
+        of plans, or stages, and StoppedError after the deadline.
+        """
+        return _Growth(self._instance, self._bounds, step_ns, self._deadline).reaches_whole()
+
+
+def keeps_to_step(instance: Instance, step_ns: int, weighed: Sequence[WeighedPaths] = ()) -> bool:
+    """Tell whether a plan keeps to a time of a step, as :class:`StepProof` does."""
+    return StepProof(instance, weighed).keeps(step_ns)
 
 
 class _Growth:
     """Suffixes by slot; ``step_ns`` is the limit."""
 
-    def __init__(
-        self, instance: Instance, step_ns: int, weighed: Sequence[WeighedPaths], deadline: Deadline, most: int
-    ) -> None:
-        training = instance.training
-        self._ways, self._step_ns, self._deadline = Ways(instance, deadline), step_ns, deadline
-        self._count, self._left = training.micro_batches, most
-        within = Within.step(self._count, step_ns)
-        self._stages = StagePasses(instance, self._ways.kinds, within, deadline)
-        many = min(len(self._ways.places) - 1, instance.devices)
-        self._warm_ups = warm_ups(training, many)[::-1]
-        matter = slots_matter(instance)
-        rules = tuple(Keeps.in_slot(training, slot if matter else 0) for slot in range(many))
-        self._rules: Rules = rules if instance.constraints.memory else (None,) * many
-        known = {one.stages: one for one in weighed}
-        every = [known.get(stages) or busy_paths(training, stages) for stages in range(1, many + 1)]
-        self._bounds = [self._bound(instance, one) for one in every]
+    def __init__(self, instance: Instance, bounds: PathBounds, step_ns: int, deadline: Deadline) -> None:
+        self._ways, self._rules, self._step_ns, self._deadline = bounds.ways, bounds.rules, step_ns, deadline
+        self._count, self._left = bounds.micro_batches, MOST_SUFFIXES
+        self._stages = StagePasses(instance, self._ways.kinds, Within.step(self._count, step_ns), deadline)
+        self._warm_ups = warm_ups(instance.training, len(self._rules))[::-1]
+        self._bounds, self._rooms = bounds.within(step_ns)
 
-    def _bound(self, instance: Instance, one: WeighedPaths) -> Bound:
-        one.check(instance.training)
-        if one.weight * (self._step_ns + 1) * (2 * self._count + 8) >= LARGEST:
-            raise PathError(f"paths of {one.stages} stages: weights of {one.weight} in all are too large")
-        ahead = ahead_of(one, self._ways, self._stages, self._rules, self._step_ns, self._deadline)
-        return Bound(one, np.array(one.often(), dtype=np.int64), ahead)
+    def _rooms_by(self, rule: Keeps | None, kind: int) -> list[Room]:
+        """Return what stages of a kind may take in all slots with a rule."""
+        slots = (own for one, own in zip(self._rules, self._rooms, strict=True) if one == rule)
+        return [room[kind] for own in slots for room in own if kind in room]
 
     def reaches_whole(self) -> bool:
         """Grow until no suffix is left, or a whole plan keeps to the limit; tell whether one does."""
         behind: Suffixes | None = None
-        for slot in range(len(self._rules)):
+        for slot in range(max((one.weighed.stages for one in self._bounds), default=0)):
             parts: list[Suffixes] = []
             for part in self._longer(slot, behind):
                 whole = (part.place == 0) & self._ways.whole[part.node]
@@ -125,7 +122,8 @@ class _Growth:
         """Yield what is left of suffixes with stages put before these, of which paths see so much."""
         for way in moves:
             for kind in way.kinds:
-                stages = self._stages.rows(kind, self._rules[slot])
+                rule = self._rules[slot]
+                stages = self._stages.rows(kind, rule, self._rooms_by(rule, kind))
                 for rows, suffix in self._pairs(stages, behind):
                     part = self._made(slot, way.node, (stages, rows, suffix), behind, seen, sent)
                     if len(part.node):

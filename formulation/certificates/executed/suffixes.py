@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.ahead import Sums
 from formulation.certificates.executed.answers import Answers
 from formulation.certificates.executed.paths import WeighedPaths
+from formulation.certificates.executed.sums import Sums
 from formulation.certificates.executed.unbeaten import Rows, unbeaten
 from formulation.limits.deadline import NEVER, Deadline
 

@@ -1,0 +1,151 @@
+"""The least sums of passes over all forms of a stage, each pass counted so often: for every stage at once.
+
+Layer by layer, for all places where stages begin together: by the forms of the layers that later ones still look
+at, the least of every sum. A layer in front of a stage has no form there. What a stage holds at least is a sum
+too. Exact for any layer graph, one sum at a time: what is least in one of them need not be in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulation.costs.memory import MemoryParts, received_bytes
+from formulation.costs.passes import change_passes, layer_passes
+from formulation.limits.deadline import NEVER, Deadline
+from formulation.problem.cuts import CutSpace
+from formulation.problem.groups import GroupKind, forms_on
+from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.layers import Split
+from formulation.problem.precision import Copy
+from formulation.schedules.keeps import Keeps
+
+__all__: list[str] = []
+
+NEVER_NS = 1 << 60
+"""The sum of no stage."""
+OUTSIDE = -1
+"""The form of a layer that is in front of the stage."""
+Sums = NDArray[np.int64]
+Cell = Callable[[int, int, Copy | None], Sums]
+"""What a layer in a form, with what it copies, adds to the sums."""
+Change = Callable[[FormEdge, int, int], Sums]
+"""What a change of layout at an edge adds."""
+Choices = Callable[[tuple[int, ...]], list[tuple[tuple[int, ...], Sums]]]
+"""From the forms of layers that are looked at to the same with that of one more layer, and what this adds."""
+
+
+class LeastSums:
+    """The least sums of the stages of an instance; layers are priced once and remembered."""
+
+    def __init__(self, instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline = NEVER) -> None:
+        self._instance, self._kinds, self._deadline = instance, kinds, deadline
+        self.places = CutSpace.of(instance).places
+        self._into: dict[int, list[FormEdge]] = {}
+        self._last_use = list(range(len(instance.layers)))
+        for edge in instance.form_edges:
+            self._into.setdefault(edge.consumer, []).append(edge)
+            self._last_use[edge.source] = max(self._last_use[edge.source], edge.consumer)
+        for layer, source in enumerate(instance.sources):
+            if source is not None:
+                self._last_use[source] = max(self._last_use[source], layer)
+        self._passes = cache(self._of_layer)
+        self._changes = cache(self._of_change)
+
+    def of_passes(self, kind: int, often: Sums) -> Sums:
+        """Return ``[row, first, stop]``: the least of ``often[row] @ (forward, backward, synchronisation)``.
+
+        By the numbers of places; NEVER_NS where a stage does not stop behind its begin. Raises StoppedError after
+        the deadline. Cost: for each layer, the forms of those still looked at times rows times places.
+        """
+
+        def cell(layer: int, form: int, copy: Copy | None) -> Sums:
+            return np.asarray(often @ self._passes(kind, layer, form, copy))
+
+        def change(edge: FormEdge, source: int, form: int) -> Sums:
+            return np.asarray(often[:, :2] @ self._changes(kind, edge, source, form))
+
+        return self._least(self._kinds[kind], len(often), cell, change)
+
+    def roomy(self, kind: int, rules: tuple[Keeps, ...]) -> NDArray[np.bool_]:
+        """Return ``[rule, first, stop]``: whether what layers hold at least fits into the devices of a stage."""
+        own, nothing = self._kinds[kind], np.zeros(len(rules), dtype=np.int64)
+
+        def cell(layer: int, form: int, copy: Copy | None) -> Sums:
+            parts = MemoryParts.of_layer(self._instance, own, layer, form, copy)
+            return np.array([parts.times(rule, own.mode).lasting for rule in rules], dtype=np.int64)
+
+        held = self._least(own, len(rules), cell, lambda *_: nothing)
+        capacity = min(self._instance.device_classes[one].memory_bytes for one in own.classes)
+        received = np.array([received_bytes(self._instance, own, place) for place in self.places[:-1]] + [0])
+        room = capacity - np.array([[rule.in_flight] for rule in rules]) * received
+        return np.asarray(held <= room[:, :, None])
+
+    def _least(self, kind: GroupKind, rows: int, cell: Cell, change: Change) -> Sums:
+        places = np.array(self.places)
+        found = np.full((rows, len(places), len(places)), NEVER_NS, dtype=np.int64)
+        live: list[int] = []
+        states: dict[tuple[int, ...], Sums] = {}
+        for layer in range(len(self._instance.layers)):
+            self._deadline.check()
+            begins = int(np.searchsorted(places, layer))
+            if places[begins] == layer:
+                fresh = states.setdefault((OUTSIDE,) * len(live), _nothing(rows, len(places)))
+                fresh[:, begins] = 0
+            follows = self._instance.layers[layer].split is Split.FOLLOW
+            around = live if follows else [*live, layer]
+            kept = [at for at, one in enumerate(around) if self._last_use[one] > layer]
+            grown: dict[tuple[int, ...], Sums] = {}
+            choices = self._choices(kind, layer, live, cell, change)
+            for forms, sums in states.items():
+                for chosen, added in choices(forms):
+                    key = tuple(chosen[at] for at in kept)
+                    own = grown.setdefault(key, _nothing(rows, len(places)))
+                    np.minimum(own, sums + added, out=own)
+            states, live = grown, [around[at] for at in kept]
+            stop = int(np.searchsorted(places, layer + 1))
+            if places[stop] == layer + 1:
+                found[:, :, stop] = np.minimum.reduce(list(states.values()))
+        return found
+
+    def _choices(self, kind: GroupKind, layer: int, live: list[int], cell: Cell, change: Change) -> Choices:
+        """Return what gives forms around a layer with each of its own, and what that adds, by row and begin."""
+        row, added = self._instance.layers[layer], cache(lambda form: self._with_copies(layer, form, cell))
+        if row.split is Split.FOLLOW:
+            source = self._instance.sources[layer]
+            at = live.index(source) if source in live else None
+            return lambda forms: [(forms, added(0 if at is None else max(forms[at], 0)))]
+        own = forms_on(row, kind)
+        edges = [(live.index(edge.source), edge) for edge in self._into.get(layer, ()) if edge.source in live]
+        changed = cache(lambda edge, source, form: change(edge, source, form)[:, None])
+
+        def choices(forms: tuple[int, ...]) -> list[tuple[tuple[int, ...], Sums]]:
+            inside = [(forms[at], edge) for at, edge in edges if forms[at] != OUTSIDE]
+            more = ((form, [changed(edge, source, form) for source, edge in inside]) for form in own)
+            return [((*forms, form), sum(parts, added(form))) for form, parts in more]
+
+        return choices
+
+    def _with_copies(self, layer: int, form: int, cell: Cell) -> Sums:
+        """Return what a layer adds by row and, where stages copy weights for it, by their begin."""
+        if self._instance.copies[layer] is None:
+            return cell(layer, form, None)[:, None]
+        copies = [self._instance.copied(layer, place) for place in self.places if place <= layer]
+        found = np.zeros((len(cell(layer, form, None)), len(self.places)), dtype=np.int64)
+        for at, copy in enumerate(copies):
+            found[:, at] = cell(layer, form, copy)
+        return found
+
+    def _of_layer(self, kind: int, layer: int, form: int, copy: Copy | None) -> Sums:
+        passes = layer_passes(self._instance, layer, form, self._kinds[kind], copy)[:3]
+        return np.array(passes, dtype=np.int64)
+
+    def _of_change(self, kind: int, edge: FormEdge, source: int, form: int) -> Sums:
+        return np.array(change_passes(self._instance, edge, source, form, self._kinds[kind]), dtype=np.int64)
+
+
+def _nothing(rows: int, places: int) -> Sums:
+    return np.full((rows, places), NEVER_NS, dtype=np.int64)
