@@ -50,7 +50,7 @@ class Ingredient(enum.Enum):
         (
             *(f"formulation.problem.shares:{name}" for name in ("same_servers", "_same", "server_classes")),
             *(
-                f"formulation.certificates.states:{name}"
+                f"formulation.suffixes.states:{name}"
                 for name in ("alike_servers", "_demanded_alike", "_kinds_stay")
             ),
         ),
@@ -59,7 +59,7 @@ class Ingredient(enum.Enum):
     STATES = (
         "states of devices",
         tuple(
-            f"formulation.certificates.states:{name}"
+            f"formulation.suffixes.states:{name}"
             for name in ("suffixes", "LineSuffixes", "FreeSuffixes", "Place", "Step", "_stands_for")
         ),
         True,
@@ -195,10 +195,7 @@ class Ingredient(enum.Enum):
     )
     CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
     HIGHS = ("HiGHS", ("solvers.crosscheck.highs", "solvers.crosscheck.milp"))
-    LABELS = (
-        "the maker of certificates",
-        ("solvers.certify", "solvers.certify_executed", "solvers.weighed_paths"),
-    )
+    LABELS = ("the maker of certificates", ("solvers.certifying.",))
 
     def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
         self.words, self.code, self.ground = words, code, ground

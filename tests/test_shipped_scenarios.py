@@ -12,7 +12,7 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.options import Goal, Recompute
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.cpsat import solver as layered
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states

@@ -32,7 +32,7 @@ from formulation.outcome import Limits, Outcome, Proof, checked
 from formulation.problem.instance import Instance
 from formulation.problem.options import Sharded
 from solvers.catalogue import find_solver
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.search.goals import solve_in_order
 from tests.enumerator import Truth, truth
 from tests.problems import dealt_out, problems

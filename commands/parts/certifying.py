@@ -28,7 +28,7 @@ def save_certificate(task: Task, outcome: Outcome, path: Path | None) -> InputEr
         output.remark(f"{path}: not written, as there is no plan that keeps every rule")
         return None
     from ingest.plans.certificate_file import write_certificate
-    from solvers.certify import certify
+    from solvers.certifying.certify import certify
 
     try:
         certificate = certify(task.instance, outcome.plan, outcome.objective)

@@ -6,7 +6,7 @@ from formulation.certificates.check import Certificate
 from formulation.evaluate import evaluate
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from solvers.certify import certify as certificate_of
+from solvers.certifying.certify import certify as certificate_of
 
 __all__ = ["certify"]
 

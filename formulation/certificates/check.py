@@ -23,18 +23,17 @@ from formulation.certificates.executed.paths import PathError, WeighedPaths
 from formulation.certificates.executed.period import keeps_to_period
 from formulation.certificates.executed.step import keeps_to_step
 from formulation.certificates.labels import CertificateError, Labels, verify_labels
-from formulation.certificates.states import suffixes
 from formulation.evaluate import evaluate
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, StageTime
 from formulation.problem.plan import Plan
+from formulation.suffixes.states import suffixes
 
 __all__ = ["Certificate", "CertificateError", "certifiable", "fingerprint", "verify", "verify_labels"]
 
 
-EXECUTED = (Goal.STEP_TIME, Goal.PERIOD)
-CERTIFIED = (Goal.BOTTLENECK, *EXECUTED)
+CERTIFIED = (Goal.BOTTLENECK, Goal.STEP_TIME, Goal.PERIOD)
 STEPS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
 MOST_MICRO_BATCHES = 64
 """What is known of a suffix are as many numbers as the square of these."""
@@ -87,8 +86,8 @@ def certifiable(instance: Instance) -> str | None:
         return f"certificates bound {known}, the first goal is {instance.goals[0]}; set objective: bottleneck"
     if cost.boundary_charge is not BoundaryCharge.LINK:
         return "certificates need stages whose time is their own, boundary_charge is 'receiver'"
-    reason = _unseen_of_executed(instance) if instance.goals[0] in EXECUTED else None
-    if reason is None and instance.goals[0] not in EXECUTED and cost.combine is not Combine.MAX:
+    reason = _unseen_of_executed(instance) if instance.goals[0].executed else None
+    if reason is None and not instance.goals[0].executed and cost.combine is not Combine.MAX:
         reason = "labels bound the slowest stage, combine is 'sum'"
     if reason is not None:
         return reason
@@ -137,7 +136,7 @@ def verify(instance: Instance, certificate: Certificate) -> None:
     reason = certifiable(instance)
     if reason is not None:
         raise CertificateError(reason)
-    if instance.goals[0] in EXECUTED:
+    if instance.goals[0].executed:
         _verify_executed(instance, certificate)
     else:
         verify_labels(instance, certificate.bound - 1, certificate.labels)

@@ -4,7 +4,7 @@ A *suffix* is the last stages of a plan. Its label lists the layers at which suf
 
 * as many stages (slots 0 to k, counted from the last; left out where the slot changes nothing, which is where
   memory is not limited or every stage keeps the same number of micro-batches),
-* the same devices (``formulation.certificates.states``), and
+* the same devices (``formulation.suffixes.states``), and
 * a first stage on the same servers, with as many adapters
 
 may start, if every stage and boundary takes at most T. A suffix that has no label starts nowhere. The induction
@@ -22,13 +22,14 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cache
 
-from formulation.certificates.stages import StageFits, slots_matter
-from formulation.certificates.states import End, State, Step, suffixes
+from formulation.certificates.stages import StageFits
 from formulation.costs.times import activation_ns, gradient_ns
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.units import Link
+from formulation.suffixes.slots import slots_matter
+from formulation.suffixes.states import End, State, Step, suffixes
 
 __all__ = ["Key", "Labels", "Runs"]
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from formulation.certificates.check import Certificate
-from formulation.certificates.executed.paths import Pass, WeighedPaths
+from formulation.certificates.executed.paths import PathPass, WeighedPaths
 from formulation.certificates.labels import Key, Runs
-from formulation.certificates.stages import slots_matter
 from formulation.problem.instance import Instance
+from formulation.suffixes.slots import slots_matter
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import path_text
 from ingest.plans.as_planned import as_planned, choices_to_dict
@@ -125,7 +125,7 @@ def _row(key: Key, runs: Runs, *, slotted: bool) -> dict[str, Any]:
     return head | ({"lanes": lanes} if lanes > 1 else {}) | {"starts": runs}
 
 
-def _path_row(stages: int, weight: int, passes: Sequence[Pass]) -> dict[str, Any]:
+def _path_row(stages: int, weight: int, passes: Sequence[PathPass]) -> dict[str, Any]:
     return {"stages": stages, "weight": weight, "passes": passes}
 
 
@@ -171,8 +171,8 @@ def _certificate(source: Path, found: _File, instance: Instance) -> Certificate:
 
 def _paths(rows: list[_Path]) -> tuple[WeighedPaths, ...]:
     """Return the paths of a file by their numbers of stages."""
-    by_stages: dict[int, list[tuple[int, tuple[Pass, ...]]]] = {}
+    by_stages: dict[int, list[tuple[int, tuple[PathPass, ...]]]] = {}
     for row in rows:
-        passes = tuple(Pass(*one) for one in row.passes)
+        passes = tuple(PathPass(*one) for one in row.passes)
         by_stages.setdefault(row.stages, []).append((row.weight, passes))
     return tuple(WeighedPaths(stages, tuple(own)) for stages, own in sorted(by_stages.items()))

@@ -2,7 +2,7 @@
 
 What stages hold up to a cut is a *downset*: with every atom all that it takes tensors from. A plan in any order
 is a chain of downsets from none to all atoms, and what lies between two neighbours is a stage. So the least
-bottleneck of all orders is a programme over downsets and the states of ``formulation.certificates.states``::
+bottleneck of all orders is a programme over downsets and the states of ``formulation.suffixes.states``::
 
     V[n, I] = least of  max( time of J - I on the stage's group, boundary at J, V[m, J] )
               over stages on a group that lead from a node m to node n, and downsets J above I
@@ -28,7 +28,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.states import End, State, Step, Suffixes, suffixes
 from formulation.costs.least import StagePrices
 from formulation.limits.deadline import Deadline, StoppedError, in_time
 from formulation.limits.size import TooLargeError
@@ -38,6 +37,7 @@ from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.options import Boundary, Placement, StageTime
 from formulation.problem.units import Link, Volume
+from formulation.suffixes.states import End, State, Step, Suffixes, suffixes
 from solvers.choices.relaxed import Loads, Relaxed
 
 __all__: list[str] = []

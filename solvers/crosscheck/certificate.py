@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from formulation.certificates.check import CertificateError, certifiable, verify
 from formulation.outcome import Limits
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.crosscheck.claim import Answer, Claim, Verdict
 from solvers.search.background import in_background
 
@@ -26,7 +26,7 @@ def ask(claim: Claim, limits: Limits) -> Answer:
 
     def work() -> Answer:
         try:
-            certificate = certify(claim.instance, plan, objective, limits.deadline)
+            certificate = certify(claim.instance, plan, objective, limits.deadline, whole=True)
         except ValueError as error:
             return Answer(Verdict.NOT_APPLICABLE, str(error))
         try:

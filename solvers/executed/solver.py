@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from formulation.certificates.states import suffixes
 from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import all_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
@@ -22,6 +21,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.magnitude import longest_run_ns
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
 from formulation.problem.plan import Plan
+from formulation.suffixes.states import suffixes
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.step_time import solver as by_formula

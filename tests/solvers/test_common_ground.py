@@ -16,7 +16,6 @@ import networkx as nx
 import pytest
 
 from formulation.certificates.check import certifiable, verify
-from formulation.certificates.states import alike_servers
 from formulation.constraints.devices.reserve import Reserve
 from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
@@ -31,8 +30,9 @@ from formulation.problem.modes import Mode
 from formulation.problem.options import Constraints, CostModel, Goal, Placement, Schedule, Sharing, Training
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
+from formulation.suffixes.states import alike_servers
 from solvers.catalogue import find_solver
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.cpsat.constraints import placing
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, matrix

@@ -21,7 +21,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
 from formulation.problem.units import Link
 from solvers.catalogue import find_solver
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.cpsat import solver as layered
 from solvers.crosscheck.claim import Claim, Verdict, claims_of
 from solvers.crosscheck.routes import ROUTES, double_check

@@ -35,7 +35,7 @@ from formulation.problem.options import (
 from planners.catalogue import all_solvers, find_any
 from report.simulation import simulate
 from solvers import exhaustive as brute_force
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
 from tests.generators import (
     OF_SINGLE_STAGES,

@@ -13,7 +13,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
 from planners.catalogue import all_solvers, find_any
 from solvers.catalogue import AUTO, SolverEntry
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.explain.explain import explain
 from tests.examples import chain, instance_of, matrix, mesh
 

@@ -20,7 +20,7 @@ from formulation.problem.options import BoundaryCharge, Combine, Constraints, Sy
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers.catalogue import find_solver
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs

@@ -33,7 +33,7 @@ from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
 from planners.piper.file import TimeUnit, piper_problem, read_piper
 from planners.sailor.plan_file import read_sailor_plan
 from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.dynamic.line import solver as line_dp
 
 Read = Callable[[Path], object]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.passes import Room
+from formulation.certificates.executed.passes import RoomOfStages
 from formulation.certificates.executed.paths import WeighedPaths
 from formulation.certificates.executed.sums import NEVER_NS, Sums
-from formulation.certificates.executed.ways import Ways
-from formulation.certificates.states import End, State
+from formulation.certificates.executed.ways import NodeMoves
 from formulation.limits.deadline import NEVER, Deadline
+from formulation.suffixes.states import End, State
 
 __all__: list[str] = []
 
@@ -32,13 +32,13 @@ class Around:
     """
 
     ahead: list[Sums]
-    rooms: list[dict[int, Room]]
+    rooms: list[dict[int, RoomOfStages]]
 
 
 class SumsAround:
     """Works such sums out. ``allowed[slot]`` are the stages that there are, by kind, begin and stop."""
 
-    def __init__(self, ways: Ways, allowed: list[Bits], most_ns: int, deadline: Deadline = NEVER) -> None:
+    def __init__(self, ways: NodeMoves, allowed: list[Bits], most_ns: int, deadline: Deadline = NEVER) -> None:
         self._ways, self._allowed, self._most_ns, self._deadline = ways, allowed, most_ns, deadline
 
     def of(self, weighed: WeighedPaths, by_kind: Sums) -> Around:
@@ -53,7 +53,7 @@ class SumsAround:
             own = by_kind[:, len(often) - 1 - slot]
             costs.append(np.where(self._allowed[slot] & (own <= most), own, NEVER_NS))
         ahead = self._ahead(often, costs, most)
-        rooms: list[dict[int, Room]] = []
+        rooms: list[dict[int, RoomOfStages]] = []
         behind: Sums | None = None
         for slot, own in enumerate(costs):
             counts, others = often[len(costs) - 1 - slot], np.full_like(own, NEVER_NS)
@@ -114,11 +114,11 @@ class SumsAround:
         return np.where(found > most, NEVER_NS, found)
 
 
-def _rooms(often: Sums, own: Sums, others: Sums, most: int) -> dict[int, Room]:
+def _rooms(often: Sums, own: Sums, others: Sums, most: int) -> dict[int, RoomOfStages]:
     """Return by kind what is left for stages that keep to a limit together with the least of all others."""
-    found: dict[int, Room] = {}
+    found: dict[int, RoomOfStages] = {}
     for kind in range(len(own)):
         first, stop = np.nonzero(own[kind] + others[kind] <= most)
         if len(first):
-            found[kind] = Room(often, first, stop, most - others[kind][first, stop])
+            found[kind] = RoomOfStages(often, first, stop, most - others[kind][first, stop])
     return found

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from formulation.certificates.executed.ahead import SumsAround
-from formulation.certificates.executed.passes import Room
+from formulation.certificates.executed.passes import RoomOfStages
 from formulation.certificates.executed.paths import PathError, WeighedPaths, busy_paths
-from formulation.certificates.executed.suffixes import Bound
+from formulation.certificates.executed.suffixes import PathBound
 from formulation.certificates.executed.sums import NEVER_NS, LeastSums, Sums
-from formulation.certificates.executed.ways import Ways
-from formulation.certificates.stages import slots_matter
+from formulation.certificates.executed.ways import NodeMoves
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.schedules.keeps import Keeps
+from formulation.suffixes.slots import slots_matter
 
 __all__: list[str] = []
 
@@ -24,7 +24,7 @@ LARGEST = 1 << 59
 """Sums of passes stay below this."""
 AT_ONCE, KEPT = 1 << 25, 1 << 27
 """About so many sums are worked out in one go, and so many are remembered."""
-Rooms = list[list[dict[int, Room]]]
+RoomsBySlot = list[list[dict[int, RoomOfStages]]]
 """By slot and number of stages what paths leave to stages, by kind."""
 
 
@@ -32,12 +32,12 @@ class PathBounds:
     """Bounds of the plans of an instance by paths, of which there are some for every number of stages.
 
     ``rules`` say what a stage keeps, by slot (None: memory is not limited). Raises PathError for what is no path,
-    ValueError and TooLargeError as ``Ways``, and StoppedError after the deadline.
+    ValueError and TooLargeError as ``NodeMoves``, and StoppedError after the deadline.
     """
 
     def __init__(self, instance: Instance, weighed: Sequence[WeighedPaths], deadline: Deadline = NEVER) -> None:
         training = instance.training
-        self.ways, self._deadline = Ways(instance, deadline), deadline
+        self.ways, self._deadline = NodeMoves(instance, deadline), deadline
         self.micro_batches = training.micro_batches
         many = min(len(self.ways.places) - 1, instance.devices)
         matter, limited = slots_matter(instance), instance.constraints.memory
@@ -64,7 +64,7 @@ class PathBounds:
         self._whole = np.stack([self._least.of_passes(kind, whole)[0] for kind in kinds])
         self._kept: list[Sums] = []
 
-    def within(self, step_ns: int) -> tuple[list[Bound], Rooms]:
+    def within(self, step_ns: int) -> tuple[list[PathBound], RoomsBySlot]:
         """Return bounds by the numbers of stages that plans within a step may have, and what they leave to stages.
 
         Raises PathError for weights that are too large for it, and StoppedError after the deadline.
@@ -75,12 +75,12 @@ class PathBounds:
         quick = self._whole <= step_ns
         allowed = [quick if rule is None else quick & self._roomy[rule] for rule in self.rules]
         around = SumsAround(self.ways, allowed, step_ns, self._deadline)
-        bounds: list[Bound] = []
-        rooms: Rooms = [[] for _ in allowed]
+        bounds: list[PathBound] = []
+        rooms: RoomsBySlot = [[] for _ in allowed]
         for one, costs in zip(self._every, self._costs(), strict=True):
             found = around.of(one, costs)
             if found.rooms[0]:
-                bounds.append(Bound(one, np.array(one.often(), dtype=np.int64), found.ahead))
+                bounds.append(PathBound(one, np.array(one.often(), dtype=np.int64), found.ahead))
                 for own, other in zip(rooms, found.rooms, strict=False):
                     own.append(other)
         return bounds, rooms

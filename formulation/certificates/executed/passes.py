@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.room import NO_LIMIT, Choices, Forms, LookAhead, Rooms
+from formulation.certificates.executed.room import NO_LIMIT, Choices, Forms, LookAhead, RoomsFrom
 from formulation.certificates.executed.unbeaten import Rows, unbeaten
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
@@ -31,7 +31,7 @@ from formulation.schedules.keeps import Keeps
 __all__: list[str] = []
 
 PASSES, HELD, WORKING = slice(0, 3), 3, 4
-MOST_ROWS = 1 << 22
+MOST_ROWS = 1 << 20
 """So many rows of stages that grow are looked at in one proof."""
 
 
@@ -59,7 +59,7 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StageRows:
+class BestStages:
     """Stages of one kind by ascending stop, a row each: where they begin and stop, ``passes`` (three, in ns).
 
     Those that stop at place j are rows ``begins[j]`` up to ``begins[j + 1]``.
@@ -72,7 +72,7 @@ class StageRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Room:
+class RoomOfStages:
     """What stages of a kind may take, a row each by ascending ``first``, up to ``stop``.
 
     ``often @ passes <= most``, with the same ``often`` in all rows.
@@ -83,13 +83,13 @@ class Room:
     stop: NDArray[np.intp]
     most: NDArray[np.int64]
 
-    def of(self, first: int) -> Room:
+    def of(self, first: int) -> RoomOfStages:
         """Return the rows of one place."""
         some = slice(*np.searchsorted(self.first, [first, first + 1]))
-        return Room(self.often, self.first[some], self.stop[some], self.most[some])
+        return RoomOfStages(self.often, self.first[some], self.stop[some], self.most[some])
 
 
-class StagePasses:
+class PassFronts:
     """The stages of an instance that keep to some limits; what was worked out is remembered."""
 
     def __init__(
@@ -109,9 +109,9 @@ class StagePasses:
         self._cell = cache(self._of_layer)
         self._change = cache(lambda kind, edge, source, form: change_passes(instance, edge, source, form, kind))
         self._left = MOST_ROWS
-        self._known: dict[tuple[int, Keeps | None], StageRows] = {}
+        self._known: dict[tuple[int, Keeps | None], BestStages] = {}
 
-    def rows(self, kind: int, rule: Keeps | None, rooms: Sequence[Room] | None = None) -> StageRows:
+    def rows(self, kind: int, rule: Keeps | None, rooms: Sequence[RoomOfStages] | None = None) -> BestStages:
         """Return the stages of a kind, by its number, that keep what this rule says (None: no limit on memory).
 
         With ``rooms`` those alone that one of them is for, as far as it has room; the first answer is remembered.
@@ -122,7 +122,7 @@ class StagePasses:
             self._known[kind, rule] = self._rows(self._kinds[kind], rule, rooms)
         return self._known[kind, rule]
 
-    def _rows(self, kind: GroupKind, rule: Keeps | None, rooms: Sequence[Room] | None) -> StageRows:
+    def _rows(self, kind: GroupKind, rule: Keeps | None, rooms: Sequence[RoomOfStages] | None) -> BestStages:
         found: list[tuple[int, int, Rows]] = []
         for first in range(len(self._places) - 1):
             self._deadline.check()
@@ -134,10 +134,10 @@ class StagePasses:
         many = [len(rows) for _, _, rows in found]
         first, stop = (np.repeat(np.array([row[at] for row in found], dtype=np.intp), many) for at in (0, 1))
         passes = np.concatenate([rows for _, _, rows in found]) if found else np.zeros((0, 3), dtype=np.int64)
-        return StageRows(first, stop, passes, np.searchsorted(stop, np.arange(len(self._places) + 1)))
+        return BestStages(first, stop, passes, np.searchsorted(stop, np.arange(len(self._places) + 1)))
 
     def _within_rooms(
-        self, kind: GroupKind, rule: Keeps | None, first: int, rooms: Sequence[Room]
+        self, kind: GroupKind, rule: Keeps | None, first: int, rooms: Sequence[RoomOfStages]
     ) -> list[tuple[int, int, Rows]]:
         """Return the stages from a place on that rooms are for, which are all from there."""
         if not any(len(one.stop) for one in rooms):
@@ -151,7 +151,7 @@ class StagePasses:
         every = np.pad(self._within.often, ((0, 1), (0, 2)))
         every[-1, HELD] = 1
         limits = every, np.append(self._within.most_ns, room)
-        within = Rooms.of(stop, np.pad(often, ((0, 0), (0, 2))), most, limits)
+        within = RoomsFrom.of(stop, np.pad(often, ((0, 0), (0, 2))), most, limits)
         ahead = LookAhead(within, self._places, begin, choices)
         return self._from(kind, rule, first, ahead.stops.tolist(), (choices, ahead))
 

@@ -16,14 +16,14 @@ from typing import Literal, NamedTuple
 
 from formulation.problem.options import Schedule, Training
 
-__all__ = ["Pass", "PathError", "WeighedPaths"]
+__all__ = ["PathPass", "WeighedPaths"]
 
 
 class PathError(ValueError):
     """What is said to be a path is none."""
 
 
-class Pass(NamedTuple):
+class PathPass(NamedTuple):
     """A pass of a micro-batch in a stage, both counted from 0: forward ("F") or backward ("B")."""
 
     stage: int
@@ -40,14 +40,14 @@ def warm_ups(training: Training, stages: int) -> list[int]:
     return list(training.warm_ups(stages))
 
 
-def order_of(stage: int, warm_up: int, micro_batches: int) -> Iterator[Pass]:
+def order_of(stage: int, warm_up: int, micro_batches: int) -> Iterator[PathPass]:
     """Yield the passes of a stage in the order in which its device does them."""
     for one in range(warm_up):
-        yield Pass(stage, "F", one)
+        yield PathPass(stage, "F", one)
     for one in range(micro_batches):
-        yield Pass(stage, "B", one)
+        yield PathPass(stage, "B", one)
         if one + warm_up < micro_batches:
-            yield Pass(stage, "F", one + warm_up)
+            yield PathPass(stage, "F", one + warm_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class WeighedPaths:
     """Paths of plans of so many ``stages``, each with a whole weight above 0."""
 
     stages: int
-    paths: tuple[tuple[int, tuple[Pass, ...]], ...]
+    paths: tuple[tuple[int, tuple[PathPass, ...]], ...]
 
     @property
     def weight(self) -> int:
@@ -72,7 +72,7 @@ class WeighedPaths:
         ]
         next_of = dict(chain.from_iterable(map(pairwise, orders)))
         for _, path in self.paths:
-            if not path or path[0] != Pass(0, "F", 0) or path[-1][1:] != ("B", training.micro_batches - 1):
+            if not path or path[0] != PathPass(0, "F", 0) or path[-1][1:] != ("B", training.micro_batches - 1):
                 raise PathError(f"paths of {self.stages} stages: one does not go from first to last pass")
             for one, other in pairwise(path):
                 if next_of.get(one) != other and not _next_door(one, other, self.stages):
@@ -111,7 +111,7 @@ class WeighedPaths:
         return found
 
 
-def _next_door(one: Pass, other: Pass, stages: int) -> bool:
+def _next_door(one: PathPass, other: PathPass, stages: int) -> bool:
     """Tell whether a pass waits for a tensor that another, of the stage before or behind it, sends."""
     away = 1 if one.way == "F" else -1
     alike = one.way == other.way and one.micro_batch == other.micro_batch
@@ -120,9 +120,9 @@ def _next_door(one: Pass, other: Pass, stages: int) -> bool:
 
 def busy_paths(training: Training, stages: int) -> WeighedPaths:
     """Return paths of plans of so many stages: for each one that is never idle from its first to its last pass."""
-    last, found = training.micro_batches - 1, list[tuple[int, tuple[Pass, ...]]]()
+    last, found = training.micro_batches - 1, list[tuple[int, tuple[PathPass, ...]]]()
     for stage, warm_up in enumerate(warm_ups(training, stages)):
-        there = (Pass(one, "F", 0) for one in range(stage))
-        back = (Pass(one, "B", last) for one in reversed(range(stage)))
+        there = (PathPass(one, "F", 0) for one in range(stage))
+        back = (PathPass(one, "B", last) for one in reversed(range(stage)))
         found.append((1, (*there, *order_of(stage, warm_up, training.micro_batches), *back)))
     return WeighedPaths(stages, tuple(found))

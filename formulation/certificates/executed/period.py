@@ -18,16 +18,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.passes import StagePasses, StageRows, Within
-from formulation.certificates.executed.ways import Ways
-from formulation.certificates.stages import slots_matter
-from formulation.certificates.states import End, State
+from formulation.certificates.executed.passes import BestStages, PassFronts, Within
+from formulation.certificates.executed.ways import NodeMoves
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.problem.instance import Instance
 from formulation.problem.options import Synchronisation
 from formulation.schedules.keeps import Keeps
+from formulation.suffixes.slots import slots_matter
+from formulation.suffixes.states import End, State
 
-__all__: list[str] = []
+__all__ = ["keeps_to_period"]
 
 NEVER_NS = 1 << 60
 """The excess of no suffix at all."""
@@ -37,8 +37,8 @@ Excess = NDArray[np.int64]
 def keeps_to_period(instance: Instance, period_ns: int, deadline: Deadline = NEVER) -> bool:
     """Tell whether a plan may keep to a period; False is a proof that none does.
 
-    Raises ValueError and TooLargeError as ``Ways`` and ``StagePasses``, and StoppedError after the deadline. Cost:
-    for each slot, moves of all states times the stages of their kinds.
+    Raises ValueError and TooLargeError as ``NodeMoves`` and ``PassFronts``, and StoppedError after the deadline.
+    Cost: for each slot, moves of all states times the stages of their kinds.
     """
     return _Slots(instance, period_ns, deadline).reach_whole()
 
@@ -46,9 +46,9 @@ def keeps_to_period(instance: Instance, period_ns: int, deadline: Deadline = NEV
 class _Slots:
     def __init__(self, instance: Instance, period_ns: int, deadline: Deadline) -> None:
         training, charged = instance.training, instance.cost.synchronisation is Synchronisation.CHARGED
-        self._ways, self._period_ns, self._deadline = Ways(instance, deadline), period_ns, deadline
+        self._ways, self._period_ns, self._deadline = NodeMoves(instance, deadline), period_ns, deadline
         within = Within.period(training.micro_batches, period_ns, charged=charged)
-        self._stages = StagePasses(instance, self._ways.kinds, within, deadline)
+        self._stages = PassFronts(instance, self._ways.kinds, within, deadline)
         self._at_once = charged and training.micro_batches == 1
         self._total = len(self._ways.places) - 1
         self._many = min(self._total, instance.devices)
@@ -95,7 +95,7 @@ class _Slots:
     def _put(self, rule: Keeps | None, kind: int, added: Excess) -> Excess:
         """Return the least excess of a stage of a kind before suffixes that add so much, by its first place."""
         found: Excess = np.full(self._total + 1, NEVER_NS, dtype=np.int64)
-        rows: StageRows = self._stages.rows(kind, rule)
+        rows: BestStages = self._stages.rows(kind, rule)
         excess = rows.passes[:, 0] + rows.passes[:, 1] - self._period_ns + added[rows.stop]
         some = excess + self._at_once * rows.passes[:, 2] <= 0
         np.minimum.at(found, rows.first[some], excess[some])

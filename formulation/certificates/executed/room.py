@@ -30,7 +30,7 @@ Choices = Mapping[Forms, Sequence[tuple[Forms, Rows]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rooms:
+class RoomsFrom:
     """Rooms of stages from one place on, by ascending ``stop``, the number of a place.
 
     ``often[:, r] @ row <= most[:, r]``, all of them, for one room r of a stop, and ``limits``, all of them, too.
@@ -44,7 +44,7 @@ class Rooms:
     @staticmethod
     def of(
         stop: NDArray[np.intp], often: Rows, most: NDArray[np.int64], limits: tuple[Rows, NDArray[np.int64]]
-    ) -> Rooms:
+    ) -> RoomsFrom:
         """Return rooms for sums of passes, and with each those together with bytes that are held at some prices.
 
         The last of the limits is that on bytes: whoever keeps to both keeps to their sum at any price.
@@ -55,13 +55,13 @@ class Rooms:
             price = np.maximum(1, (share * (most[order] / max(1, int(whole[-1])))).astype(np.int64))
             parts.append(often[order] + price[:, None] * every[-1])
             mosts.append(most[order] + price * whole[-1])
-        return Rooms(stop[order], np.stack(parts), np.stack(mosts), limits)
+        return RoomsFrom(stop[order], np.stack(parts), np.stack(mosts), limits)
 
 
 class LookAhead:
     """Tells which rows may be of use, layer by layer. ``choices`` are those of the layers from ``begin`` on."""
 
-    def __init__(self, rooms: Rooms, places: Sequence[int], begin: int, choices: Sequence[Choices]) -> None:
+    def __init__(self, rooms: RoomsFrom, places: Sequence[int], begin: int, choices: Sequence[Choices]) -> None:
         self.stops, self._starts = np.unique(rooms.stop, return_index=True)
         every, most = rooms.limits
         self._sums, self._rooms, self._limits = len(rooms.often), len(rooms.stop), len(most)

@@ -15,19 +15,19 @@ import numpy as np
 
 from formulation.certificates.executed.answers import answers_of
 from formulation.certificates.executed.bounds import PathBounds
-from formulation.certificates.executed.passes import Room, StagePasses, StageRows, Within
+from formulation.certificates.executed.passes import BestStages, PassFronts, RoomOfStages, Within
 from formulation.certificates.executed.paths import WeighedPaths, warm_ups
-from formulation.certificates.executed.suffixes import Index, Suffixes
+from formulation.certificates.executed.suffixes import AnsweredSuffixes, Index
 from formulation.certificates.executed.sums import Sums
 from formulation.certificates.executed.unbeaten import Rows
 from formulation.certificates.executed.ways import Move
-from formulation.certificates.states import End
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.schedules.keeps import Keeps
+from formulation.suffixes.states import End
 
-__all__: list[str] = []
+__all__ = ["StepProof"]
 
 MOST_SUFFIXES = 1 << 20
 """So many suffixes are looked at in one proof."""
@@ -70,20 +70,20 @@ class _Growth:
     def __init__(self, instance: Instance, bounds: PathBounds, step_ns: int, deadline: Deadline) -> None:
         self._ways, self._rules, self._step_ns, self._deadline = bounds.ways, bounds.rules, step_ns, deadline
         self._count, self._left = bounds.micro_batches, MOST_SUFFIXES
-        self._stages = StagePasses(instance, self._ways.kinds, Within.step(self._count, step_ns), deadline)
+        self._stages = PassFronts(instance, self._ways.kinds, Within.step(self._count, step_ns), deadline)
         self._warm_ups = warm_ups(instance.training, len(self._rules))[::-1]
         self._bounds, self._rooms = bounds.within(step_ns)
 
-    def _rooms_by(self, rule: Keeps | None, kind: int) -> list[Room]:
+    def _rooms_by(self, rule: Keeps | None, kind: int) -> list[RoomOfStages]:
         """Return what stages of a kind may take in all slots with a rule."""
         slots = (own for one, own in zip(self._rules, self._rooms, strict=True) if one == rule)
         return [room[kind] for own in slots for room in own if kind in room]
 
     def reaches_whole(self) -> bool:
         """Grow until no suffix is left, or a whole plan keeps to the limit; tell whether one does."""
-        behind: Suffixes | None = None
+        behind: AnsweredSuffixes | None = None
         for slot in range(max((one.weighed.stages for one in self._bounds), default=0)):
-            parts: list[Suffixes] = []
+            parts: list[AnsweredSuffixes] = []
             for part in self._longer(slot, behind):
                 whole = (part.place == 0) & self._ways.whole[part.node]
                 if whole.any():
@@ -91,12 +91,12 @@ class _Growth:
                 parts.append(part.of(part.place > 0))
             if not parts:
                 return False
-            behind = Suffixes.joined(parts).unbeaten(self._deadline)
+            behind = AnsweredSuffixes.joined(parts).unbeaten(self._deadline)
             if behind.answers.size > MOST_NUMBERS:
                 raise TooLargeError(f"{len(behind.node)} suffixes of plans are too many for a proof of a step")
         return False
 
-    def _longer(self, slot: int, behind: Suffixes | None) -> Iterator[Suffixes]:
+    def _longer(self, slot: int, behind: AnsweredSuffixes | None) -> Iterator[AnsweredSuffixes]:
         """Yield suffixes with a stage put into a slot before those behind it (None: last stages)."""
         seen = [] if behind is None else [one.seen(slot - 1, behind.answers) for one in self._bounds]
         for state, end, moves in self._ways:
@@ -117,8 +117,8 @@ class _Growth:
         return np.minimum(self._ways.boundary(end, behind), self._step_ns + 1).T
 
     def _put(
-        self, slot: int, moves: list[Move], behind: Suffixes | None, seen: list[Sums], sent: Rows
-    ) -> Iterator[Suffixes]:
+        self, slot: int, moves: list[Move], behind: AnsweredSuffixes | None, seen: list[Sums], sent: Rows
+    ) -> Iterator[AnsweredSuffixes]:
         """Yield what is left of suffixes with stages put before these, of which paths see so much."""
         for way in moves:
             for kind in way.kinds:
@@ -129,7 +129,7 @@ class _Growth:
                     if len(part.node):
                         yield part
 
-    def _pairs(self, stages: StageRows, behind: Suffixes | None) -> Iterator[tuple[Index, Index]]:
+    def _pairs(self, stages: BestStages, behind: AnsweredSuffixes | None) -> Iterator[tuple[Index, Index]]:
         """Yield pairs of a stage and a suffix that begins where it stops, about so many in one go."""
         places = np.zeros(1, dtype=np.intp) + len(self._ways.places) - 1 if behind is None else behind.place
         many = stages.begins[places + 1] - stages.begins[places]
@@ -144,11 +144,11 @@ class _Growth:
         self,
         slot: int,
         node: int,
-        pairs: tuple[StageRows, Index, Index],
-        behind: Suffixes | None,
+        pairs: tuple[BestStages, Index, Index],
+        behind: AnsweredSuffixes | None,
         seen: list[Sums],
         sent: Rows,
-    ) -> Suffixes:
+    ) -> AnsweredSuffixes:
         """Return the suffixes of these pairs of a stage and a suffix that a plan within the limit may have."""
         stages, rows, suffix = pairs
         if behind is None:
@@ -163,7 +163,7 @@ class _Growth:
             raise TooLargeError("a proof of a step has to look at too many suffixes of plans")
         answers = None if behind is None else behind.answers[suffix]
         answers = answers_of(stages.passes[rows], sent[suffix], answers, self._warm_ups[slot], self._count)
-        found = Suffixes(np.full(len(rows), node), stages.first[rows], answers)
+        found = AnsweredSuffixes(np.full(len(rows), node), stages.first[rows], answers)
         kept = found.ended() <= self._step_ns
         left = (found.place == 0) & self._ways.whole[node]
         for one in self._bounds:

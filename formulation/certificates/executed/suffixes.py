@@ -20,7 +20,7 @@ Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Suffixes:
+class AnsweredSuffixes:
     """A row each: its node, the place where it begins, and how it answers."""
 
     node: Index
@@ -28,19 +28,19 @@ class Suffixes:
     answers: Answers
 
     @staticmethod
-    def joined(parts: Sequence[Suffixes]) -> Suffixes:
+    def joined(parts: Sequence[AnsweredSuffixes]) -> AnsweredSuffixes:
         """Return all of several."""
-        return Suffixes(
+        return AnsweredSuffixes(
             np.concatenate([one.node for one in parts]),
             np.concatenate([one.place for one in parts]),
             np.concatenate([one.answers for one in parts]),
         )
 
-    def of(self, some: Index | NDArray[np.bool_]) -> Suffixes:
+    def of(self, some: Index | NDArray[np.bool_]) -> AnsweredSuffixes:
         """Return some of them."""
-        return Suffixes(self.node[some], self.place[some], self.answers[some])
+        return AnsweredSuffixes(self.node[some], self.place[some], self.answers[some])
 
-    def unbeaten(self, deadline: Deadline = NEVER) -> Suffixes:
+    def unbeaten(self, deadline: Deadline = NEVER) -> AnsweredSuffixes:
         """Return those that no other at the same node and place can take the place of, by node, then place.
 
         Raises StoppedError after the deadline.
@@ -62,7 +62,7 @@ class Suffixes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bound:
+class PathBound:
     """Weighed paths with their counts by stage, and what they take ahead of suffixes, by slot, node and place."""
 
     weighed: WeighedPaths
@@ -91,7 +91,7 @@ class Bound:
             found += often * answers[:, came, left]
         return found
 
-    def beyond(self, slot: int, some: Suffixes, most_ns: int) -> NDArray[np.bool_]:
+    def beyond(self, slot: int, some: AnsweredSuffixes, most_ns: int) -> NDArray[np.bool_]:
         """Tell which suffixes that begin in a slot no plan of so many stages goes on with within a limit."""
         if self.weighed.stages <= slot + 1:
             return np.ones(len(some.node), dtype=np.bool_)

@@ -34,8 +34,7 @@ Cell = Callable[[int, int, Copy | None], Sums]
 """What a layer in a form, with what it copies, adds to the sums."""
 Change = Callable[[FormEdge, int, int], Sums]
 """What a change of layout at an edge adds."""
-Choices = Callable[[tuple[int, ...]], list[tuple[tuple[int, ...], Sums]]]
-"""From the forms of layers that are looked at to the same with that of one more layer, and what this adds."""
+Forms = tuple[int, ...]
 
 
 class LeastSums:
@@ -88,46 +87,53 @@ class LeastSums:
         places = np.array(self.places)
         found = np.full((rows, len(places), len(places)), NEVER_NS, dtype=np.int64)
         live: list[int] = []
-        states: dict[tuple[int, ...], Sums] = {}
+        keys, sums = list[Forms](), np.zeros((0, rows, len(places)), dtype=np.int64)
         for layer in range(len(self._instance.layers)):
             self._deadline.check()
             begins = int(np.searchsorted(places, layer))
             if places[begins] == layer:
-                fresh = states.setdefault((OUTSIDE,) * len(live), _nothing(rows, len(places)))
-                fresh[:, begins] = 0
+                keys, sums = _with_fresh(keys, sums, (OUTSIDE,) * len(live), begins)
             follows = self._instance.layers[layer].split is Split.FOLLOW
             around = live if follows else [*live, layer]
             kept = [at for at, one in enumerate(around) if self._last_use[one] > layer]
-            grown: dict[tuple[int, ...], Sums] = {}
-            choices = self._choices(kind, layer, live, cell, change)
-            for forms, sums in states.items():
-                for chosen, added in choices(forms):
-                    key = tuple(chosen[at] for at in kept)
-                    own = grown.setdefault(key, _nothing(rows, len(places)))
-                    np.minimum(own, sums + added, out=own)
-            states, live = grown, [around[at] for at in kept]
+            if follows:
+                chosen, added = keys, self._following(layer, live, keys, cell)[:, None]
+            else:
+                chosen, added = self._choices(kind, layer, (live, keys), cell, change)
+            grown = [tuple(one[at] for at in kept) for one in chosen]
+            keys, more = list(dict.fromkeys(grown)), (sums[:, None] + added).reshape(-1, rows, len(places))
+            ways: dict[Forms, list[int]] = {}
+            for at, key in enumerate(grown):
+                ways.setdefault(key, []).append(at)
+            least = np.minimum(np.stack([more[ways[key]].min(axis=0) for key in keys]), NEVER_NS)
+            sums, live = least, [around[at] for at in kept]
             stop = int(np.searchsorted(places, layer + 1))
             if places[stop] == layer + 1:
-                found[:, :, stop] = np.minimum.reduce(list(states.values()))
+                found[:, :, stop] = sums.min(axis=0)
         return found
 
-    def _choices(self, kind: GroupKind, layer: int, live: list[int], cell: Cell, change: Change) -> Choices:
-        """Return what gives forms around a layer with each of its own, and what that adds, by row and begin."""
-        row, added = self._instance.layers[layer], cache(lambda form: self._with_copies(layer, form, cell))
-        if row.split is Split.FOLLOW:
-            source = self._instance.sources[layer]
-            at = live.index(source) if source in live else None
-            return lambda forms: [(forms, added(0 if at is None else max(forms[at], 0)))]
-        own = forms_on(row, kind)
-        edges = [(live.index(edge.source), edge) for edge in self._into.get(layer, ()) if edge.source in live]
-        changed = cache(lambda edge, source, form: change(edge, source, form)[:, None])
+    def _following(self, layer: int, live: list[int], keys: list[Forms], cell: Cell) -> Sums:
+        """Return what a layer adds that lies as another one does, by the forms that are looked at."""
+        source = self._instance.sources[layer]
+        at = live.index(source) if source in live else None
+        added = cache(lambda form: self._with_copies(layer, form, cell))
+        return np.stack([added(0 if at is None else max(key[at], 0)) for key in keys])
 
-        def choices(forms: tuple[int, ...]) -> list[tuple[tuple[int, ...], Sums]]:
-            inside = [(forms[at], edge) for at, edge in edges if forms[at] != OUTSIDE]
-            more = ((form, [changed(edge, source, form) for source, edge in inside]) for form in own)
-            return [((*forms, form), sum(parts, added(form))) for form, parts in more]
-
-        return choices
+    def _choices(
+        self, kind: GroupKind, layer: int, before: tuple[list[int], list[Forms]], cell: Cell, change: Change
+    ) -> tuple[list[Forms], Sums]:
+        """Return the forms that are looked at with each of a layer's own, and what that adds to each of them."""
+        (live, keys), own = before, forms_on(self._instance.layers[layer], kind)
+        added = np.stack([self._with_copies(layer, form, cell) for form in own])[None]
+        for edge in self._into.get(layer, ()):
+            if edge.source in live:
+                at = live.index(edge.source)
+                sources = {key[at] for key in keys}
+                changed = {one: [change(edge, max(one, 0), form) for form in own] for one in sources}
+                if OUTSIDE in changed:
+                    changed[OUTSIDE] = [np.zeros_like(one) for one in changed[OUTSIDE]]
+                added = added + np.array([changed[key[at]] for key in keys])[..., None]
+        return [(*key, form) for key in keys for form in own], added
 
     def _with_copies(self, layer: int, form: int, cell: Cell) -> Sums:
         """Return what a layer adds by row and, where stages copy weights for it, by their begin."""
@@ -147,5 +153,10 @@ class LeastSums:
         return np.array(change_passes(self._instance, edge, source, form, self._kinds[kind]), dtype=np.int64)
 
 
-def _nothing(rows: int, places: int) -> Sums:
-    return np.full((rows, places), NEVER_NS, dtype=np.int64)
+def _with_fresh(keys: list[Forms], sums: Sums, outside: Forms, begins: int) -> tuple[list[Forms], Sums]:
+    """Return states with those of stages that begin here, of which no layer has a form yet."""
+    if outside not in keys:
+        nothing = np.full((1, *sums.shape[1:]), NEVER_NS, dtype=np.int64)
+        keys, sums = [*keys, outside], np.concatenate([sums, nothing])
+    sums[keys.index(outside), :, begins] = 0
+    return keys, sums

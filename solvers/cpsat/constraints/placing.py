@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from formulation.certificates.states import alike_servers as interchangeable
 from formulation.costs.tables import Tables, Times
 from formulation.problem.groups import Group, line_places
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Placement
+from formulation.suffixes.states import alike_servers as interchangeable
 from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.variables import Variables
 

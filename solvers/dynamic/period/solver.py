@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from formulation.certificates.states import suffixes
 from formulation.costs.ceiling import ceiling
 from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import all_tables, possible_kinds
@@ -24,6 +23,7 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal, Synchronisation
 from formulation.problem.plan import Plan
+from formulation.suffixes.states import suffixes
 from solvers.dynamic.period.answers import AnswerReach
 from solvers.dynamic.period.reach import PeriodReach
 from solvers.dynamic.period.stage_periods import StagePeriods

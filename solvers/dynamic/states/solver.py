@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from formulation.certificates.states import suffixes
 from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables, build_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
@@ -26,6 +25,7 @@ from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement
 from formulation.problem.plan import Plan
+from formulation.suffixes.states import suffixes
 from solvers.dynamic.counts.layouts import CountLayout, count_layout
 from solvers.dynamic.counts.paths import count_path
 from solvers.dynamic.counts.reach import CountReach, CountSpace, count_reach

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.states import End, State, Step, Suffixes, suffixes
 from formulation.costs.tables import Tables
 from formulation.limits.deadline import in_time
 from formulation.problem.groups import Group
 from formulation.problem.options import Placement
 from formulation.problem.shares import server_classes
+from formulation.suffixes.states import End, State, Step, Suffixes, suffixes
 
 __all__: list[str] = []
 
@@ -78,7 +78,7 @@ def state_space(tables: Tables, *, demanded: bool = False) -> StateSpace:
 
     With ``demanded`` demands tell servers apart, too.
 
-    Raises ValueError as :func:`formulation.certificates.states.suffixes` does. Cost: O(states x places) in Python.
+    Raises ValueError as :func:`formulation.suffixes.states.suffixes` does. Cost: O(states x places) in Python.
     """
     found = suffixes(tables.instance, tables.deadline, demanded=demanded)
     grown = _Grown(found, tables)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.certificates.executed.answers import answers_of
-from formulation.certificates.executed.paths import Pass, PathError, WeighedPaths, busy_paths
+from formulation.certificates.executed.paths import PathError, PathPass, WeighedPaths, busy_paths
 from formulation.certificates.executed.paths import warm_ups as of_stages
 from formulation.executed.step import step_of_training_ns
 from formulation.problem.options import Schedule, Training
@@ -16,8 +16,8 @@ from tests.generators import warm_ups
 from tests.solvers.executed.test_step_dp import pipelines
 
 TRAINING = Training(2, 2)
-FIRST, SECOND = Pass(0, "F", 0), Pass(0, "F", 1)
-WHOLE = (FIRST, Pass(1, "F", 0), Pass(1, "B", 0), Pass(1, "F", 1), Pass(1, "B", 1), Pass(0, "B", 1))
+FIRST, SECOND = PathPass(0, "F", 0), PathPass(0, "F", 1)
+WHOLE = (FIRST, *(PathPass(1, way, at) for at in (0, 1) for way in ("F", "B")), PathPass(0, "B", 1))
 
 
 def test_a_path_is_taken():
@@ -34,12 +34,12 @@ def test_a_path_is_taken():
         (((1, WHOLE[:3]),), "first to last"),
         (((1, (WHOLE[0], *WHOLE[2:])),), "does not wait"),
         (((1, (WHOLE[0], WHOLE[1], *WHOLE[3:])),), "does not wait"),
-        (((1, (FIRST, SECOND, Pass(0, "B", 1))),), "does not wait"),
-        (((1, (FIRST, Pass(0, "F", 7), Pass(0, "B", 1))),), "does not wait"),
-        (((1, (FIRST, Pass(-1, "F", 0), Pass(0, "B", 1))),), "does not wait"),
+        (((1, (FIRST, SECOND, PathPass(0, "B", 1))),), "does not wait"),
+        (((1, (FIRST, PathPass(0, "F", 7), PathPass(0, "B", 1))),), "does not wait"),
+        (((1, (FIRST, PathPass(-1, "F", 0), PathPass(0, "B", 1))),), "does not wait"),
     ],
 )
-def test_what_is_no_path_is_refused(paths: tuple[tuple[int, tuple[Pass, ...]], ...], words: str):
+def test_what_is_no_path_is_refused(paths: tuple[tuple[int, tuple[PathPass, ...]], ...], words: str):
     with pytest.raises(PathError, match=words):
         WeighedPaths(2, paths).check(TRAINING)
 

@@ -35,7 +35,7 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
 from solvers.catalogue import find_solver
-from solvers.certify import certify
+from solvers.certifying.certify import certify
 from solvers.cpsat import solver as layered
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states

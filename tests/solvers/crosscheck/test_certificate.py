@@ -19,8 +19,7 @@ from formulation.certificates.check import (
 )
 from formulation.certificates.forms import FormSearch
 from formulation.certificates.labels import Labels
-from formulation.certificates.stages import StageFits, slots_matter
-from formulation.certificates.states import suffixes
+from formulation.certificates.stages import StageFits
 from formulation.costs.least import StagePrices
 from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
@@ -33,10 +32,12 @@ from formulation.problem.options import Combine, Constraints, CostModel, Placeme
 from formulation.problem.plan import Plan, Span
 from formulation.problem.units import Link
 from formulation.schedules.keeps import Keeps
+from formulation.suffixes.slots import slots_matter
+from formulation.suffixes.states import suffixes
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive as brute_force
 from solvers.catalogue import find_solver
-from solvers.certify import certify, labels_below, search_of
+from solvers.certifying.certify import certify, labels_below, search_of
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver
 from solvers.dynamic.states.reach import reach_at

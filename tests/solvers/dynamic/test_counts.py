@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.states import alike_servers
 from formulation.evaluate import evaluate
 from formulation.outcome import Proof, checked
 from formulation.problem.cluster import Cluster, Server
@@ -19,6 +18,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Placement, Schedule
 from formulation.problem.shares import same_servers
 from formulation.problem.units import Link
+from formulation.suffixes.states import alike_servers
 from solvers import exhaustive as brute_force
 from solvers.dynamic.counts.layouts import count_layout
 from solvers.dynamic.counts.packing import packed

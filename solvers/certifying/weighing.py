@@ -6,7 +6,7 @@ What they prove does not depend on where they come from: whoever checks them cou
 
 from __future__ import annotations
 
-from formulation.certificates.executed.paths import Pass, WeighedPaths
+from formulation.certificates.executed.paths import PathPass, WeighedPaths
 from formulation.costs.tables import all_tables
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.outcome import Limits
@@ -48,7 +48,7 @@ def weighed_paths(instance: Instance, step_ns: int, deadline: Deadline = NEVER) 
 
 
 def _of(game: Game) -> WeighedPaths:
-    def passes(path: PassPath) -> tuple[Pass, ...]:
-        return tuple(Pass(stage, "F" if row == FORWARD else "B", at) for row, stage, at in path.passes)
+    def passes(path: PassPath) -> tuple[PathPass, ...]:
+        return tuple(PathPass(stage, "F" if row == FORWARD else "B", at) for row, stage, at in path.passes)
 
     return WeighedPaths(len(game.sums.slots), tuple((weight, passes(path)) for weight, path in game.weights))

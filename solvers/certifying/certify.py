@@ -13,9 +13,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.check import EXECUTED, Certificate, certifiable, fingerprint
+from formulation.certificates.check import Certificate, certifiable, fingerprint
 from formulation.certificates.labels import Labels, Runs
-from formulation.certificates.stages import slots_matter
 from formulation.costs.tables import FORBIDDEN, all_tables
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
@@ -23,7 +22,8 @@ from formulation.problem.constraints import Constraints
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from solvers.certify_executed import certify_executed
+from formulation.suffixes.slots import slots_matter
+from solvers.certifying.executed import certify_executed
 from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
 from solvers.dynamic.states.states import StateSpace, state_space
@@ -34,18 +34,21 @@ from solvers.search.incumbent import Incumbent
 __all__ = ["certify"]
 
 
-def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
+def certify(
+    instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER, *, whole: bool = False
+) -> Certificate:
     """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.
 
     That is the least time of any plan that is cut where it may be, whatever other demands and limits on goals
-    there are: the objective itself where there is none of these and the plan is optimal. Raises ValueError, with
+    there are: the objective itself where there is none of these and the plan is optimal. With ``whole`` a bound
+    below it is of no use, and may be any. Raises ValueError, with
     the reason, where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space``
     does. Raises StoppedError after the deadline.
     Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal; for
-    executed times as ``solvers.certify_executed.certify_executed``.
+    executed times as ``solvers.certifying.executed.certify_executed``.
     """
-    if instance.goals[0] in EXECUTED:
-        return certify_executed(instance, plan, objective, deadline)
+    if instance.goals[0].executed:
+        return certify_executed(instance, plan, objective, deadline, whole=whole)
     search = search_of(instance, deadline)
     bound = objective
     if search.ask(objective - 1) is not False:

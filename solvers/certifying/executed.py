@@ -7,8 +7,10 @@ through up to the plan itself, the bound is one nearer to what weighed paths alo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from formulation.certificates.check import Certificate, certifiable, fingerprint
+from formulation.certificates.executed.paths import WeighedPaths
 from formulation.certificates.executed.period import keeps_to_period
 from formulation.certificates.executed.step import StepProof
 from formulation.limits.deadline import NEVER, Deadline
@@ -16,7 +18,7 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
-from solvers.weighed_paths import weighed_paths
+from solvers.certifying.weighing import weighed_paths
 
 __all__: list[str] = []
 
@@ -24,8 +26,12 @@ NEARLY = 1000
 """The bound is told to one part of the objective in so many where the plan itself is not proved."""
 
 
-def certify_executed(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
+def certify_executed(
+    instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER, *, whole: bool = False
+) -> Certificate:
     """Return the certificate with about the largest bound that a proof gives for a plan of this objective.
+
+    ``whole``: it is of use only if that is the objective, and nothing less is looked for.
 
     Raises ValueError, with the reason, where no proof is written for the instance, or none is small enough, and
     StoppedError after the deadline. Cost: one proof, about 10 where the plan is not proved.
@@ -33,21 +39,22 @@ def certify_executed(instance: Instance, plan: Plan, objective: int, deadline: D
     reason = certifiable(instance)
     if reason is not None:
         raise ValueError(reason)
+    paths: tuple[WeighedPaths, ...] = ()
     if instance.goals[0] is Goal.PERIOD:
-        bound = _largest(lambda most_ns: keeps_to_period(instance, most_ns, deadline), objective)
-        return Certificate(fingerprint(instance), plan, objective, bound, {})
-    paths = weighed_paths(instance, objective, deadline)
-    bound = _largest(StepProof(instance, paths, deadline).keeps, objective)
+        keeps = partial(keeps_to_period, instance, deadline=deadline)
+    else:
+        paths = weighed_paths(instance, objective, deadline)
+        keeps = StepProof(instance, paths, deadline).keeps
+    bound = objective if _ruled_out(keeps, objective - 1) else 0 if whole else _largest(keeps, objective)
     return Certificate(fingerprint(instance), plan, objective, bound, {}, paths)
 
 
 def _largest(keeps: Callable[[int], bool], objective: int) -> int:
-    """Return the objective if nothing is below it, else about the largest bound that is proved."""
-    low, high, middle = 0, objective, objective
-    while low < middle:
+    """Return about the largest bound that is proved, where the objective is not."""
+    low, high = 0, objective
+    while high - low > max(1, objective // NEARLY):
+        middle = (low + high) // 2
         low, high = (middle, high) if _ruled_out(keeps, middle - 1) else (low, middle)
-        far = high - low > objective // NEARLY
-        middle = (low + high + 1) // 2 if far else low
     return low
 
 
