@@ -10,7 +10,8 @@ at most a threshold? Questions move the lower limit of the case up. Of the bottl
 plan has. Of the time of a step it knows some paths. A plan that is found is priced as it is executed; its critical
 path is added, so that the model knows from then on what this plan and others like it take (logic-based Benders
 decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). The search ends when nothing is left below
-the best plan, which is a proof, or when too many plans have been priced, which leaves a gap.
+the best plan, which is a proof, or when too many plans have been priced, which leaves a gap. A question that has
+no answer in its share of the time is put off until other layouts had theirs.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ MOST_PRICED = 1_000
 """How many plans of a case are priced as executed before the search for the time of a step gives up."""
 FIRST_TURNS, TURNS, MORE_TURNS = 2, 16, 96
 """How often paths and plans of a case answer each other: for a first bound, for plans, and before fronts grow."""
+UNANSWERED = "CP-SAT did not answer"
 WIDTHS = (500, 5_000, 50_000, 400_000)
 """How many fronts of plans have room, one after another."""
 
@@ -79,7 +81,10 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
 
 @dataclass(slots=True)
 class _Part:
-    """A case with what was found out about it; ``widths`` are the rooms for fronts that were tried."""
+    """A case with what was found out about it.
+
+    ``widths`` are the rooms for fronts that were tried, ``unanswered`` the questions that got no answer in time.
+    """
 
     case: Case
     sums: PathSums
@@ -87,6 +92,7 @@ class _Part:
     paths: Weighed | None = None
     counts: Counts | None = None
     widths: int = 0
+    unanswered: int = 0
 
     @property
     def plans(self) -> ManyPlans | None:
@@ -95,7 +101,7 @@ class _Part:
 
 
 class _Search:
-    """All cases, and the one that is looked at: it has the least lower limit."""
+    """All cases, and the one that is looked at: it has the fewest open questions, then the least lower limit."""
 
     def __init__(self, known: Incumbent, parts: list[_Part]) -> None:
         self.known, self.parts, self.stuck = known, parts, ""
@@ -110,13 +116,27 @@ class _Search:
                     self._begin(part, turns)
                 self._settle()
             while known.lower < known.upper and not known.over() and not self.stuck:
-                part = min(self.parts, key=lambda one: one.case.lower)
+                part, *others = self._in_turn()
                 if not self._grow(part):
-                    self._ask(part, self._choose(part.case))
+                    answered = self._ask(part, self._choose(part.case), known.limits.share(1 + len(others)))
+                    part.unanswered += not answered
                     known.asked += 1
+                    if not answered and not others:
+                        self.stuck = UNANSWERED
                 self._settle()
         self._settle()
-        return known.outcome(questions(known.asked), *filter(None, [self.stuck]))
+        open_ones = any(part.unanswered and part.case.lower < known.upper for part in self.parts)
+        why = self.stuck or (UNANSWERED if open_ones else "")
+        return known.outcome(questions(known.asked), *filter(None, [why]))
+
+    def _in_turn(self) -> list[_Part]:
+        """Return the cases that are next: of those that may be better the ones with the fewest open questions.
+
+        A question gets an equal share of the time with theirs, so that of one case does not take it all.
+        """
+        able = [part for part in self.parts if part.case.lower < self.known.upper]
+        fewest = min(part.unanswered for part in able)
+        return sorted((part for part in able if part.unanswered == fewest), key=lambda one: one.case.lower)
 
     def _settle(self) -> None:
         """Note what no plan of any case is below, and tell it."""
@@ -180,8 +200,8 @@ class _Search:
         upper = self.known.upper - 1
         return upper if not case.steps and self.known.asked % 3 == 0 else (case.lower + upper) // 2
 
-    def _ask(self, part: _Part, threshold: int) -> None:
-        """Ask by numbers of atoms first; where a plan of these is none, ask by runs."""
+    def _ask(self, part: _Part, threshold: int, limits: Limits) -> bool:
+        """Ask by numbers of atoms first; where a plan of these is none, by runs. Tell if there was an answer."""
         case = part.case
         for coarse in (True, False):
             question = Question(
@@ -192,22 +212,22 @@ class _Search:
                 coarse=coarse,
             )
             question.build()
-            solver = make_solver(self.known.limits)
-            status = run(solver, question.model, self.deadline.over)
+            solver = make_solver(limits)
+            status = run(solver, question.model, limits.deadline.over)
             if status == cp_model.INFEASIBLE:
                 case.lower = max(case.lower, threshold + 1)
-                return
+                break
             if not found(status):
-                self.stuck = "CP-SAT did not answer"
-                return
+                return False
             dealt = question.read(solver)
             if case.steps:
                 if self._executed(part, dealt):
-                    return
+                    break
             elif not coarse or case.promised(dealt) <= threshold:
                 self.known.take(plan_of(case.instance, case.layout, dealt), threshold)
                 self._moved(part, dealt)
-                return
+                break
+        return True
 
     def _executed(self, part: _Part, dealt: Dealt) -> bool:
         """Price a plan as it is executed, and tell whether its critical path says something new of others."""
