@@ -71,10 +71,14 @@ class _Label(BaseModel):
 
 
 class _Path(BaseModel):
-    """A path through the passes of plans of so many ``stages``: stage, "F" or "B", and micro-batch of each."""
+    """A path through the passes of plans of so many ``stages``: stage, "F" or "B", and micro-batch of each.
+
+    Those with the same ``mean`` are of one mean, with their weights.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     stages: int = Field(ge=1)
+    mean: int = Field(default=0, ge=0)
     weight: int = Field(ge=1)
     passes: list[tuple[int, Literal["F", "B"], int]]
 
@@ -114,7 +118,8 @@ def write_certificate(path: str | Path, instance: Instance, certificate: Certifi
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     lines.append('"labels": [' + ",\n  ".join(("", *rows))[1:] + "\n ]")
     if certificate.paths:
-        paths = (json.dumps(_path_row(one.stages, *path)) for one in certificate.paths for path in one.paths)
+        numbered = enumerate(certificate.paths)
+        paths = (json.dumps(_path_row(one.stages, mean, *path)) for mean, one in numbered for path in one.paths)
         lines.append('"paths": [' + ",\n  ".join(("", *paths))[1:] + "\n ]")
     atomic_write(Path(path), "{" + ",\n ".join(lines) + "}\n")
 
@@ -125,8 +130,8 @@ def _row(key: Key, runs: Runs, *, slotted: bool) -> dict[str, Any]:
     return head | ({"lanes": lanes} if lanes > 1 else {}) | {"starts": runs}
 
 
-def _path_row(stages: int, weight: int, passes: Sequence[PathPass]) -> dict[str, Any]:
-    return {"stages": stages, "weight": weight, "passes": passes}
+def _path_row(stages: int, mean: int, weight: int, passes: Sequence[PathPass]) -> dict[str, Any]:
+    return {"stages": stages, "mean": mean, "weight": weight, "passes": passes}
 
 
 def read_certificate(path: str | Path, instance: Instance) -> Certificate:
@@ -170,9 +175,9 @@ def _certificate(source: Path, found: _File, instance: Instance) -> Certificate:
 
 
 def _paths(rows: list[_Path]) -> tuple[WeighedPaths, ...]:
-    """Return the paths of a file by their numbers of stages."""
-    by_stages: dict[int, list[tuple[int, tuple[PathPass, ...]]]] = {}
+    """Return the paths of a file, those of one mean together."""
+    means: dict[tuple[int, int], list[tuple[int, tuple[PathPass, ...]]]] = {}
     for row in rows:
         passes = tuple(PathPass(*one) for one in row.passes)
-        by_stages.setdefault(row.stages, []).append((row.weight, passes))
-    return tuple(WeighedPaths(stages, tuple(own)) for stages, own in sorted(by_stages.items()))
+        means.setdefault((row.mean, row.stages), []).append((row.weight, passes))
+    return tuple(WeighedPaths(stages, tuple(own)) for (_, stages), own in means.items())

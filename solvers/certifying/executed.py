@@ -23,7 +23,9 @@ from solvers.certifying.weighing import weighed_paths
 __all__: list[str] = []
 
 NEARLY = 1000
-"""The bound is told to one part of the objective in so many where the plan itself is not proved."""
+"""The bound of paths alone is told to one part of the objective in so many where the plan itself is not proved."""
+PARTS = 4
+"""Between it and the objective so many parts are tried, the largest bound first."""
 
 
 def certify_executed(
@@ -41,20 +43,32 @@ def certify_executed(
         raise ValueError(reason)
     paths: tuple[WeighedPaths, ...] = ()
     if instance.goals[0] is Goal.PERIOD:
-        keeps = partial(keeps_to_period, instance, deadline=deadline)
+        keeps = quick = partial(keeps_to_period, instance, deadline=deadline)
     else:
         paths = weighed_paths(instance, objective, deadline)
-        keeps = StepProof(instance, paths, deadline).keeps
-    bound = objective if _ruled_out(keeps, objective - 1) else 0 if whole else _largest(keeps, objective)
+        proof = StepProof(instance, paths, deadline)
+        keeps, quick = proof.keeps, proof.may_keep
+    bound = objective if _ruled_out(keeps, objective - 1) else 0
+    if not bound and not whole:
+        bound = _largest(keeps, _nearest(quick, objective), objective)
     return Certificate(fingerprint(instance), plan, objective, bound, {}, paths)
 
 
-def _largest(keeps: Callable[[int], bool], objective: int) -> int:
-    """Return about the largest bound that is proved, where the objective is not."""
+def _nearest(quick: Callable[[int], bool], objective: int) -> int:
+    """Return about the largest bound below the objective by what is asked in less time."""
     low, high = 0, objective
     while high - low > max(1, objective // NEARLY):
         middle = (low + high) // 2
-        low, high = (middle, high) if _ruled_out(keeps, middle - 1) else (low, middle)
+        low, high = (middle, high) if _ruled_out(quick, middle - 1) else (low, middle)
+    return low
+
+
+def _largest(keeps: Callable[[int], bool], low: int, objective: int) -> int:
+    """Return the largest of a few bounds from that one on that is proved."""
+    for part in range(PARTS - 1, 0, -1):
+        middle = low + (objective - low) * part // PARTS
+        if middle > low and _ruled_out(keeps, middle - 1):
+            return middle
     return low
 
 

@@ -14,7 +14,7 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from solvers.dynamic.states.states import state_space
 from solvers.executed.asking import Search
-from solvers.executed.bounds.game import Game
+from solvers.executed.bounds.game import Weights
 from solvers.executed.bounds.pairs import least_passes
 from solvers.executed.bounds.paths import FORWARD, PassPath
 from solvers.executed.bounds.spans import spans_of
@@ -24,8 +24,10 @@ from solvers.search.incumbent import Incumbent
 
 __all__: list[str] = []
 
-NEARBY = (2, 3)
-"""Where no plan of so many stages is within the limit, paths are weighed against plans of up to 3 halves of it."""
+NEARBY = (1, 4)
+"""Paths are weighed against the plans up to so many times a limit: what is best near it is not best for all."""
+LAST = 2
+"""So many means of paths are taken that were tried last: what one leaves out the next one does not see."""
 
 
 def weighed_paths(instance: Instance, step_ns: int, deadline: Deadline = NEVER) -> tuple[WeighedPaths, ...]:
@@ -37,18 +39,19 @@ def weighed_paths(instance: Instance, step_ns: int, deadline: Deadline = NEVER) 
     tables = all_tables(instance, deadline)
     parts, space = stage_parts(tables, CutSpace.of(instance)), state_space(tables)
     spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
-    found: dict[int, WeighedPaths] = {}
-    for halves in NEARBY:
-        most = halves * step_ns // 2
+    found: list[WeighedPaths] = []
+    for times in NEARBY:
+        most = times * step_ns
         limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
         known = Incumbent("certify", instance, limits, most + 1)
-        for game in Search(known, parts, spans, ways_of(tables, space), space, least).games(most):
-            found.setdefault(len(game.sums.slots), _of(game))
-    return tuple(found[stages] for stages in sorted(found))
+        search = Search(known, parts, spans, ways_of(tables, space), space, least)
+        for stages, tried in search.tried(most):
+            found += [_of(stages, weights) for weights in tried[-LAST:]]
+    return tuple(sorted(found, key=lambda one: one.stages))
 
 
-def _of(game: Game) -> WeighedPaths:
+def _of(stages: int, weights: Weights) -> WeighedPaths:
     def passes(path: PassPath) -> tuple[PathPass, ...]:
         return tuple(PathPass(stage, "F" if row == FORWARD else "B", at) for row, stage, at in path.passes)
 
-    return WeighedPaths(len(game.sums.slots), tuple((weight, passes(path)) for weight, path in game.weights))
+    return WeighedPaths(stages, tuple((weight, passes(path)) for weight, path in weights))

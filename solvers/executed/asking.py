@@ -18,7 +18,7 @@ from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from solvers.dynamic.states.states import StateSpace
 from solvers.executed.bounds.boxes import Boxes
-from solvers.executed.bounds.game import Game, play
+from solvers.executed.bounds.game import Game, Weights, play
 from solvers.executed.bounds.mixtures import TURNS, mixtures_of, roots_of, slots_of
 from solvers.executed.bounds.paths import PassPath
 from solvers.executed.bounds.rays import rays_of
@@ -152,15 +152,15 @@ class Search:
         slots = [replace(pairs, of=replace(pairs.of, spans=rest.spans)) for pairs in slots]
         return roots_of(rest, slots, self.parts.tables.deadline)
 
-    def games(self, limit: int) -> Iterator[Game]:
-        """Yield how paths end against all plans within a limit, by number of stages; none for too many stages.
+    def tried(self, limit: int) -> Iterator[tuple[int, list[Weights]]]:
+        """Yield by number of stages the weights of paths that were tried against all plans within a limit.
 
-        Raises StoppedError after the deadline.
+        None for too many stages. Raises StoppedError after the deadline.
         """
         for sums in self._roots(self._coarse(limit)) or ():
-            game = play(sums, self.known.instance.training, limit, turns=TURNS)
-            if game is not None:
-                yield game
+            found: list[Weights] = []
+            play(sums, self.known.instance.training, limit, turns=TURNS, tried=found)
+            yield len(sums.slots), found
 
     def _parted(self, rest: Rest, limit: int, most: int = 0) -> Useful | None:
         """Bound plans in boxes; return the stages of those that are left. None: for too many stages.

@@ -5,6 +5,7 @@ Stages that are in no plan whose sum is within a limit are left out: such a plan
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,24 +35,33 @@ class Around:
     ahead: list[Sums]
     rooms: list[dict[int, RoomOfStages]]
 
+    def left(self, allowed: Sequence[Bits]) -> list[Bits]:
+        """Return by slot the stages that have room."""
+        found = [np.zeros_like(one) for one in allowed[: len(self.rooms)]]
+        for bits, own in zip(found, self.rooms, strict=True):
+            for kind, one in own.items():
+                bits[kind, one.first, one.stop] = True
+        return found
+
 
 class SumsAround:
-    """Works such sums out. ``allowed[slot]`` are the stages that there are, by kind, begin and stop."""
+    """Works such sums out, for plans within a limit on the step."""
 
-    def __init__(self, ways: NodeMoves, allowed: list[Bits], most_ns: int, deadline: Deadline = NEVER) -> None:
-        self._ways, self._allowed, self._most_ns, self._deadline = ways, allowed, most_ns, deadline
+    def __init__(self, ways: NodeMoves, most_ns: int, deadline: Deadline = NEVER) -> None:
+        self._ways, self._most_ns, self._deadline = ways, most_ns, deadline
 
-    def of(self, weighed: WeighedPaths, by_kind: Sums) -> Around:
+    def of(self, weighed: WeighedPaths, by_kind: Sums, allowed: Sequence[Bits]) -> Around:
         """Return the sums of paths around every suffix, up to ``weight * most_ns``.
 
-        ``by_kind[kind, stage, begin, stop]`` are the least sums of the stages of the paths. Raises StoppedError
-        after the deadline. Cost: for each slot, all moves times the square of the places.
+        ``by_kind[kind, stage, begin, stop]`` are the least sums of the stages of the paths, and ``allowed`` by
+        slot the stages that there are, by kind, begin and stop. Raises StoppedError after the deadline. Cost: for
+        each slot, all moves times the square of the places.
         """
         often, most = np.array(weighed.often(), dtype=np.int64), weighed.weight * self._most_ns
         costs: list[Sums] = []
         for slot in range(len(often)):
             own = by_kind[:, len(often) - 1 - slot]
-            costs.append(np.where(self._allowed[slot] & (own <= most), own, NEVER_NS))
+            costs.append(np.where(allowed[slot] & (own <= most), own, NEVER_NS))
         ahead = self._ahead(often, costs, most)
         rooms: list[dict[int, RoomOfStages]] = []
         behind: Sums | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -43,45 +44,44 @@ class PathBounds:
         matter, limited = slots_matter(instance), instance.constraints.memory
         rules = (Keeps.in_slot(training, slot if matter else 0) if limited else None for slot in range(many))
         self.rules: tuple[Keeps | None, ...] = tuple(rules)
-        known = {one.stages: one for one in weighed}
-        self._every = [known.get(stages) or busy_paths(training, stages) for stages in range(1, many + 1)]
+        told = {one.stages for one in weighed}
+        busy = (busy_paths(training, stages) for stages in range(1, many + 1) if stages not in told)
+        self._every = sorted((*(one for one in weighed if one.stages <= many), *busy), key=lambda one: one.stages)
         for one in self._every:
             one.check(training)
         self._least = LeastSums(instance, self.ways.kinds, deadline)
         kinds = range(len(self.ways.kinds))
         distinct = tuple(dict.fromkeys(one for one in self.rules if one is not None))
-        self._roomy = (
-            {
-                rule: bits
-                for rule, bits in zip(
-                    distinct, np.stack([self._least.roomy(kind, distinct) for kind in kinds], axis=1), strict=True
-                )
-            }
-            if distinct
-            else {}
-        )
+        roomy = [self._least.roomy(kind, distinct) for kind in kinds] if distinct else []
+        self._roomy = {rule: np.stack([bits[at] for bits in roomy]) for at, rule in enumerate(distinct)}
         whole = np.array([[self.micro_batches, self.micro_batches, 1]])
         self._whole = np.stack([self._least.of_passes(kind, whole)[0] for kind in kinds])
         self._kept: list[Sums] = []
 
-    def within(self, step_ns: int) -> tuple[list[PathBound], RoomsBySlot]:
-        """Return bounds by the numbers of stages that plans within a step may have, and what they leave to stages.
+    def within(self, step_ns: int) -> tuple[list[list[PathBound]], RoomsBySlot]:
+        """Return what all paths of so many stages say, where plans of a step may have them, and what they leave.
 
-        Raises PathError for weights that are too large for it, and StoppedError after the deadline.
+        A plan keeps to a step only if it does so by all paths of its number of stages. Raises PathError for
+        weights that are too large for it, and StoppedError after the deadline.
         """
         for one in self._every:
             if one.weight * (step_ns + 1) * (2 * self.micro_batches + 8) >= LARGEST:
                 raise PathError(f"paths of {one.stages} stages: weights of {one.weight} in all are too large")
         quick = self._whole <= step_ns
         allowed = [quick if rule is None else quick & self._roomy[rule] for rule in self.rules]
-        around = SumsAround(self.ways, allowed, step_ns, self._deadline)
-        bounds: list[PathBound] = []
+        around = SumsAround(self.ways, step_ns, self._deadline)
+        bounds: list[list[PathBound]] = []
         rooms: RoomsBySlot = [[] for _ in allowed]
-        for one, costs in zip(self._every, self._costs(), strict=True):
-            found = around.of(one, costs)
-            if found.rooms[0]:
-                bounds.append(PathBound(one, np.array(one.often(), dtype=np.int64), found.ahead))
-                for own, other in zip(rooms, found.rooms, strict=False):
+        pairs = zip(self._every, self._costs(), strict=True)
+        for _, same in groupby(pairs, key=lambda pair: pair[0].stages):
+            left, found = allowed, list[PathBound]()
+            for one, costs in same:
+                sums = around.of(one, costs, left)
+                left = sums.left(left)
+                found.append(PathBound(one, _often(one), sums.ahead))
+            if left[0].any():
+                bounds.append(found)
+                for own, other in zip(rooms, sums.rooms, strict=False):
                     own.append(other)
         return bounds, rooms
 
@@ -109,3 +109,7 @@ class PathBounds:
             if not self._roomy or any(bits[kind].any() for bits in self._roomy.values()):
                 found[kind] = self._least.of_passes(kind, often)
         return found
+
+
+def _often(weighed: WeighedPaths) -> Sums:
+    return np.array(weighed.often(), dtype=np.int64)

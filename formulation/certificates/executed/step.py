@@ -29,7 +29,7 @@ from formulation.suffixes.states import End
 
 __all__ = ["StepProof"]
 
-MOST_SUFFIXES = 1 << 20
+MOST_SUFFIXES = 1 << 18
 """So many suffixes are looked at in one proof."""
 MOST_NUMBERS = 1 << 26
 """So many numbers are kept of the suffixes of one slot."""
@@ -49,6 +49,13 @@ class StepProof:
     ) -> None:
         self._instance, self._deadline = instance, deadline
         self._bounds = PathBounds(instance, weighed, deadline)
+
+    def may_keep(self, step_ns: int) -> bool:
+        """Tell the same by paths alone, in less time: False is a proof, and True says nothing.
+
+        Raises PathError as :meth:`keeps`, and StoppedError after the deadline.
+        """
+        return bool(self._bounds.within(step_ns)[0])
 
     def keeps(self, step_ns: int) -> bool:
         """Tell whether a plan keeps to a time of a step; False is a proof that none does.
@@ -82,7 +89,7 @@ class _Growth:
     def reaches_whole(self) -> bool:
         """Grow until no suffix is left, or a whole plan keeps to the limit; tell whether one does."""
         behind: AnsweredSuffixes | None = None
-        for slot in range(max((one.weighed.stages for one in self._bounds), default=0)):
+        for slot in range(max((same[0].weighed.stages for same in self._bounds), default=0)):
             parts: list[AnsweredSuffixes] = []
             for part in self._longer(slot, behind):
                 whole = (part.place == 0) & self._ways.whole[part.node]
@@ -98,7 +105,11 @@ class _Growth:
 
     def _longer(self, slot: int, behind: AnsweredSuffixes | None) -> Iterator[AnsweredSuffixes]:
         """Yield suffixes with a stage put into a slot before those behind it (None: last stages)."""
-        seen = [] if behind is None else [one.seen(slot - 1, behind.answers) for one in self._bounds]
+        seen = (
+            []
+            if behind is None
+            else [[one.seen(slot - 1, behind.answers) for one in same] for same in self._bounds]
+        )
         for state, end, moves in self._ways:
             self._deadline.check()
             if behind is None:
@@ -110,14 +121,16 @@ class _Growth:
                 if low < high:
                     some = np.arange(low, high)
                     sent = self._sent(end, first)[behind.place[some]]
-                    yield from self._put(slot, moves, behind.of(some), [one[some] for one in seen], sent)
+                    yield from self._put(
+                        slot, moves, behind.of(some), [[one[some] for one in own] for own in seen], sent
+                    )
 
     def _sent(self, end: End, behind: End) -> Rows:
         """Return what crosses a boundary by place; what takes longer than a step counts as a little longer."""
         return np.minimum(self._ways.boundary(end, behind), self._step_ns + 1).T
 
     def _put(
-        self, slot: int, moves: list[Move], behind: AnsweredSuffixes | None, seen: list[Sums], sent: Rows
+        self, slot: int, moves: list[Move], behind: AnsweredSuffixes | None, seen: list[list[Sums]], sent: Rows
     ) -> Iterator[AnsweredSuffixes]:
         """Yield what is left of suffixes with stages put before these, of which paths see so much."""
         for way in moves:
@@ -146,26 +159,29 @@ class _Growth:
         node: int,
         pairs: tuple[BestStages, Index, Index],
         behind: AnsweredSuffixes | None,
-        seen: list[Sums],
+        seen: list[list[Sums]],
         sent: Rows,
     ) -> AnsweredSuffixes:
         """Return the suffixes of these pairs of a stage and a suffix that a plan within the limit may have."""
         stages, rows, suffix = pairs
         if behind is None:
-            sent, seen = np.zeros((1, 2), dtype=np.int64), [np.zeros(1, dtype=np.int64) for _ in self._bounds]
+            nothing = np.zeros(1, dtype=np.int64)
+            sent, seen = np.zeros((1, 2), dtype=np.int64), [[nothing for _ in same] for same in self._bounds]
         passes, first = stages.passes[rows], stages.first[rows]
-        open_ = np.zeros(len(rows), dtype=np.bool_)
-        for one, own in zip(self._bounds, seen, strict=True):
-            open_ |= ~one.over(slot, node, passes, first, sent[suffix], own[suffix], self._step_ns)
-        rows, suffix = rows[open_], suffix[open_]
+        good = np.zeros(len(rows), dtype=np.bool_)
+        for same, sums in zip(self._bounds, seen, strict=True):
+            over = np.zeros(len(rows), dtype=np.bool_)
+            for one, own in zip(same, sums, strict=True):
+                over |= one.over(slot, node, passes, first, sent[suffix], own[suffix], self._step_ns)
+            good |= ~over
+        rows, suffix = rows[good], suffix[good]
         self._left -= len(rows)
         if self._left < 0:
             raise TooLargeError("a proof of a step has to look at too many suffixes of plans")
         answers = None if behind is None else behind.answers[suffix]
         answers = answers_of(stages.passes[rows], sent[suffix], answers, self._warm_ups[slot], self._count)
         found = AnsweredSuffixes(np.full(len(rows), node), stages.first[rows], answers)
-        kept = found.ended() <= self._step_ns
         left = (found.place == 0) & self._ways.whole[node]
-        for one in self._bounds:
-            left |= ~one.beyond(slot, found, self._step_ns)
-        return found.of(kept & left)
+        for same in self._bounds:
+            left |= ~np.logical_or.reduce([one.beyond(slot, found, self._step_ns) for one in same])
+        return found.of((found.ended() <= self._step_ns) & left)

@@ -33,6 +33,8 @@ SLOW = 4
 MOST_PATHS = 16
 """So many paths are kept for games with fewer plans."""
 Shares = NDArray[np.float64]
+Weights = tuple[tuple[int, PassPath], ...]
+"""Paths, each with its whole weight."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +49,7 @@ class Game:
 
     sums: Sums
     bound: int
-    weights: tuple[tuple[int, PassPath], ...]
+    weights: Weights
     values: tuple[Shares, ...]
     more: tuple[PassPath, ...]
     answers: tuple[tuple[float, LeastPlan], ...]
@@ -77,11 +79,12 @@ def play(
     paths: tuple[PassPath, ...] = (),
     answers: list[LeastPlan] | None = None,
     turns: int = 8,
+    tried: list[Weights] | None = None,
 ) -> Game | None:
     """Play with the plans of these sums that take at most so long; None if there are none.
 
-    ``paths`` and ``answers`` to begin with, if any. Raises StoppedError after the deadline. Cost: as many sums
-    over all plans as there are turns, twice.
+    ``paths`` and ``answers`` to begin with, if any; the weights of every turn are put into ``tried``. Raises
+    StoppedError after the deadline. Cost: as many sums over all plans as there are turns, twice.
     """
     known, found = list(paths) or _first(training, len(sums.slots)), list(answers or ())
     shares, values = np.zeros(0), () if found else sums.typical()
@@ -89,6 +92,8 @@ def play(
     for _ in range(turns):
         parts, shares = _sides(known, found)
         weights = _whole(parts, known, most_ns)
+        if tried is not None:
+            tried.append(weights)
         often, unit = _often(weights), sum(weight for weight, _ in weights)
         costs = sums.costs(often, values := found[-1].values if found else values)
         behind = sums.behind(costs, unit * most_ns)
@@ -113,7 +118,7 @@ def play(
     return Game(sums, bound, best, valued, _kept(known, best), (*mixed, (CLOSE, found[-1])), *promising)
 
 
-def _kept(known: list[PassPath], best: tuple[tuple[int, PassPath], ...]) -> tuple[PassPath, ...]:
+def _kept(known: list[PassPath], best: Weights) -> tuple[PassPath, ...]:
     """Return the paths that have weight, and those that were found last."""
     own = [path for _, path in best]
     others = [path for path in known if not any(path is one for one in own)]
@@ -132,11 +137,11 @@ def _path(training: Training, passes: Shares) -> PassPath:
     return longest_path(training, passes)
 
 
-def _often(weights: tuple[tuple[int, PassPath], ...]) -> Times:
+def _often(weights: Weights) -> Times:
     return np.asarray(sum(weight * path.often for weight, path in weights), dtype=np.int64)
 
 
-def _whole(parts: Shares, known: list[PassPath], most_ns: int) -> tuple[tuple[int, PassPath], ...]:
+def _whole(parts: Shares, known: list[PassPath], most_ns: int) -> Weights:
     """Return whole weights of the paths, such that sums up to the limit stay far from 64 bits."""
     unit = max(1, min(MOST_WEIGHT, (NEVER_NS >> 2) // max(1, most_ns)))
     weights = [(int(unit * max(0.0, part)), path) for part, path in zip(parts.tolist(), known, strict=True)]
