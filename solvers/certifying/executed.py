@@ -22,7 +22,7 @@ from solvers.certifying.weighing import weighed_paths
 
 __all__: list[str] = []
 
-NEARLY = 1000
+NEARLY = 200
 """The bound of paths alone is told to one part of the objective in so many where the plan itself is not proved."""
 PARTS = 4
 """Between it and the objective so many parts are tried, the largest bound first."""

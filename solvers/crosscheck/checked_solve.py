@@ -145,7 +145,8 @@ def _certified(instance: Instance, outcome: Outcome, limits: Limits) -> bool:
         return False
     claim = Claim(instance, outcome.solver, outcome.plan, outcome.objective, outcome.bound_by)
     try:
-        answer = certificate.ask(claim, limits.within(4 * PATIENCE_S))
+        patience = 2 if instance.goals[0].executed else 4
+        answer = certificate.ask(claim, limits.within(patience * PATIENCE_S))
     except StoppedError:
         return False
     if answer.verdict is Verdict.DISAGREED:
