@@ -74,14 +74,7 @@ class Ingredient(enum.Enum):
     ENUMERATION = ("the enumeration of all plans", ("solvers.exhaustive",))
     CHECKER = (
         "the checker of certificates",
-        (
-            "formulation.certificates.check",
-            "formulation.certificates.executed.",
-            "formulation.certificates.labels",
-            "formulation.certificates.stages",
-            "formulation.certificates.forms",
-            "formulation.costs.least",
-        ),
+        ("formulation.certificates.", "formulation.suffixes.slots", "formulation.costs.least"),
     )
     MOVES = ("moves of single atoms", ("solvers.chunks.moves", "solvers.search.simple:even_cuts"))
     FIRST_PLAN = (

@@ -211,7 +211,7 @@ def test_a_better_plan_from_the_second_method_is_a_false_claim(
 def test_a_certificate_that_is_stopped_confirms_nothing(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise StoppedError
 
     monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
