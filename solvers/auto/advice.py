@@ -14,6 +14,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal
 from solvers import catalogue
 from solvers.auto.simpler import neighbours
+from solvers.executed.demands import unseen_names
 
 __all__: list[str] = []
 
@@ -40,7 +41,9 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
         if support.takes and support.proves:
             yield f"--solver {entry.name}, which sees the whole instance"
         elif support.reason and not support.too_large and plain is not None and entry.accepts(plain).takes:
-            yield f"the instance without what {entry.name} does not see ({support.reason})"
+            named = ", ".join(unseen_names(instance)) if instance.goals[0].executed else ""
+            what = f"{named}, which" if named else "what"
+            yield f"the instance without {what} {entry.name} does not see{'' if named else f' ({support.reason})'}"
     # That is another question, but one that is answered with everything that is asked.
     formula = replace(instance, goals=(Goal.BOTTLENECK,))
     main = catalogue.find_solver(catalogue.MAIN)

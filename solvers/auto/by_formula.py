@@ -55,7 +55,7 @@ def planned_by_formula(instance: Instance, limits: Limits, ask: Ask, *, propose:
     loose = _without_demands(known, limits, ask)
     if known.closed or not propose:
         return _said(known, loose)
-    formula = f"the best plan by {FORMULAS[goal]}, and simple ones, as executed"
+    formula = f"the best as executed of simple plans and the best plan by the formula {FORMULAS[goal]}"
     # No formula is about backward passes in halves; a plan of 1F1B that keeps too much may fit with all in flight.
     schedule = instance.training.schedule
     for order in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) if schedule.in_halves else (schedule,):

@@ -8,6 +8,8 @@ an instance has nothing better than a plan of another one (``Limits.below``) is 
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from solvers import catalogue
 from solvers.catalogue import MAIN, find_solver
 from solvers.crosscheck import certificate
-from solvers.crosscheck.claim import Claim, Verdict
+from solvers.crosscheck.claim import Answer, Claim, Verdict
 from solvers.resting import independent_of, is_described, methods_of
 from solvers.search.goals import solve_in_order
 
@@ -90,7 +92,7 @@ def cross_checked(instance: Instance, outcome: Outcome, limits: Limits) -> Outco
         if _said_the_same(second, limits) == same or (same is SAME_RULED_OUT and second.proof is Proof.INFEASIBLE):
             return _noted(outcome, same.format(entry.summary))
         against.append(f"{entry.name} proves nothing in {second.seconds:.1f} s")
-    if TIGHT not in against and _certified(instance, outcome, limits):
+    if TIGHT not in against and _certified(instance, outcome, limits, against):
         return _noted(outcome, SAME_OPTIMUM.format("a certificate, checked without a solver,"))
     why = "; ".join(against) or NO_SECOND
     return _noted(outcome, _in_part(instance, outcome, limits) or f"not cross-checked: {why}")
@@ -139,16 +141,20 @@ def _memory_decides(instance: Instance, outcome: Outcome) -> bool:
     return "state_dp" in methods_of(outcome) and instance.constraints.memory and not outcome.unused
 
 
-def _certified(instance: Instance, outcome: Outcome, limits: Limits) -> bool:
-    """Tell whether a certificate proves the same. Raises FalseClaimError where it proves otherwise."""
+def _certified(instance: Instance, outcome: Outcome, limits: Limits, against: list[str]) -> bool:
+    """Tell whether a certificate proves the same, and why not if it was stopped.
+
+    Raises FalseClaimError where it proves otherwise.
+    """
     if not independent_of(outcome, "certificate") or limits.deadline.over():
         return False
     claim = Claim(instance, outcome.solver, outcome.plan, outcome.objective, outcome.bound_by)
-    try:
-        patience = 2 if instance.goals[0].executed else 4
+    patience = 2 if instance.goals[0].executed else 4
+    began_s, answer = time.monotonic(), Answer(Verdict.OUT_OF_TIME)
+    with contextlib.suppress(StoppedError):
         answer = certificate.ask(claim, limits.within(patience * PATIENCE_S))
-    except StoppedError:
-        return False
+    if answer.verdict is Verdict.OUT_OF_TIME:
+        against.append(f"a certificate was not ready in {time.monotonic() - began_s:.1f} s")
     if answer.verdict is Verdict.DISAGREED:
         raise FalseClaimError(f"{outcome.solver}: {answer.reason}")
     return answer.verdict is Verdict.AGREED
