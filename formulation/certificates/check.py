@@ -26,7 +26,7 @@ from formulation.certificates.labels import CertificateError, Labels, verify_lab
 from formulation.evaluate import evaluate
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, StageTime
+from formulation.problem.options import BoundaryCharge, Combine, Goal, Recompute, Schedule, StageTime
 from formulation.problem.plan import Plan
 from formulation.suffixes.states import suffixes
 
@@ -78,6 +78,9 @@ def certifiable(instance: Instance) -> str | None:
     cost, training = instance.cost, instance.training
     if training.chunks > 1:
         return f"certificates are about stages on devices of their own, training.chunks is {training.chunks}"
+    if instance.constraints.memory and instance.constraints.recompute is Recompute.BLOCKS:
+        known = "certificates are about stages that compute everything again or nothing"
+        return f"{known}, constraints.recompute is 'blocks'; set 'allowed', or constraints.memory: false"
     if training.schedule.in_halves and training.micro_batches > 1 and instance.constraints.memory:
         kept = "what a stage keeps follows from the number of all stages, which no label knows"
         return f"under {training.schedule} {kept}; set constraints.memory: false, or another schedule"

@@ -60,12 +60,14 @@ class LeastSums:
         By the numbers of places; NEVER_NS where a stage does not stop behind its begin. Raises StoppedError after
         the deadline. Cost: for each layer, the forms of those still looked at times rows times places.
         """
+        # What takes longer counts as that, so that no sum leaves 64 bits; least sums can only be less for it.
+        longest = NEVER_NS // (4 * max(1, int(often.max())))
 
         def cell(layer: int, form: int, copy: Copy | None) -> Sums:
-            return np.asarray(often @ self._passes(kind, layer, form, copy))
+            return np.asarray(often @ np.minimum(self._passes(kind, layer, form, copy), longest))
 
         def change(edge: FormEdge, source: int, form: int) -> Sums:
-            return np.asarray(often[:, :2] @ self._changes(kind, edge, source, form))
+            return np.asarray(often[:, :2] @ np.minimum(self._changes(kind, edge, source, form), longest))
 
         return self._least(self._kinds[kind], len(often), cell, change)
 

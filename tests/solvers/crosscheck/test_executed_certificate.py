@@ -15,7 +15,7 @@ from formulation.certificates.executed.paths import WeighedPaths, busy_paths
 from formulation.evaluate import evaluate
 from formulation.outcome import Proof
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Goal, StageTime, Synchronisation
+from formulation.problem.options import BoundaryCharge, Goal, Recompute, StageTime, Synchronisation
 from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
@@ -163,4 +163,6 @@ def test_costs_and_goals_that_no_proof_is_written_for():
     assert "stage_time is 'overlap'" in (certifiable(overlapped) or "")
     received = replace(instance, cost=replace(instance.cost, boundary_charge=BoundaryCharge.RECEIVER))
     assert "boundary_charge is 'receiver'" in (certifiable(received) or "")
+    single = replace(instance.constraints, recompute=Recompute.BLOCKS, memory=True)
+    assert "recompute is 'blocks'" in (certifiable(replace(instance, constraints=single)) or "")
     assert "the first goal is memory" in (certifiable(replace(instance, goals=(Goal.MEMORY,))) or "")
