@@ -74,14 +74,14 @@ class PathBounds:
         rooms: RoomsBySlot = [[] for _ in allowed]
         pairs = zip(self._every, self._costs(), strict=True)
         for _, same in groupby(pairs, key=lambda pair: pair[0].stages):
-            left, found = allowed, list[PathBound]()
+            left, found, leave = allowed, list[PathBound](), list[dict[int, RoomOfStages]]()
             for one, costs in same:
                 sums = around.of(one, costs, left)
-                left = sums.left(left)
+                left, leave = sums.left(left), sums.rooms
                 found.append(PathBound(one, _often(one), sums.ahead))
             if left[0].any():
                 bounds.append(found)
-                for own, other in zip(rooms, sums.rooms, strict=False):
+                for own, other in zip(rooms, leave, strict=False):
                     own.append(other)
         return bounds, rooms
 

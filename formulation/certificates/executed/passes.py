@@ -37,10 +37,14 @@ MOST_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Within:
-    """What a stage may take: ``often @ (forward, backward, synchronisation) <= most_ns``, row by row."""
+    """What a stage may take: ``often @ (forward, backward, synchronisation) <= most_ns``, row by row.
+
+    ``paces``: forward and backward passes count together alone, and both are said as forward ones.
+    """
 
     often: Rows
     most_ns: NDArray[np.int64]
+    paces: bool = False
 
     @staticmethod
     def step(micro_batches: int, step_ns: int) -> Within:
@@ -51,7 +55,8 @@ class Within:
     def period(micro_batches: int, period_ns: int, *, charged: bool) -> Within:
         """Return the limits of a stage that keeps to a period, synchronised once in so many micro-batches."""
         often = micro_batches * charged
-        return Within(np.array([[1, 1, 0], [often, often, 1]]), np.array([period_ns, micro_batches * period_ns]))
+        limits = np.array([[1, 1, 0], [often, often, 1]]), np.array([period_ns, micro_batches * period_ns])
+        return Within(*limits, paces=True)
 
     def keep(self, rows: Rows) -> NDArray[np.bool_]:
         """Tell which rows keep to all limits."""
@@ -107,7 +112,7 @@ class PassFronts:
             if source is not None:
                 self._last_use[source] = max(self._last_use[source], layer)
         self._cell = cache(self._of_layer)
-        self._change = cache(lambda kind, edge, source, form: change_passes(instance, edge, source, form, kind))
+        self._change = cache(self._of_change)
         self._left = MOST_ROWS
         self._known: dict[tuple[int, Keeps | None], BestStages] = {}
 
@@ -254,11 +259,17 @@ class PassFronts:
 
     def _of_layer(self, kind: GroupKind, rule: Keeps | None, layer: int, form: int, copy: Copy | None) -> Rows:
         """Return the five numbers of a layer; without a limit on memory it holds nothing."""
-        passes = layer_passes(self._instance, layer, form, kind, copy)[:3]
+        forward, backward, sync = layer_passes(self._instance, layer, form, kind, copy)[:3]
+        passes = (forward + backward, 0, sync) if self._within.paces else (forward, backward, sync)
         if rule is None:
             return np.array([*passes, 0, 0], dtype=np.int64)
         parts = MemoryParts.of_layer(self._instance, kind, layer, form, copy).times(rule, kind.mode)
         return np.array([*passes, parts.lasting, parts.working_set], dtype=np.int64)
+
+    def _of_change(self, kind: GroupKind, edge: FormEdge, source: int, form: int) -> tuple[int, int]:
+        """Return what a change of layout adds to both passes."""
+        passes = change_passes(self._instance, edge, source, form, kind)
+        return (sum(passes), 0) if self._within.paces else passes
 
 
 def _room_that_counts(choices: list[Choices], room: int) -> int:
