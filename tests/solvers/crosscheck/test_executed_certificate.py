@@ -13,7 +13,7 @@ from formulation.certificates.check import Certificate, CertificateError, certif
 from formulation.certificates.executed import passes, step
 from formulation.certificates.executed.paths import WeighedPaths, busy_paths
 from formulation.evaluate import evaluate
-from formulation.outcome import Proof
+from formulation.outcome import Limits, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Goal, Recompute, StageTime, Synchronisation
 from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
@@ -66,7 +66,7 @@ def vgg() -> Instance:
 @pytest.fixture(scope="module")
 def made() -> tuple[Instance, Certificate]:
     instance = vgg()
-    found = find_solver("step_dp").load()(instance, None)
+    found = find_solver("step_dp").load()(instance, Limits())
     assert found.plan is not None and found.objective is not None
     return instance, certify(instance, found.plan, found.objective)
 
@@ -82,7 +82,7 @@ def test_a_shipped_model_has_one_with_paths(made: tuple[Instance, Certificate], 
 def test_a_bound_above_the_best_plan_does_not_hold(made: tuple[Instance, Certificate]):
     """The best plan by the slowest stage takes longer, and says that nothing is faster than it."""
     instance, found = made
-    slower = find_solver("state_dp").load()(replace(instance, goals=(Goal.BOTTLENECK,)), None).plan
+    slower = find_solver("state_dp").load()(replace(instance, goals=(Goal.BOTTLENECK,)), Limits()).plan
     assert slower is not None
     priced = evaluate(instance, slower)
     assert priced.objective is not None and priced.objective > found.objective
