@@ -33,6 +33,19 @@ class _Front:
     least: list[int] = field(default_factory=lambda: [0])
 
 
+def form_uses(instance: Instance) -> tuple[dict[int, list[FormEdge]], list[int]]:
+    """Return the form edges by their consumer, and for every layer the last one that looks at its form."""
+    into: dict[int, list[FormEdge]] = {}
+    last_use = list(range(len(instance.layers)))
+    for edge in instance.form_edges:
+        into.setdefault(edge.consumer, []).append(edge)
+        last_use[edge.source] = max(last_use[edge.source], edge.consumer)
+    for layer, source in enumerate(instance.sources):
+        if source is not None:
+            last_use[source] = max(last_use[source], layer)
+    return into, last_use
+
+
 class StagePrices:
     """Least stage times of an instance; layers, edges and stages are priced once and remembered.
 
@@ -44,14 +57,7 @@ class StagePrices:
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        self.into: dict[int, list[FormEdge]] = {}
-        self.last_use = list(range(len(instance.layers)))
-        for edge in instance.form_edges:
-            self.into.setdefault(edge.consumer, []).append(edge)
-            self.last_use[edge.source] = max(self.last_use[edge.source], edge.consumer)
-        for layer, source in enumerate(instance.sources):
-            if source is not None:
-                self.last_use[source] = max(self.last_use[source], layer)
+        self.into, self.last_use = form_uses(instance)
         self.least_compute = cache(lambda kind, layer: times.least_compute_ns(instance, layer, kind))
         self._inside = cache(self._inside_ns)
         self.between = cache(lambda kind, edge, source, form: times.between_ns(instance, edge, source, form, kind))

@@ -39,12 +39,12 @@ def weighed_paths(instance: Instance, step_ns: int, deadline: Deadline = NEVER) 
     tables = all_tables(instance, deadline)
     parts, space = stage_parts(tables, CutSpace.of(instance)), state_space(tables)
     spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
-    found: list[WeighedPaths] = []
+    ways, found = ways_of(tables, space), list[WeighedPaths]()
     for times in NEARBY:
         most = times * step_ns
         limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
         known = Incumbent("certify", instance, limits, most + 1)
-        search = Search(known, parts, spans, ways_of(tables, space), space, least)
+        search = Search(known, parts, spans, ways, space, least)
         for stages, tried in search.tried(most):
             found += [_of(stages, weights) for weights in tried[-LAST:]]
     return tuple(sorted(found, key=lambda one: one.stages))

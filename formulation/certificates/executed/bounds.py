@@ -16,8 +16,7 @@ from formulation.certificates.executed.ways import NodeMoves
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
-from formulation.schedules.keeps import Keeps
-from formulation.suffixes.slots import slots_matter
+from formulation.suffixes.slots import rules_by_slot
 
 __all__: list[str] = []
 
@@ -41,9 +40,7 @@ class PathBounds:
         self.ways, self._deadline = NodeMoves(instance, deadline), deadline
         self.micro_batches = training.micro_batches
         many = min(len(self.ways.places) - 1, instance.devices)
-        matter, limited = slots_matter(instance), instance.constraints.memory
-        rules = (Keeps.in_slot(training, slot if matter else 0) if limited else None for slot in range(many))
-        self.rules: tuple[Keeps | None, ...] = tuple(rules)
+        self.rules = rules_by_slot(instance, many)
         told = {one.stages for one in weighed}
         busy = (busy_paths(training, stages) for stages in range(1, many + 1) if stages not in told)
         self._every = sorted((*(one for one in weighed if one.stages <= many), *busy), key=lambda one: one.stages)

@@ -8,7 +8,7 @@ backward pass contains what is computed again. Exact for any layer graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from formulation.certificates.executed.room import NO_LIMIT, Choices, Forms, LookAhead, RoomsFrom
 from formulation.certificates.executed.unbeaten import Rows, unbeaten
+from formulation.costs.least import form_uses
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
 from formulation.limits.deadline import NEVER, Deadline
@@ -95,46 +96,43 @@ class RoomOfStages:
 
 
 class PassFronts:
-    """The stages of an instance that keep to some limits; what was worked out is remembered."""
+    """The stages of an instance that keep to some limits; what was worked out is remembered.
+
+    ``rooms`` returns by kind and rule what stages may take: those alone are worked out that one of them is for.
+    """
 
     def __init__(
-        self, instance: Instance, kinds: tuple[GroupKind, ...], within: Within, deadline: Deadline = NEVER
+        self,
+        instance: Instance,
+        kinds: tuple[GroupKind, ...],
+        within: Within,
+        deadline: Deadline = NEVER,
+        rooms: Callable[[int, Keeps | None], Sequence[RoomOfStages]] | None = None,
     ) -> None:
+        self._rooms = rooms
         self._instance, self._kinds, self._within, self._deadline = instance, kinds, within, deadline
         self._places = CutSpace.of(instance).places
         self._number = {place: at for at, place in enumerate(self._places)}
-        self._into: dict[int, list[FormEdge]] = {}
-        self._last_use = list(range(len(instance.layers)))
-        for edge in instance.form_edges:
-            self._into.setdefault(edge.consumer, []).append(edge)
-            self._last_use[edge.source] = max(self._last_use[edge.source], edge.consumer)
-        for layer, source in enumerate(instance.sources):
-            if source is not None:
-                self._last_use[source] = max(self._last_use[source], layer)
+        self._into, self._last_use = form_uses(instance)
         self._cell = cache(self._of_layer)
         self._change = cache(self._of_change)
         self._left = MOST_ROWS
-        self._known: dict[tuple[int, Keeps | None], BestStages] = {}
+        self.rows = cache(self._rows)
 
-    def rows(self, kind: int, rule: Keeps | None, rooms: Sequence[RoomOfStages] | None = None) -> BestStages:
+    def _rows(self, kind: int, rule: Keeps | None) -> BestStages:
         """Return the stages of a kind, by its number, that keep what this rule says (None: no limit on memory).
 
-        With ``rooms`` those alone that one of them is for, as far as it has room; the first answer is remembered.
         Raises StoppedError after the deadline, and TooLargeError where forms leave too many rows. Cost: linear in
         layers for each place where stages begin, times rows, forms, and forms of layers that are still looked at.
         """
-        if (kind, rule) not in self._known:
-            self._known[kind, rule] = self._rows(self._kinds[kind], rule, rooms)
-        return self._known[kind, rule]
-
-    def _rows(self, kind: GroupKind, rule: Keeps | None, rooms: Sequence[RoomOfStages] | None) -> BestStages:
+        own, rooms = self._kinds[kind], None if self._rooms is None else self._rooms(kind, rule)
         found: list[tuple[int, int, Rows]] = []
         for first in range(len(self._places) - 1):
             self._deadline.check()
             if rooms is None:
-                found += self._from(kind, rule, first, range(first + 1, len(self._places)))
+                found += self._from(own, rule, first, range(first + 1, len(self._places)))
             else:
-                found += self._within_rooms(kind, rule, first, [one.of(first) for one in rooms])
+                found += self._within_rooms(own, rule, first, [one.of(first) for one in rooms])
         found.sort(key=lambda row: row[1])
         many = [len(rows) for _, _, rows in found]
         first, stop = (np.repeat(np.array([row[at] for row in found], dtype=np.intp), many) for at in (0, 1))
@@ -196,9 +194,9 @@ class PassFronts:
                 for key, cell in own[forms]:
                     new = rows + cell
                     new[:, WORKING] = np.maximum(rows[:, WORKING], cell[WORKING])
-                    some = self._within.keep(new) & (new[:, HELD] + new[:, WORKING] <= room)
-                    if known:
-                        some &= known[1].useful(layers, key, new).any(axis=1)
+                    # What is looked at ahead holds the limits of a stage, too.
+                    some = known[1].useful(layers, key, new).any(axis=1) if known else self._within.keep(new)
+                    some &= new[:, HELD] + new[:, WORKING] <= room
                     grown.setdefault(key, []).append(new[some])
             states = {forms: self._best(np.concatenate(parts)) for forms, parts in grown.items()}
             states = {forms: rows for forms, rows in states.items() if len(rows)}

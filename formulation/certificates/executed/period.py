@@ -24,7 +24,7 @@ from formulation.limits.deadline import NEVER, Deadline
 from formulation.problem.instance import Instance
 from formulation.problem.options import Synchronisation
 from formulation.schedules.keeps import Keeps
-from formulation.suffixes.slots import slots_matter
+from formulation.suffixes.slots import rules_by_slot
 from formulation.suffixes.states import End, State
 
 __all__ = ["keeps_to_period"]
@@ -51,10 +51,7 @@ class _Slots:
         self._stages = PassFronts(instance, self._ways.kinds, within, deadline)
         self._at_once = charged and training.micro_batches == 1
         self._total = len(self._ways.places) - 1
-        self._many = min(self._total, instance.devices)
-        matter = slots_matter(instance)
-        rules = [Keeps.in_slot(training, slot if matter else 0) for slot in range(self._many)]
-        self._rules = rules if instance.constraints.memory else [None] * self._many
+        self._rules = rules_by_slot(instance, min(self._total, instance.devices))
 
     def reach_whole(self) -> bool:
         """Go on from slot to slot; tell whether a whole plan was reached."""

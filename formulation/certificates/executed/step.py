@@ -77,11 +77,12 @@ class _Growth:
     def __init__(self, instance: Instance, bounds: PathBounds, step_ns: int, deadline: Deadline) -> None:
         self._ways, self._rules, self._step_ns, self._deadline = bounds.ways, bounds.rules, step_ns, deadline
         self._count, self._left = bounds.micro_batches, MOST_SUFFIXES
-        self._stages = PassFronts(instance, self._ways.kinds, Within.step(self._count, step_ns), deadline)
         self._warm_ups = warm_ups(instance.training, len(self._rules))[::-1]
         self._bounds, self._rooms = bounds.within(step_ns)
+        within = Within.step(self._count, step_ns)
+        self._stages = PassFronts(instance, self._ways.kinds, within, deadline, self._rooms_by)
 
-    def _rooms_by(self, rule: Keeps | None, kind: int) -> list[RoomOfStages]:
+    def _rooms_by(self, kind: int, rule: Keeps | None) -> list[RoomOfStages]:
         """Return what stages of a kind may take in all slots with a rule."""
         slots = (own for one, own in zip(self._rules, self._rooms, strict=True) if one == rule)
         return [room[kind] for own in slots for room in own if kind in room]
@@ -135,8 +136,7 @@ class _Growth:
         """Yield what is left of suffixes with stages put before these, of which paths see so much."""
         for way in moves:
             for kind in way.kinds:
-                rule = self._rules[slot]
-                stages = self._stages.rows(kind, rule, self._rooms_by(rule, kind))
+                stages = self._stages.rows(kind, self._rules[slot])
                 for rows, suffix in self._pairs(stages, behind):
                     part = self._made(slot, way.node, (stages, rows, suffix), behind, seen, sent)
                     if len(part.node):

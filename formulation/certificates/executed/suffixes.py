@@ -52,10 +52,6 @@ class AnsweredSuffixes:
         parts = [some[unbeaten(flat[some], deadline)] for some in np.split(order, begins)[1:]]
         return self.of(np.concatenate(parts) if parts else order)
 
-    def leaving(self) -> Sums:
-        """Return when the last gradient leaves each, where all micro-batches are there at 0."""
-        return np.asarray(self.answers[:, :, -2].max(axis=1))
-
     def ended(self) -> Sums:
         """Return when the last synchronisation of each is over, where all micro-batches are there at 0."""
         return np.asarray(self.answers[:, :, -1].max(axis=1))

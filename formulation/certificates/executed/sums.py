@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from formulation.costs.least import form_uses
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
 from formulation.limits.deadline import NEVER, Deadline
@@ -43,14 +44,7 @@ class LeastSums:
     def __init__(self, instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline = NEVER) -> None:
         self._instance, self._kinds, self._deadline = instance, kinds, deadline
         self.places = CutSpace.of(instance).places
-        self._into: dict[int, list[FormEdge]] = {}
-        self._last_use = list(range(len(instance.layers)))
-        for edge in instance.form_edges:
-            self._into.setdefault(edge.consumer, []).append(edge)
-            self._last_use[edge.source] = max(self._last_use[edge.source], edge.consumer)
-        for layer, source in enumerate(instance.sources):
-            if source is not None:
-                self._last_use[source] = max(self._last_use[source], layer)
+        self._into, self._last_use = form_uses(instance)
         self._passes = cache(self._of_layer)
         self._changes = cache(self._of_change)
 
