@@ -65,7 +65,7 @@ HEAVY = ("torch", "transformers", "execution")
 """What is imported inside functions only, elsewhere: planning from a file never needs it."""
 MAY_PRINT = ("commands", "pipecut.py")
 SILENT = ("print", "input", "breakpoint")
-MOST_LINES = 250
+MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_FILES = 15
 
@@ -335,7 +335,7 @@ def test_there_is_no_package_of_tests() -> None:
         ("pipecut.py", "assert True", "assert"),
         ("solvers/x.py", "print('x')", "print"),
         ("ingest/x.py", "import sys\nsys.stderr.write('x')", "print"),
-        ("solvers/x.py", "x = 1\n" * 251, "module length"),
+        ("solvers/x.py", "x = 1\n" * 601, "module length"),
         ("solvers/x.py", "def f():\n" + "    x = 1\n" * 40, "function length"),
     ],
 )
@@ -353,7 +353,7 @@ def test_a_violation_is_caught(path: str, source: str, rule: str) -> None:
         ("pipecut.py", "def f():\n    from execution.splitting.stages import stages"),
         ("solvers/x.py", "import os\nfrom ortools.sat.python import cp_model\nimport formulation.problem.plan"),
         ("commands/x.py", "print('x')"),
-        ("solvers/x.py", "x = 1\n\n" * 250),
+        ("solvers/x.py", "x = 1\n\n" * 600),
         ("solvers/x.py", 'def f():\n    """' + "text\n    " * 60 + '"""\n' + "    x = 1\n\n" * 39),
     ],
 )
