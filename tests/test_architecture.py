@@ -202,67 +202,6 @@ def crowded(paths: Iterable[str]) -> dict[str, int]:
     return {folder: files for folder, files in count.items() if files > MOST_FILES}
 
 
-def said(source: str) -> list[str] | None:
-    """Return the names that a module lists in ``__all__``, None if it has no such list."""
-    for node in ast.parse(source).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(one, ast.Name) and one.id == "__all__" for one in targets):
-            return list(ast.literal_eval(getattr(node, "value", None) or ast.List([])))
-    return None
-
-
-def said_in_vain(sources: dict[str, str]) -> list[str]:
-    """Return the names that a module defines and lists, and no other room takes, by import or as an attribute."""
-    taken: set[str] = set()
-    for path, source in sources.items():
-        modules_by_name: dict[str, str] = {}
-        tree = ast.parse(source)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and not _one_room(path, node.module):
-                taken |= {f"{node.module}.{alias.name}" for alias in node.names}
-                modules_by_name |= {
-                    alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
-                }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                taken.add(f"{modules_by_name.get(node.value.id, '')}.{node.attr}")
-    return [
-        f"{path}: {name}"
-        for path, source in sources.items()
-        if path != "pipecut.py"
-        for name in said(source) or ()
-        if name not in _brought_in(source)
-        and f"{path.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}.{name}" not in taken
-    ]
-
-
-def taken_unsaid(sources: dict[str, str]) -> list[str]:
-    """Return the names that a module imports from one of another room which lists its names, and not these."""
-    lists = {
-        path.removesuffix(".py").replace("/", "."): set(names)
-        for path, source in sources.items()
-        if (names := said(source)) is not None
-    }
-    return [
-        f"{path}:{node.lineno}: {node.module}.{alias.name}"
-        for path, source in sources.items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and node.module in lists and not _one_room(path, node.module)
-        for alias in node.names
-        if alias.name not in lists[node.module]
-    ]
-
-
-def _brought_in(source: str) -> set[str]:
-    nodes = (node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom))
-    return {alias.asname or alias.name for node in nodes for alias in node.names}
-
-
-def _one_room(path: str, module: str) -> bool:
-    """Tell whether a module lies in the same top-level room as a path."""
-    return path.partition("/")[0] == module.partition(".")[0]
-
-
 @pytest.mark.parametrize("path", modules(), ids=relative)
 def test_the_house_is_in_order(path: Path) -> None:
     findings = check(path.read_text(encoding="utf-8"), relative(path))
@@ -277,19 +216,6 @@ def test_no_circle_leads_through_modules_or_folders() -> None:
 def test_no_folder_is_crowded() -> None:
     beside = (relative(path) for room in ("tests", "benchmarks") for path in (ROOT / room).rglob("*.py"))
     assert crowded([*map(relative, modules()), *beside]) == {}
-
-
-def test_every_module_says_what_is_meant_for_other_rooms() -> None:
-    sources = {relative(path): path.read_text(encoding="utf-8") for path in modules()}
-    silent = [path for path, source in sources.items() if said(source) is None]
-    assert [path for path in silent if not path.endswith("__init__.py")] == []
-    # Models are meant for scenarios, which name them in words (``ingest.models.vgg:vgg16``).
-    rooms = {path: source for path, source in sources.items() if not path.startswith("ingest/models/")}
-    assert said_in_vain(rooms) == []
-
-
-def test_nobody_takes_a_name_that_is_not_said() -> None:
-    assert taken_unsaid({relative(path): path.read_text(encoding="utf-8") for path in modules()}) == []
 
 
 def test_the_core_does_not_import_the_literature() -> None:
@@ -376,22 +302,6 @@ def test_circles_are_caught() -> None:
 def test_a_crowd_is_caught() -> None:
     assert crowded([f"a/x{number}.py" for number in range(16)]) == {"a": 16}
     assert crowded([f"a/x{number}.py" for number in range(15)]) == {}
-
-
-def test_a_name_that_is_not_said_is_caught() -> None:
-    takes = "def f():\n    from a.x import one, two"
-    sources = {"a/x.py": "__all__ = ['one']\none = two = 1", "a/y.py": takes, "b/y.py": takes}
-    assert said(sources["a/x.py"]) == ["one"] and said("__all__: list[str] = []") == [] and said(takes) is None
-    assert taken_unsaid(sources) == ["b/y.py:2: a.x.two"]
-
-
-def test_a_name_that_is_said_in_vain_is_caught() -> None:
-    sources = {
-        "a/x.py": "__all__ = ['one', 'two', 'three']",
-        "a/y.py": "from a.x import three",
-        "b/y.py": "from a.x import one\nfrom a import x as z\nz.two()",
-    }
-    assert said_in_vain(sources) == ["a/x.py: three"]
 
 
 def doubled(sources: dict[str, str]) -> dict[str, list[str]]:
