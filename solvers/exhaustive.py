@@ -1,41 +1,46 @@
 """Every plan there is, priced by the evaluator: the answer that needs no argument, for small instances.
 
-Plans are enumerated as the rules define them (formulation.constraints.rules): stages cover the layers in order; on
-the line each takes the next devices and idle ones come last, under free placement it takes any that are left;
-every layer takes one of its forms; where warm-ups are to be chosen and matter, each stage one of those that it may
-have. Rules on what a plan needs, such as memory, are left to the evaluator. No
-table, no recurrence and no bound is shared with the other solvers.
+Plans are those of ``solvers.every_plan``. No table, no recurrence and no bound is shared with the other solvers.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
-from formulation.constraints.rules import check_mode
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, begin
 from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import Goal, Placement, Recompute
-from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.options import Recompute
+from formulation.problem.plan import Plan, Span
+from solvers.every_plan import (
+    Used,
+    choices_of,
+    dealt,
+    groups_left,
+    numbers_of_groups,
+    plans,
+    used_with,
+    warm_ups_of,
+)
 from solvers.search.support import Support
 
 __all__: list[str] = []
 
-Used = tuple[int, ...]
-"""Devices used of each server."""
-
 NAME = "brute_force"
 MAX_PLANS = 200_000
+MAX_GROUPS = 50_000
+"""How many groups of devices are looked at to count plans: about a second."""
+LARGE = 10**12
+"""From here on a number of plans is told as a power of two."""
 
 
 def accepts(instance: Instance) -> Support:
@@ -76,164 +81,108 @@ def solve(
 
 
 def _counted(instance: Instance, most: int) -> int:
-    """Return how many plans there are. Raises ValueError if they are more than ``most``."""
-    total = len(instance.layers)
-    # Cut points alone, before anything is counted exactly: counting the plans of a long model takes minutes.
-    depths = (groups * instance.training.chunks for groups in _numbers_of_groups(instance))
-    least = sum(math.comb(total - 1, depth - 1) for depth in depths)
-    number = least if least > most else count_plans(instance)
+    """Return how many plans there are. Raises ValueError if these exceed ``most``, or groups MAX_GROUPS."""
+    total, least = len(instance.layers), 0
+    # Cut points alone, before any group is looked at.
+    for groups in numbers_of_groups(instance):
+        least += math.comb(total - 1, groups * instance.training.chunks - 1)
+        if least > most:
+            break
+    number = least if least > most else count_plans(instance, most)
     if number > most:
-        said = f"over {least}" if number == least else number
-        raise ValueError(f"{instance.name}: {said} plans to price one by one, expected at most {most}")
+        raise ValueError(
+            f"{instance.name}: at least {_rounded(number)} plans to price one by one, expected at most {most}"
+        )
     return number
 
 
-def count_plans(instance: Instance) -> int:
-    """Return how many plans :func:`plans` yields, exactly, without making them.
+def _rounded(number: int) -> str:
+    return str(number) if number < LARGE else f"2^{number.bit_length() - 1}"
 
-    Cost: O(layers**2 x groups) for each way that servers can be used up, of which the line has one a device.
+
+def count_plans(instance: Instance, most: int | None = None) -> int:
+    """Return how many plans :func:`plans` yields, exactly, without making them; or some number above ``most``.
+
+    Raises ValueError, only with ``most``, where more than MAX_GROUPS groups of devices had to be looked at.
+    Cost: O(layers**2 x groups) for each way that servers can be used up, of which the line has one a device; with
+    ``most`` it ends as soon as there are more.
     """
-    total = len(instance.layers)
-    if instance.training.chunks > 1:
-        return sum(
-            math.prod(map(len, choices)) * math.prod(len(_runs(instance, span, groups[0])) for span in spans)
-            for spans, groups, choices in _dealt(instance)
-        )
+    return _Count(instance, math.inf if most is None else most).whole()
 
-    @cache
-    def onward(first: int, used: Used, ahead: int) -> int:
+
+class _Count:
+    """How many plans there are; once they are more than ``most`` any number above it will do."""
+
+    def __init__(self, instance: Instance, most: float) -> None:
+        self.instance, self.most = instance, most
+        self.looked_at = 0
+        self.places = CutSpace.of(instance).places
+        self.onward = cache(self._onward)
+        self.forms = cache(self._forms)
+        self.groups = cache(lambda used: [*groups_left(instance, used, self._look)])
+
+    def whole(self) -> int:
+        """Return the number of all plans."""
+        if self.instance.training.chunks == 1:
+            return self.onward(0, (0,) * len(self.instance.servers), 0)
+        found = 0
+        for spans, groups, choices in dealt(self.instance, self._look):
+            again = math.prod(self._again(span, groups[0]) for span in spans)
+            found += math.prod(map(len, choices)) * again
+            if found > self.most:
+                break
+        return found
+
+    def _look(self) -> None:
+        self.looked_at += 1
+        if self.looked_at > MAX_GROUPS and self.most < math.inf:
+            raise ValueError(
+                f"{self.instance.name}: more than {MAX_GROUPS} groups of devices to look at, no plan priced yet"
+            )
+
+    def _onward(self, first: int, used: Used, ahead: int) -> int:
+        """Return in how many ways the layers from ``first`` go on with so many stages ``ahead`` of them."""
+        total, found = len(self.instance.layers), 0
         if first == total:
-            return sum(1 for _ in _warm_ups(instance, ahead))
-        return sum(
-            math.prod(len(choice) for choice in _choices(instance, first, stop, group))
-            * len(_runs(instance, Span(first, stop), group))
-            * onward(stop, _with(used, group), ahead + 1)
-            for stop in range(first + 1, total + 1)
-            for group in _groups(instance, used)
-        )
+            ways = warm_ups_of(self.instance, ahead)
+            return sum(1 for _ in (ways if self.most == math.inf else itertools.islice(ways, int(self.most) + 1)))
+        for group in self.groups(used):
+            after = used_with(used, group)
+            forms, to_the_end = self.forms(group)
+            ends: Iterable[tuple[int, int]]
+            if sum(after) == self.instance.devices:  # whoever comes last takes all layers that are left
+                ends = ((total, to_the_end[first]),)
+            else:
+                ends = zip(range(first + 1, total + 1), self._products(forms[first:]), strict=True)
+            for stop, ways in ends:
+                if ways:
+                    again = self._again(Span(first, stop), group)
+                    found += ways * again * self.onward(stop, after, ahead + 1)
+                if found > self.most:
+                    return found
+        return found
 
-    return onward(0, (0,) * len(instance.servers), 0)
+    def _forms(self, group: Group) -> tuple[list[int], list[int]]:
+        """Return how many forms each layer may take, and of each layer and those behind it together."""
+        each = [len(one) for one in choices_of(self.instance, 0, len(self.instance.layers), group)]
+        return each, [*self._products(each[::-1])][::-1]
 
+    def _products(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield products of the first 1, 2, ... numbers."""
+        product = 1
+        for number in numbers:
+            product *= number
+            if product > self.most:
+                product = int(self.most) + 1
+            yield product
 
-def plans(instance: Instance) -> Iterator[Plan]:
-    """Yield every plan that keeps the rules on layers, devices and forms, in a fixed order."""
-    if instance.training.chunks > 1:
-        for spans, groups, choices in _dealt(instance):
-            held = [groups[instance.training.rank_of(at, len(spans))] for at in range(len(spans))]
-            runs = [_runs(instance, span, group) for span, group in zip(spans, held, strict=True)]
-            for forms, again in itertools.product(itertools.product(*choices), itertools.product(*runs)):
-                rows = zip(spans, held, again, strict=True)
-                yield Plan(tuple(Stage(at, own, forms[at.first : at.stop], again=one) for at, own, one in rows))
-        return
-    for stages in _stages(instance, 0, (0,) * len(instance.servers)):
-        for warm_ups in _warm_ups(instance, len(stages)):
-            yield Plan(tuple(replace(one, warm_up=own) for one, own in zip(stages, warm_ups, strict=True)))
-
-
-def _warm_ups(instance: Instance, stages: int) -> Iterator[tuple[int | None, ...]]:
-    """Yield the forward passes before the first backward pass that stages may choose, if that matters.
-
-    Each at least as many as there are stages from it on, none more than the stage before it. Fewer matter to no
-    goal but the executed step, as each holds a micro-batch.
-    """
-    most = instance.training.micro_batches
-    if not instance.training.chooses_warm_ups or Goal.STEP_TIME not in instance.goals:
-        yield (None,) * stages
-        return
-    least = [min(stages - stage, most) for stage in range(stages)]
-    for chosen in itertools.product(*(range(one, most + 1) for one in least)):
-        if all(one >= other for one, other in itertools.pairwise(chosen)):
-            yield chosen
-
-
-Dealt = tuple[tuple[Span, ...], tuple[Group, ...], list[tuple[int, ...]]]
-"""Spans of stages, groups that they are dealt out to, and the forms that each layer may take."""
-
-
-def _numbers_of_groups(instance: Instance) -> Iterator[int]:
-    """Yield on how many groups a plan may run, if there are enough layers."""
-    chunks = instance.training.chunks
-    for groups in range(1, min(instance.devices, len(instance.layers) // chunks) + 1):
-        if chunks == 1 or (groups > 1 and instance.training.dealt_to(groups)):
-            yield groups
-
-
-def _dealt(instance: Instance) -> Iterator[Dealt]:
-    """Yield every way to deal stages out to groups of one size and mode, round and round or as a V."""
-    total, chunks = len(instance.layers), instance.training.chunks
-    for number in _numbers_of_groups(instance):
-        for groups in _alike(instance, number, (0,) * len(instance.servers)):
-            for inner in itertools.combinations(range(1, total), number * chunks - 1):
-                spans = tuple(Span(*ends) for ends in itertools.pairwise((0, *inner, total)))
-                yield spans, groups, _choices(instance, 0, total, groups[0])
-
-
-def _alike(instance: Instance, number: int, used: Used) -> Iterator[tuple[Group, ...]]:
-    """Yield so many groups, one after another, that have as many devices and the same mode."""
-    for group in _groups(instance, used):
-        if number == 1:
-            yield (group,)
-            continue
-        for rest in _alike(instance, number - 1, _with(used, group)):
-            if (rest[0].devices, rest[0].mode) == (group.devices, group.mode):
-                yield (group, *rest)
-
-
-def _stages(instance: Instance, first: int, used: Used) -> Iterator[tuple[Stage, ...]]:
-    """Yield every way to put the layers from ``first`` on the devices that are left."""
-    total = len(instance.layers)
-    if first == total:
-        yield ()
-        return
-    for stop in range(first + 1, total + 1):
-        for group in _groups(instance, used):
-            for rest in _stages(instance, stop, _with(used, group)):
-                span = Span(first, stop)
-                for forms in itertools.product(*_choices(instance, first, stop, group)):
-                    yield from (
-                        (Stage(span, group, forms, again=again), *rest) for again in _runs(instance, span, group)
-                    )
-
-
-def _groups(instance: Instance, used: Used) -> Iterator[Group]:
-    """Yield the groups that the next stage may have."""
-    if instance.constraints.placement is Placement.LINE:
-        place = sum(used)
-        groups = (Group.on_line(instance, place, count) for count in range(1, instance.devices - place + 1))
-    else:
-        left = [range(server.devices - taken + 1) for server, taken in zip(instance.servers, used, strict=True)]
-        counts = (tuple((at, count) for at, count in enumerate(row) if count) for row in itertools.product(*left))
-        groups = (Group(row) for row in counts if row)
-    most = instance.constraints.max_servers
-    return (
-        one
-        for group in groups
-        if most is None or len(group.counts) <= most
-        for one in (replace(group, mode=mode) for mode in Mode.every(group.devices))
-        if not any(check_mode(instance, 0, one))
-    )
-
-
-def _with(used: Used, group: Group) -> Used:
-    """Return the devices used of each server, those of a group included."""
-    taken = dict(group.counts)
-    return tuple(count + taken.get(server, 0) for server, count in enumerate(used))
-
-
-def _choices(instance: Instance, first: int, stop: int, group: Group) -> list[tuple[int, ...]]:
-    """Return the forms that each layer of a stage may take."""
-    return [
-        FORMS[:1] if layer.split is Split.FOLLOW else forms_on(layer, group)
-        for layer in instance.layers[first:stop]
-    ]
-
-
-def _runs(instance: Instance, span: Span, group: Group) -> list[tuple[Span, ...]]:
-    """Return every set of blocks that a stage may compute again, each by itself; the empty one first."""
-    if instance.constraints.recompute is not Recompute.BLOCKS or group.mode.recompute:
-        return [()]
-    inside = CutSpace.of(instance).blocks(span)
-    return [some for count in range(len(inside) + 1) for some in itertools.combinations(inside, count)]
+    def _again(self, span: Span, group: Group) -> int:
+        """Return the number of :func:`solvers.every_plan.runs_of`."""
+        if self.instance.constraints.recompute is not Recompute.BLOCKS or group.mode.recompute:
+            return 1
+        begin = bisect.bisect_left(self.places, span.first)
+        end = bisect.bisect_right(self.places, span.stop) - 1
+        return 1 << max(0, end - begin)
 
 
 def _price(instance: Instance, plan: Plan, accept: Callable[[Plan], bool] | None) -> int | None:

@@ -71,7 +71,7 @@ class Ingredient(enum.Enum):
         True,
     )
     MEMORY_TABLES = ("memory tables", ("formulation.costs.memory_tables",), True)
-    ENUMERATION = ("the enumeration of all plans", ("solvers.exhaustive",))
+    ENUMERATION = ("the enumeration of all plans", ("solvers.exhaustive", "solvers.every_plan"))
     CHECKER = (
         "the checker of certificates",
         ("formulation.certificates.", "formulation.suffixes.slots", "formulation.costs.least"),

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass
-from formulation.problem.options import Constraints, CostModel, Placement, Training
+from formulation.problem.options import Constraints, CostModel, Goal, Placement, Recompute, Training
 from formulation.problem.units import Link
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force
 from solvers.exhaustive import count_plans, plans
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.problems import dealt_out, problems
 
 TWO = instance_of(chain([matrix("a", 10), matrix("b", 20)], [5]), mesh(2))
 
@@ -35,6 +36,58 @@ def test_counts_what_it_enumerates(instance, limits):
     every = list(plans(instance))
     assert len(every) == len(set(every)) == number
     assert all(evaluate(instance, plan).feasible for plan in every[:50])
+
+
+@st.composite
+def blocks_again(draw):
+    """Small instances whose stages may compute any set of blocks again, by themselves."""
+    made = draw(instances(layer_graphs(4), cluster_graphs(3)))
+    return replace(made, constraints=replace(draw(constraints), recompute=Recompute.BLOCKS))
+
+
+@given(st.one_of(dealt_out(), problems(), blocks_again()))
+def test_counts_every_kind_of_plan(instance):
+    """With chunks, blocks computed again and warm-ups that are chosen; a limit changes no number below it."""
+    number = count_plans(instance)
+    assume(number <= 5000)
+    assert sum(1 for _ in plans(instance)) == number == count_plans(instance, max(number, 5000))
+    if number > 1:
+        assert count_plans(instance, number - 1) >= number
+
+
+@pytest.mark.parametrize(
+    ("layers", "servers", "asked"),
+    [
+        (1200, (1, 1), Constraints()),
+        (600, (1, 1, 1), Constraints(placement=Placement.FREE)),
+        (80, (1, 1), Constraints(recompute=Recompute.BLOCKS)),
+        (2, (8,) * 512, Constraints(placement=Placement.FREE)),
+        (3, (4096,), Constraints(stages_at_least=3)),
+        (4000, (8,) * 128, Constraints(recompute=Recompute.ALLOWED)),
+    ],
+)
+def test_an_instance_of_any_size_is_answered_for_in_few_steps(layers, servers, asked):
+    """It was cubic in layers, and made every set of blocks: minutes, or for ever, and nobody could stop it."""
+    chained = chain([matrix(f"l{at}") for at in range(layers)], [1] * (layers - 1))
+    instance = replace(instance_of(chained, mesh(*servers)), constraints=asked)
+    support = brute_force.accepts(instance)
+    assert support.proves or "expected at most" in support.reason or "groups of devices" in support.reason
+
+
+def test_few_plans_of_a_long_chain_are_counted():
+    """Two devices that no stage shares: one stage on the first, or two with a cut anywhere."""
+    chained = chain([matrix(f"l{at}") for at in range(1200)], [1] * 1199)
+    instance = replace(instance_of(chained, mesh(1, 1)), constraints=Constraints(max_servers=1))
+    assert count_plans(instance) == 1 + 1199 and brute_force.accepts(instance).proves
+
+
+def test_warm_ups_are_counted_no_further_than_needed():
+    training = Training(512, 512, warm_up="choose")
+    instance = instance_of(
+        chain([matrix(f"l{at}") for at in range(8)], [1] * 7), mesh(*[1] * 8), training=training
+    )
+    instance = replace(instance, goals=(Goal.STEP_TIME,), constraints=Constraints(max_servers=1))
+    assert "expected at most" in brute_force.accepts(instance).reason
 
 
 def test_free_placement_by_hand():
