@@ -18,8 +18,7 @@ from commands.tables.device_tables import Grid, entry_lines, grids, markdown
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, reading
-from ingest.mistakes import did_you_mean
-from ingest.scenario.library import Library
+from ingest.scenario.library import Library, near_names
 from ingest.scenario.library_schema import Fact, PriceFact
 from ingest.scenario.shipped import LIBRARY
 
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         library = Library.read(LIBRARY)
     name = arguments.name
     if name is not None and name not in library.files:
-        raise InputError(f"no device or machine '{name}' in the library{did_you_mean(name, library.files)}")
+        raise InputError(f"no device or machine '{name}' in the library{near_names(name, library.files)}")
     chosen = library if name is None else _only(library, name)
     if arguments.json:
         arguments.reply.put(_content(chosen).model_dump(mode="json", exclude={"error"}))
@@ -78,6 +77,7 @@ def _device(library: Library, name: str) -> DevicePart:
         title=facts.title,
         file=library.files[name],
         memory_bytes=_fact(library, name, facts.memory),
+        kept_bytes=_fact(library, name, facts.kept),
         memory_bits_per_second=_fact(library, name, facts.memory_bandwidth),
         peak_flops_per_second={str(key): _fact(library, name, peak) for key, peak in facts.peaks.items()},
         link_bits_per_second={key: _fact(library, name, link) for key, link in facts.links.items()},

@@ -26,12 +26,13 @@ class FactPart(Part):
 
 
 class DevicePart(Part):
-    """A device of the library; peaks are dense, by number format."""
+    """A device of the library; peaks are dense, by number format. ``kept_bytes`` of its memory no plan gets."""
 
     name: str
     title: str
     file: str
     memory_bytes: FactPart
+    kept_bytes: FactPart
     memory_bits_per_second: FactPart
     peak_flops_per_second: dict[str, FactPart]
     link_bits_per_second: dict[str, FactPart]

@@ -31,9 +31,9 @@ class Grid:
 def grids(library: Library) -> Iterator[Grid]:
     """Yield a table of the devices and one of the machines, each where there are any."""
     if library.devices:
-        columns = ("device", "GiB", "GB/s", "fp64", "fp32", "tf32", "16 bit", "fp8")
+        columns = ("device", "GiB", "kept", "GB/s", "fp64", "fp32", "tf32", "16 bit", "fp8")
         rows = tuple(_device_row(name, facts) for name, facts in library.devices.items())
-        yield Grid("Devices: memory, its bandwidth, dense peaks in TFLOP/s", columns, rows, 1)
+        yield Grid("Devices: memory and what is kept of it, bandwidth, dense peaks in TFLOP/s", columns, rows, 1)
     if library.machines:
         columns = ("machine", "devices", "pair", "device", "adapters", "between", "USD/h")
         rows = tuple(_machine_row(name, facts) for name, facts in library.machines.items())
@@ -48,6 +48,7 @@ def _device_row(name: str, facts: DeviceFacts) -> tuple[str, ...]:
     return (
         name,
         f"{facts.memory.value / GIB:.4g}",
+        f"{facts.kept.value / GIB:.4g}",
         f"{facts.memory_bandwidth.value / BITS_PER_GIGABYTE:g}",
         *(UNKNOWN if peak is None else f"{peak.value / TERA:g}" for peak in peaks),
     )
@@ -112,7 +113,7 @@ def _shown(where: Where, fact: Fact) -> str:
         return f"{fact.value / MILLIONTHS:.2f} {fact.currency} on {fact.day.isoformat()}"
     if where[0] == "peaks":
         return f"{fact.value / TERA:g} TFLOP/s"
-    if where[0] == "memory":
+    if where[0] in ("memory", "kept"):
         return human.amount(fact.value)
     if where in (("devices",), ("adapters", "number")):
         return str(fact.value)

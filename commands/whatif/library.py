@@ -9,9 +9,9 @@ from formulation.problem.cluster import DeviceClass
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.precision import Precision
-from ingest.mistakes import ScenarioError, did_you_mean
+from ingest.mistakes import ScenarioError
 from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library
+from ingest.scenario.library import Library, near_names
 from ingest.scenario.load import Scenario
 from ingest.text.overrides import apply_overrides
 from ingest.text.yaml_source import Document
@@ -32,7 +32,7 @@ def other_devices(
     library = Library.read()
     for name in names or ():
         if name not in library.devices:
-            hint = did_you_mean(name, library.devices)
+            hint = near_names(name, library.devices)
             raise InputError(f"no device '{name}' in the library{hint}")
     arithmetic = _arithmetic(scenario, overrides)
     size, found = Precision.of(instance.training).activations, dict[tuple[int, ...], DeviceClass]()
@@ -48,7 +48,7 @@ def other_devices(
         if Goal.COST in instance.goals and not price:
             continue
         moved = device.memory_bandwidth.value // 8  # bits
-        one = DeviceClass(name, device.memory.value, peak, price, memory_bytes_per_second=moved)
+        one = DeviceClass(name, device.usable, peak, price, memory_bytes_per_second=moved)
         memory = one.memory_bytes if instance.constraints.memory or Goal.MEMORY in instance.goals else 0
         found.setdefault((peak, moved, memory, price if Goal.COST in instance.goals else 0), one)
     return [found[key] for key in sorted(found)]

@@ -50,6 +50,7 @@ def check_meaning(document: Document) -> Iterator[Mistake]:
         *(model_problems(model) if (model := _kept(ModelSection, data.get("model"))) else ()),
         *_runtime_problems(data),
         *_training_problems(document, data.get("training")),
+        *_device_problems(cluster),
         *_server_problems(cluster),
         *_name_problems(cluster),
         *_link_problems(cluster),
@@ -100,6 +101,18 @@ def _not_a_part(training: TrainingSection) -> int | None:
     written = training.micro_batches
     numbers = (written,) if isinstance(written, int) else () if isinstance(written, str) else written
     return next((number for number in numbers if training.global_batch % number), None)
+
+
+def _device_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
+    """Something of the memory of a device is left for plans."""
+    classes = cluster.get("devices")
+    for name, raw in classes.items() if isinstance(classes, dict) else ():
+        found = _kept(DeviceSection, raw)
+        if found and found.usable <= 0:
+            yield (
+                ("cluster", "devices", name, "kept"),
+                f"leaves nothing: {found.kept} of the {found.memory} bytes of each device",
+            )
 
 
 def _server_problems(cluster: Mapping[str, Any]) -> Iterator[Problem]:
@@ -199,7 +212,7 @@ def _named(constraints: Mapping[str, Any], cluster: Mapping[str, Any]) -> Names:
 def _memory(cluster: Mapping[str, Any], server: ServerSection) -> int | None:
     classes = cluster.get("devices")
     found = _kept(DeviceSection, classes.get(server.device)) if isinstance(classes, dict) else None
-    return found.memory if found else None
+    return found.usable if found else None
 
 
 def _reach_problems(cluster: ClusterSection) -> Iterator[Problem]:

@@ -18,6 +18,7 @@ from ingest.scenario.fields import (
     Duration,
     Memory,
     Name,
+    NeededMemory,
     NumberFormat,
     Price,
     Section,
@@ -58,6 +59,11 @@ class DeviceSection(Section):
     model_config = ConfigDict(json_schema_extra=_needs_nothing)
 
     memory: Memory = Field(description="memory of one device, like '11 GiB'")
+    kept: NeededMemory = Field(
+        default=0,
+        description="memory of one device that no plan gets, like '2 GiB': the driver's context, buffers of"
+        " communicators, the allocator's rest; with the library's memory the library's, else 0",
+    )
     peak: Speed = Field(description="peak speed of one device, like '13.4 TFLOP/s'")
     memory_bandwidth: Bandwidth | None = Field(
         default=None,
@@ -70,6 +76,11 @@ class DeviceSection(Section):
         default=None,
         description="what joins each device to the memory of its host, like PCIe: {bandwidth: 32 GB/s}",
     )
+
+    @property
+    def usable(self) -> int:
+        """The bytes of one device that plans may fill."""
+        return self.memory - self.kept
 
 
 class NameSection(Section):

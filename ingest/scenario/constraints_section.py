@@ -16,7 +16,20 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, cr
 from formulation.constraints.keys import ByServer, Key, Keyed, Listed, Names, Shape, Written
 from formulation.problem.constraints import Constraints, kinds
 from formulation.problem.model.across import EVERY_FORM
-from ingest.scenario.fields import LIST, WORD, Byname, Duration, Glob, Memory, Name, Price, Ratio, Section, Whole
+from ingest.scenario.fields import (
+    LIST,
+    WORD,
+    Byname,
+    Duration,
+    Glob,
+    Memory,
+    Name,
+    NeededMemory,
+    Price,
+    Ratio,
+    Section,
+    Whole,
+)
 
 __all__: list[str] = []
 
@@ -29,6 +42,7 @@ _TYPES: Mapping[Written, Any] = MappingProxyType(
         Written.NAME: Name,
         Written.GLOB: Glob,
         Written.MEMORY: Memory,
+        Written.NEEDED: NeededMemory,
         Written.DURATION: Duration,
         Written.PRICE: Price,
         Written.RATIO: Ratio,

@@ -101,6 +101,13 @@ Glob = Annotated[str, AfterValidator(_glob)]
 Whole = Annotated[int, Field(ge=1)]
 Bandwidth = Annotated[int, BeforeValidator(quantities.bandwidth), _quantity("10 Gbit/s")]
 Memory = Annotated[int, BeforeValidator(quantities.memory), _quantity("11 GiB")]
+"""What there is room for; parts of a byte are left out."""
+NeededMemory = Annotated[
+    int,
+    BeforeValidator(quantities.needed_memory),
+    Shown({"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["2 GiB"]}),
+]
+"""What something needs; a part of a byte counts whole."""
 Speed = Annotated[int, BeforeValidator(quantities.speed), _quantity("13.4 TFLOP/s")]
 Duration = Annotated[
     int,

@@ -9,7 +9,9 @@ many transfers have it at once is what a server's adapters say.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,11 @@ if TYPE_CHECKING:
 
     from formulation.problem.cluster import Server
 
-__all__ = ["Library"]
+__all__ = ["Library", "near_names"]
+
+_KINDS = frozenset({"sxm", "pcie", "nvl", "16gb", "32gb", "40gb", "80gb"})
+"""Words of a name that say which kind of a card it is: who leaves them out may mean any."""
+_MAKERS = frozenset({"nvidia", "geforce", "tesla", "amd", "instinct", "intel", "huawei"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,45 @@ def _unknown_devices(library: Library, document: Document) -> Iterator[Mistake]:
         if device not in library.devices:
             hint = did_you_mean(device, library.devices)
             yield mistake_at(document, ("machines", name, "device"), f"no device '{device}' in the library{hint}")
+
+
+def near_names(word: str, names: Iterable[str]) -> str:
+    """Return the end of a message about an unknown card or machine: the names that may have been meant.
+
+    Those that say the same card: one of other digits, or with a letter more, is another one (an L4 is no L40S, a
+    GB200 no B200, an RTX 2080 no RTX 2080 Ti). Empty if there is none.
+    """
+    near = [f"'{name}'" for name in names if _same_card(word, name)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _same_card(word: str, name: str) -> bool:
+    """Tell whether a name says the card that a word says: its model, and whatever else the word tells."""
+    (model, told), (other, known) = _card(word), _card(name)
+    if re.findall(r"\d+", model) != re.findall(r"\d+", other):
+        return False
+    if not re.search(r"\d", model):
+        return _alike(model, other)
+    return (
+        sorted(model) == sorted(other)  # letters in another order are a mistake of typing
+        and all(any(_alike(one, two) for two in known) for one in told)
+        and all(two in _KINDS or any(_alike(one, two) for one in told) for two in known)
+    )
+
+
+def _card(name: str) -> tuple[str, list[str]]:
+    """Return the model that a name says, all up to its first number, and the words behind it."""
+    text = re.sub(r"(?<=\d)o|o(?=\d)", "0", name.casefold())
+    words = [re.sub(r"^sxm\d$", "sxm", word) for word in re.findall(r"[a-z0-9]+", text)]
+    words = [word for word in words if word not in _MAKERS]
+    first = next((at for at, word in enumerate(words) if re.search(r"\d", word)), len(words))
+    return "".join(words[: first + 1]), words[first + 1 :]
+
+
+def _alike(one: str, other: str) -> bool:
+    """Tell whether one word may be a misspelt other one; of words with digits only the same one is."""
+    digits = re.search(r"\d", one + other)
+    return one == other or (not digits and difflib.SequenceMatcher(None, one, other).ratio() >= 0.6)
 
 
 def with_peaks(cluster: nx.Graph, names: Collection[str], bytes_per_element: int) -> nx.Graph:

@@ -14,7 +14,18 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from formulation.problem.units import ceil_div
 from ingest.mistakes import Where
-from ingest.scenario.fields import Bandwidth, Byname, Memory, Name, NumberFormat, Price, Speed, StrictPart, Whole
+from ingest.scenario.fields import (
+    Bandwidth,
+    Byname,
+    Memory,
+    Name,
+    NeededMemory,
+    NumberFormat,
+    Price,
+    Speed,
+    StrictPart,
+    Whole,
+)
 
 __all__ = ["DeviceFacts", "Fact", "MachineFacts", "PriceFact"]
 
@@ -105,6 +116,9 @@ class DeviceFacts(FactsPart):
 
     title: Name = Field(description="what its maker calls it")
     memory: Fact[Memory] = Field(description="memory of one device")
+    kept: Fact[NeededMemory] = Field(
+        description="what of it no plan gets: the driver's context, buffers of communicators, the allocator's rest"
+    )
     memory_bandwidth: Fact[Bandwidth] = Field(description="bandwidth of the memory")
     peaks: Annotated[dict[Annotated[NumberFormat, Byname], Fact[Speed]], Field(min_length=1)] = Field(
         description="dense peak speed by number format"
@@ -113,6 +127,11 @@ class DeviceFacts(FactsPart):
         default={}, description="what a device sends over all links of a kind together, in one direction"
     )
     note: Note | None = Field(default=None, description="what is not known, and why")
+
+    @property
+    def usable(self) -> int:
+        """The bytes that plans may fill."""
+        return self.memory.value - self.kept.value
 
     def peak(self, name: str, bytes_per_element: int, arithmetic: NumberFormat | None = None) -> int:
         """Return the peak in FLOP/s for elements of so many bytes, or for the number format that is named.

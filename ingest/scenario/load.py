@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from formulation.constraints.keys import Names
+from formulation.costs.amounts import scaled_size
 from formulation.predictor.roofline import Roofline
 from formulation.problem.options import Compute, Constraints, CostModel, Goal, Training, default_goals
 from formulation.problem.precision import Precision
@@ -77,7 +78,8 @@ class Scenario:
     ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
     ``operators`` names for operators without a formula known ones that count the same; ``strict`` refuses others.
     ``open_peaks``: devices of the library whose peak follows from the size of these elements. ``note`` says why
-    times are not those of a roofline where the file does not say which they are (empty: it does, or they are).
+    times are not those of a roofline where the file does not say which they are (empty: it does, or they are);
+    ``kept`` which memory of devices no plan gets.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Scenario:
     strict: bool = False
     open_peaks: tuple[str, ...] = ()
     note: str = ""
+    kept: str = ""
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
@@ -110,7 +113,7 @@ class Scenario:
         whole, size = self.settled(layers), layers.graph["element_bytes"]
         measured = any(row["layer"].measured for _, row in layers.nodes(data=True))
         said = () if measured or not self.note else (self.note,)
-        layers.graph["notes"] = (*layers.graph.get("notes", ()), *said)
+        layers.graph["notes"] = (*layers.graph.get("notes", ()), *said, *((self.kept,) if self.kept else ()))
         if whole.training.precision is None and whole.training.bytes_per_element != size:
             asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
             scaled = f"{asked}, the model's elements have {size}: all bytes are scaled"
@@ -207,6 +210,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         elements_of_model=found.training.bytes_per_element is None and found.training.precision is None,
         operators=tuple(sorted(found.model.operators.items())),
         note=_note(found.cost, cost, cluster),
+        kept=_kept(found),
     )
 
 
@@ -246,6 +250,16 @@ def _note(found: CostSection, cost: CostModel, cluster: nx.Graph) -> str:
     )
 
 
+def _kept(found: ScenarioFile) -> str:
+    """Say what of the memory of devices no plan gets, where memory is limited."""
+    used = {server.device for server in found.cluster.servers}
+    rows = [(name, row) for name, row in found.cluster.devices.items() if name in used and row.kept]
+    if not rows or getattr(found.constraints, "memory") is False:  # noqa: B009 (a section made from keys)
+        return ""
+    said = ", ".join(f"{scaled_size(row.kept)} of the {scaled_size(row.memory)} of {name}" for name, row in rows)
+    return f"no plan gets {said}: context, communicators, allocator (cluster.devices.{rows[0][0]}.kept)"
+
+
 def _configured(model: ModelSection) -> Configured | None:
     from ingest.torch.hugging_face import Configured
 
@@ -279,7 +293,7 @@ def _cluster(name: str, found: ClusterSection) -> nx.Graph:
     classes = {
         key: DeviceClass(
             key,
-            row.memory,
+            row.usable,
             row.peak,
             row.price_per_hour,
             _link_or_none(row.host_link),

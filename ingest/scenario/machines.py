@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ingest.mistakes import Mistake, Where, did_you_mean
+from ingest.mistakes import Mistake, Where, path_text
 from ingest.scenario.cluster_section import machine_row
 from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library, MachineGroup
+from ingest.scenario.library import Library, MachineGroup, near_names
 from ingest.scenario.library_schema import DeviceFacts
 from ingest.scenario.messages import mistake_at
 from ingest.text.yaml_source import Document
@@ -39,6 +39,16 @@ MILLIONTHS = 10**6
 _DEVICES: Where = ("cluster", "devices")
 _SERVERS: Where = ("cluster", "servers")
 _MACHINES: Where = ("cluster", "machines")
+
+
+def by_hand(name: str) -> str:
+    """Return the end of a message about an unknown card: the lines with which a file says it itself."""
+    key = path_text((name,))
+    numbers = "{memory: 24 GiB, peak: 100 TFLOP/s, memory_bandwidth: 600 GB/s}"
+    return (
+        f"; 'pipecut devices' lists the library. By hand, with the card's own numbers:\n"
+        f"    cluster:\n      devices:\n        {key}: {numbers}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ class _Completion:
             row = machine_row(name, raw)
             machine = self.library.machines.get(name)
             if machine is None and isinstance(machines, dict):
-                hint = did_you_mean(name, self.library.machines)
+                hint = near_names(name, self.library.machines)
                 self._wrong(where, f"no machine '{name}' in the library{hint}")
             if row is None or machine is None:  # a stand-in; what the schema finds wrong is its to tell
                 self._add("servers", {"name": name, "count": 1, "device": name, "devices": 1}, where)
@@ -184,14 +194,15 @@ class _Completion:
         known, library = list(own), self.library.devices
         for index, name in self.own_servers:
             if name not in known and name not in library:
-                hint = did_you_mean(name, [*known, *library])
+                hint = near_names(name, known) or near_names(name, library)
                 where = (*_SERVERS, index, "device")
-                self._wrong(where, f"no device class '{name}' in cluster.devices or the library{hint}")
+                message = f"no device class '{name}' in cluster.devices or the library{hint}"
+                self._wrong(where, f"{message}{by_hand(name)}")
                 own[name] = STAND_IN
         for name in known:
             lacking = isinstance(own[name], dict) and not own[name].keys() >= STAND_IN.keys()
-            hint = did_you_mean(name, library)
-            if lacking and name not in library and "did you mean" in hint:
+            hint = near_names(name, library)
+            if lacking and name not in library and hint:
                 message = f"no device '{name}' in the library (your own needs memory and peak){hint}"
                 self._wrong((*_DEVICES, name), message)
                 own[name] = STAND_IN | own[name]
@@ -202,6 +213,8 @@ class _Completion:
             return
         memory, bits = device.memory.value, device.memory_bandwidth.value
         facts: dict[str, Any] = {"memory": f"{memory} B", "memory_bandwidth": f"{bits} bit/s"}
+        if "memory" not in entry:  # who writes a number means it
+            facts["kept"] = f"{device.kept.value} B"
         if "peak" not in entry:
             facts["peak"] = f"{self._peak(name, device, where)} FLOP/s"
         self.cluster["devices"][name] = facts | entry

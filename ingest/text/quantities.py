@@ -1,7 +1,9 @@
 """Quantities as people write them, made into exact integers: ``10 Gbit/s``, ``11 GiB``, ``13 TFLOP/s``, ``5 us``.
 
 Each function takes what stands in a file and returns a whole number in pipecut's own unit (bit/s, bytes,
-FLOP/s, ns). The arithmetic is exact, and nothing is rounded: a value between two whole numbers is an error.
+FLOP/s, ns). The arithmetic is exact. Amounts of data and speeds are printed with few decimals (``23.64 GiB``), so
+what lies between two whole numbers is rounded once: what there is down, what is needed up. Of a nanosecond there
+are no parts.
 Units are strict, because a wrong guess here is a factor of 8 that no later check would notice: ``bit`` and
 ``B`` differ, ``GB`` is 10^9 and ``GiB`` 2^30 bytes, and a unit in the wrong case is refused with the right one.
 The one abbreviation taken is ``Gbps`` (``kbps``, ``Mbps``, ``Tbps``) for ``Gbit/s``: every data sheet of a
@@ -11,7 +13,9 @@ network means bits by it.
 from __future__ import annotations
 
 import difflib
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -35,13 +39,17 @@ class QuantityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A physical dimension: how to name it, an example, its base unit, and what people usually write."""
+    """A physical dimension: how to name it, an example, its base unit, and what people usually write.
+
+    ``rounds``: how parts of the base unit are made whole; None where they are an error.
+    """
 
     name: str
     example: str
     base: str
     usual: tuple[str, ...]
     positive: bool = True
+    rounds: Callable[[Fraction], int] | None = math.floor
 
     def wanted(self) -> str:
         """Return the start of every message: what was expected."""
@@ -50,8 +58,9 @@ class _Kind:
 
 _BANDWIDTH = _Kind("a bandwidth", "10 Gbit/s", "bit/s", ("Gbit/s", "GB/s"))
 _DATA = _Kind("an amount of data", "11 GiB", "bytes", ("GiB", "GB"))
+_NEED = _Kind("an amount of data", "2 GiB", "bytes", ("GiB", "GB"), positive=False, rounds=math.ceil)
 _SPEED = _Kind("a speed", "13.4 TFLOP/s", "FLOP/s", ("TFLOP/s",))
-_DURATION = _Kind("a duration", "5 us", "ns", ("us", "ms", "s"), positive=False)
+_DURATION = _Kind("a duration", "5 us", "ns", ("us", "ms", "s"), positive=False, rounds=None)
 _BITS = _Kind("an amount in bits; pipecut counts data in bytes, B", "8 bit", "bits", ("bit",))
 
 _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NS_PER_SECOND}
@@ -61,23 +70,31 @@ _LONG_TIMES = {"min": 60 * NS_PER_SECOND, "h": 3600 * NS_PER_SECOND}
 def bandwidth(value: object) -> int:
     """Return a bandwidth in bits per second: ``bit/s``, ``B/s``, ``bps`` with k M G T P or Ki Mi Gi Ti Pi.
 
-    Raises QuantityError for anything else, for 0, and for a value that is no whole number of bits per second.
+    Parts of a bit are left out. Raises QuantityError for anything else, and for less than 1 bit per second.
     """
     return _read(value, _BANDWIDTH)
 
 
 def memory(value: object) -> int:
-    """Return an amount of data in bytes: ``B`` with k M G T P or Ki Mi Gi Ti Pi.
+    """Return what there is room for in bytes: ``B`` with k M G T P or Ki Mi Gi Ti Pi. Parts of one are left out.
 
-    Raises QuantityError for anything else (bits and bare numbers included), for 0, and for parts of a byte.
+    Raises QuantityError for anything else (bits and bare numbers included), and for less than 1 byte.
     """
     return _read(value, _DATA)
+
+
+def needed_memory(value: object) -> int:
+    """Return what is needed, in the units of :func:`memory`. Part of a byte counts whole, a bare ``0`` is nothing.
+
+    Raises QuantityError for anything else.
+    """
+    return 0 if value in (0, "0") and not isinstance(value, bool) else _read(value, _NEED)
 
 
 def speed(value: object) -> int:
     """Return a computing speed in FLOP/s: ``FLOP/s`` with k M G T P.
 
-    Raises QuantityError for anything else, for 0, and for a value that is no whole number of FLOP/s.
+    Parts of a FLOP are left out. Raises QuantityError for anything else, and for less than 1 FLOP/s.
     """
     return _read(value, _SPEED)
 
@@ -142,21 +159,21 @@ def _read(value: object, kind: _Kind) -> int:
     known, size = _UNITS.get(unit, (None, 1))
     if known is None:
         raise QuantityError(f"{kind.wanted()}, got {_quoted(value)}{_meant(number, unit, kind)}")
-    if known is not kind:
+    if known.name != kind.name:
         raise QuantityError(f"{kind.wanted()}, got {_quoted(value)} ({known.name})")
     return _whole(sign, Fraction(number) * size, value, kind)
 
 
 def _whole(sign: str, amount: Fraction, text: str, kind: _Kind) -> int:
-    """Return an amount as a whole number of its base unit, if it is one of a sensible size."""
+    """Return an amount as a whole number of its base unit, rounded as its kind says, if it has a sensible size."""
     if sign or (kind.positive and amount == 0):
         limit = "not above 0" if kind.positive else "below 0"
         raise QuantityError(f"{kind.wanted()}, got {_quoted(text)}, which is {limit}")
-    if amount.denominator != 1:
+    if amount.denominator != 1 and (kind.rounds is None or kind.rounds(amount) == 0):
         raise QuantityError(f"{_quoted(text)} is not a whole number of {kind.base}")
     if amount > LARGEST:
         raise QuantityError(f"{_quoted(text)} is more than 10^18 {kind.base}, the most that pipecut counts")
-    return int(amount)
+    return int(amount) if kind.rounds is None else kind.rounds(amount)
 
 
 def _with_usual_unit(number: object, kind: _Kind) -> str:
@@ -172,7 +189,7 @@ def _meant(number: str, unit: str, kind: _Kind) -> str:
         return ""
     spellings: dict[str, list[str]] = {}
     for known, (other, _) in _UNITS.items():
-        if other is kind and not known.endswith("bps"):
+        if other.name == kind.name and not known.endswith("bps"):
             for sloppy in _sloppy(known):
                 spellings.setdefault(sloppy, []).append(known)
     folded = unit.casefold()

@@ -26,7 +26,9 @@ def test_the_whole_library_fits_eighty_columns(pipecut: Command, monkeypatch: py
     assert max(len(line) for line in ran.out.splitlines()) <= COLUMNS
     words = [line.split(" ")[0] for line in ran.out.splitlines() if line]
     assert all(words.count(name) == 1 for name in NAMES)  # no name is cut
-    assert re.search(r"^h100-sxm +79\.65 +3350 +66\.9 +66\.9 +494\.7 +989\.4 +1978\.9$", ran.out, re.MULTILINE)
+    assert re.search(
+        r"^h100-sxm +79\.65 +4\.5 +3350 +66\.9 +66\.9 +494\.7 +989\.4 +1978\.9$", ran.out, re.MULTILINE
+    )
     assert re.search(r"^p5 +8 x h100-sxm +450 +450 +32 x 100 +400 +55\.04$", ran.out, re.MULTILINE)
 
 
@@ -63,7 +65,7 @@ def test_json_has_the_numbers_that_a_scenario_gets(pipecut: Command, tmp_path: P
     scenario = load_scenario(path)
     server = servers_of(scenario.cluster)[0]
     assert server.link and server.link.bits_per_second == machine["each_pair_bits_per_second"]["value"]
-    assert server.device_class.memory_bytes == device["memory_bytes"]["value"]
+    assert server.device_class.memory_bytes == device["memory_bytes"]["value"] - device["kept_bytes"]["value"]
     assert server.device_class.flops_per_second == device["peak_flops_per_second"]["bf16"]["value"]
     assert server.device_class.price_per_hour * 8 == machine["price_per_hour"]["value"]
     link = scenario.cluster.graph["mesh"]
@@ -113,4 +115,4 @@ def test_the_page_says_which_overrides_there_are(tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(example, encoding="utf-8")
     overrides = [word.strip("'") for word in re.findall(r"`--set ([^`]+)`", PAGE)]
-    assert len(overrides) == 3 and len(servers_of(load_scenario(path, overrides).cluster)) == 8
+    assert len(overrides) == 4 and len(servers_of(load_scenario(path, overrides).cluster)) == 8

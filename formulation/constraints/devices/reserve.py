@@ -32,7 +32,7 @@ class Reserves(Constraint):
     rule, rank, asked, of_servers = "reserve", 100, True, True
     key = Key(
         "reserve",
-        ByServer(Written.MEMORY),
+        ByServer(Written.NEEDED),
         "by server: memory that each of its devices keeps for something else",
     )
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import networkx as nx
 import pytest
 
 from formulation.problem.cluster import Cluster, Server, servers_of
+from formulation.problem.layers import Layer, Split
 from formulation.problem.units import Link
 from ingest.scenario import machines
-from ingest.scenario.library import Library
+from ingest.scenario.library import Library, near_names
 from ingest.scenario.load import Scenario, ScenarioError, load_scenario
 from ingest.text.yaml_source import parse_document
 from tests.command_line import Command
@@ -50,7 +52,7 @@ def test_one_line_is_a_whole_cluster(tmp_path: Path) -> None:
     assert {server.devices for server in found} == {8}
     assert {server.link for server in found} == {Link(450 * 8 * GBIT)}
     (device,) = {server.device_class for server in found}
-    assert (device.name, device.memory_bytes) == ("h100-sxm", 81559 * 2**20)
+    assert (device.name, device.memory_bytes) == ("h100-sxm", 81559 * 2**20 - 9 * GIB // 2)
     assert device.flops_per_second == 989_400_000_000_000 and device.price_per_hour == 0
     cluster = Cluster.of(scenario.cluster)
     assert cluster.wiring.switches == ()
@@ -159,7 +161,7 @@ def test_own_servers_come_first_and_join_the_network_themselves(tmp_path: Path) 
     )
     found = Cluster.of(load(tmp_path, cluster).cluster)
     assert [server.name for server in found.servers] == ["old", "new", "dgx-h100-0", "dgx-h100-1"]
-    assert found.servers[1].device_class.memory_bytes == 24 * GIB
+    assert found.servers[1].device_class.memory_bytes == 24 * GIB - 7 * GIB // 4
     assert (found.links[0][2], found.links[1][2], found.links[2][3]) == (
         Link(10 * GBIT),
         Link(GBIT),
@@ -187,8 +189,9 @@ def test_prices_of_machines_are_prices_of_their_devices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "rest", "said"),
     [
-        ("machines: {dgx-h10: 2}", TWO_BYTES,
-         "4: cluster.machines.dgx-h10: no machine 'dgx-h10' in the library; did you mean 'dgx-h100'?"),
+        ("machines: {dxg-h100: 2}", TWO_BYTES,
+         "4: cluster.machines.dxg-h100: no machine 'dxg-h100' in the library; did you mean 'dgx-h100'?"),
+        ("machines: {dgx-h10: 2}", TWO_BYTES, "4: cluster.machines.dgx-h10: no machine 'dgx-h10' in the library"),
         ("machines:\n  dgx-h100: four", TWO_BYTES,
          "5: cluster.machines.dgx-h100: expected how many, like 4, or a section like {count: 4},"
          " got 'four'"),
@@ -215,9 +218,9 @@ def test_prices_of_machines_are_prices_of_their_devices(tmp_path: Path) -> None:
         ("servers: [{name: n, device: tpu-v4, devices: 1}]", FOUR_BYTES,
          "4: cluster.servers[0].device: the library has no peak of 'tpu-v4' for fp32 (elements of 4 bytes);"
          " it has bf16. Set cluster.arithmetic to one of these, or give cluster.devices.tpu-v4.peak"),
-        ("servers: [{name: n, device: rtx-4091, devices: 1}]", TWO_BYTES,
-         "4: cluster.servers[0].device: no device class 'rtx-4091' in cluster.devices or the library;"
-         " did you mean 'rtx-4090'?"),
+        ("servers: [{name: n, device: rtx4090, devices: 1}]", TWO_BYTES,
+         "4: cluster.servers[0].device: no device class 'rtx4090' in cluster.devices or the library;"
+         " did you mean 'rtx-4090'?" + machines.by_hand("rtx4090")),
         ("machines: {dgx-h100: 1}\ndevices: {h100-smx: {memory: 70 GiB}}", TWO_BYTES,
          "5: cluster.devices.h100-smx: no device 'h100-smx' in the library (your own needs memory and peak);"
          " did you mean 'h100-sxm'?"),
@@ -238,11 +241,79 @@ def test_mistakes_around_machines_are_told_together(tmp_path: Path) -> None:
     lines = error(tmp_path, "machines: {dgx-h10: 2}\nservers: [{name: n, device: 4090, devices: 1}]", rest).split(
         "\n"
     )
-    assert [line.split(": ")[:2] for line in lines] == [
+    assert [line.split(": ")[:2] for line in lines if not line.startswith(" ")] == [
         ["own.yaml:4", "cluster.machines.dgx-h10"],
         ["own.yaml:5", "cluster.servers[0].device"],
         ["own.yaml:6", "training.micro_batches"],
     ]
+
+
+MEANT = [
+    ("h100", ["h100-sxm", "h100-pcie", "h100-nvl"]),
+    ("H100_SXM5", ["h100-sxm"]),
+    ("a100-80gb", ["a100-pcie-80gb", "a100-sxm-80gb"]),
+    ("NVIDIA A40", ["a40"]),
+    ("rxt-4090", ["rtx-4090"]),
+]
+
+
+@pytest.mark.parametrize(("word", "names"), MEANT)
+def test_names_of_the_same_card_are_offered(word: str, names: list[str]) -> None:
+    offered = " or ".join(f"'{name}'" for name in names)
+    assert near_names(word, Library.read().devices) == f"; did you mean {offered}?"
+
+
+OTHERS = [
+    *Library.read().devices,
+    *["l40", "l2", "gb300", "b100", "rtx-2080", "rtx-3080", "rtx-4080-ti", "a30", "mi300a", "a2", "h200-nvl"],
+]
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_no_other_card_is_offered_as_a_spelling(word: str) -> None:
+    others = [name for name in Library.read().devices if name != word]
+    digits = re.findall(r"[a-z]*\d+[a-z]*", word)[0]
+    offered = re.findall(r"'(.+?)'", near_names(word, others))
+    assert all(re.findall(r"[a-z]*\d+[a-z]*", name)[0] == digits for name in offered)
+    assert word not in {"l4", "l40", "gb200", "rtx-2080", "rtx-4080-ti", "mi300a", "a10"} or not offered
+
+
+def test_an_unknown_card_is_told_how_to_say_it(tmp_path: Path) -> None:
+    servers_ = "servers: [{name: n, device: l40, devices: 1}]"
+    told = error(tmp_path, servers_)
+    lines = [line.removeprefix("    ") for line in told.split("\n")[1:]]
+    assert len(lines) == 3 and "did you mean" not in told
+    (found,) = servers(tmp_path, "\n".join([servers_, *(line.removeprefix("  ") for line in lines[1:])]))
+    assert found.device_class.memory_bytes == 24 * GIB
+
+
+def test_a_device_of_the_library_keeps_a_margin_that_a_key_changes(tmp_path: Path) -> None:
+    def memory(*overrides: str, rest: str = TWO_BYTES) -> tuple[int, str]:
+        scenario = load(tmp_path, "machines: {dgx-h100: 1}", rest, overrides)
+        return servers_of(scenario.cluster)[0].device_class.memory_bytes, scenario.kept
+
+    facts = Library.read().devices["h100-sxm"]
+    whole = facts.memory.value
+    assert memory() == (
+        whole - facts.kept.value,
+        "no plan gets 4.500 GiB of the 79.65 GiB of h100-sxm: context, communicators, allocator"
+        " (cluster.devices.h100-sxm.kept)",
+    )
+    assert memory("cluster.devices.h100-sxm.kept=0") == (whole, "")
+    assert memory("cluster.devices.h100-sxm.kept=2 GiB")[0] == whole - 2 * GIB
+    assert memory("cluster.devices.h100-sxm.memory=70 GiB") == (70 * GIB, "")  # who writes a number means it
+    both = ("cluster.devices.h100-sxm.memory=70 GiB", "cluster.devices.h100-sxm.kept=1.5 B")
+    assert memory(*both)[0] == 70 * GIB - 2  # what is needed is rounded up
+    assert memory(rest=f"{TWO_BYTES}\nconstraints: {{memory: false}}")[1] == ""
+    nothing = error(tmp_path, "machines: {dgx-h100: 1}", TWO_BYTES, "cluster.devices.h100-sxm.kept=90 GiB")
+    assert "kept=90 GiB: leaves nothing: 96636764160 of the 85520809984 bytes of each device" in nothing
+
+
+def test_the_note_is_in_the_notes_of_the_instance(tmp_path: Path) -> None:
+    graph = nx.DiGraph(element_bytes=2, name="g")
+    graph.add_node("a", layer=Layer("a", "linear", Split.MATRIX, 8, 4, 4, 4, 16))
+    scenario = load(tmp_path, "servers: [{name: n, device: a100-sxm-80gb, devices: 1}]")
+    assert scenario.kept and scenario.kept in scenario.instance(graph).model.notes
 
 
 def test_a_scenario_without_the_library_does_not_read_it() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.scenario.load import ScenarioError, load_scenario
+from ingest.scenario.machines import by_hand
 from ingest.text import yaml_source
 from ingest.text.yaml_source import parse_document
 
@@ -98,7 +99,7 @@ SET: tuple[tuple[str, str], ...] = (
     ("cluster.servers.x.devices=1", "cluster.servers is a list; write an index, like cluster.servers[0]"),
     (
         "cluster.servers.0.device=RTX 2080",
-        "no device class 'RTX 2080' in cluster.devices or the library; did you mean 'RTX 2080 Ti'?",
+        f"no device class 'RTX 2080' in cluster.devices or the library{by_hand('RTX 2080')}",
     ),
     ("name.x=1", "name is no section that could hold 'x'; it is 'pipepar-vgg16'"),
     (

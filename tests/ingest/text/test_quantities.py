@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.text.quantities import LARGEST, QuantityError, bandwidth, duration, memory, ratio, speed
+from ingest.text.quantities import LARGEST, QuantityError, bandwidth, duration, memory, needed_memory, ratio, speed
 
 READ: tuple[tuple[Callable[[object], int], str, int], ...] = (
     (bandwidth, "10 Gbit/s", 10_000_000_000),
@@ -24,6 +25,13 @@ READ: tuple[tuple[Callable[[object], int], str, int], ...] = (
     (memory, "11 GB", 11_000_000_000),
     (memory, "1.5 KiB", 1536),
     (memory, "7 B", 7),
+    (memory, "23.64 GiB", 25_383_256_719),  # as PyTorch prints it: rounded down
+    (memory, "1.9 B", 1),
+    (needed_memory, "1.4 GiB", 1_503_238_554),  # rounded up
+    (needed_memory, "0.1 B", 1),
+    (needed_memory, "0", 0),
+    (bandwidth, "1.1 Gibit/s", 1_181_116_006),
+    (speed, "1.5 FLOP/s", 1),
     (memory, "2 TB", 2 * 10**12),
     (speed, "13.4 TFLOP/s", 13_400_000_000_000),
     (speed, "2 PFLOP/s", 2 * 10**15),
@@ -113,6 +121,7 @@ UNITS: tuple[tuple[Callable[[object], int], str, int], ...] = (
     (memory, "B", 1),
     (memory, "GB", 10**9),
     (memory, "TiB", 2**40),
+    (needed_memory, "GiB", 2**30),
     (speed, "GFLOP/s", 10**9),
     (duration, "ms", 10**6),
     (duration, "h", 3600 * 10**9),
@@ -127,15 +136,16 @@ def test_whole_numbers_round_trip(unit: tuple[Callable[[object], int], str, int]
 
 
 @given(st.sampled_from(UNITS), st.integers(0, 10**9), st.integers(0, 999_999_999))
-def test_decimals_are_exact_or_refused(
+def test_decimals_are_rounded_once_and_times_exact(
     unit: tuple[Callable[[object], int], str, int], whole: int, billionths: int
 ) -> None:
+    """What there is down, what is needed up; a part of a nanosecond is refused."""
     read, name, size = unit
     exact = (whole + Fraction(billionths, 10**9)) * size
     text = f"{whole}.{billionths:09d} {name}"
-    if exact.denominator == 1 and 0 < exact <= LARGEST:
-        assert read(text) == exact
-    elif exact > 0:
+    if (exact.denominator == 1 or read is not duration) and 1 <= exact <= LARGEST:
+        assert read(text) == (math.ceil(exact) if read is needed_memory else math.floor(exact))
+    elif exact > 0 and read is not needed_memory:
         with pytest.raises(QuantityError):
             read(text)
 
