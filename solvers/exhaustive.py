@@ -75,7 +75,7 @@ def solve(
         price = _price(instance, plan, accept)
         if price is not None and (best is None or price < best[0]):
             best = (price, plan)
-            limits.progress(Progress(price, None))
+            limits.progress(Progress(price, None, plan))
     outcome = _outcome(best, complete, number, time.perf_counter() - start)
     return outcome if complete else replace(outcome, bound=lower_bound(instance))
 

@@ -16,6 +16,7 @@ from commands.terminal.failures import InputError
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine
 from formulation.evaluate import evaluate
+from formulation.limits.deadline import NEVER
 from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, checked
 from formulation.problem.plan import Plan
 from report.claims import scope_to_dict
@@ -121,7 +122,13 @@ def _reasons(task: Task, plan: Plan, limits: Limits) -> Reasons:
                 output.remark("stopping with the reasons so far (Ctrl-C again to abort)")
 
         try:
-            return run_stoppable(lambda: reasons(task.instance, plan, limits), task.stop, announce)
+            return run_stoppable(
+                lambda: reasons(task.instance, plan, limits),
+                task.stop,
+                announce,
+                deadline=limits.deadline if timed else NEVER,
+                instead=task.out_of_time("no reasons were found in time"),
+            )
         except FalseClaimError as error:
             raise task.claim_failed("the best plan with more devices", str(error)) from error
         except ValueError as error:
