@@ -137,7 +137,7 @@ class _Count:
         self.looked_at += 1
         if self.looked_at > MAX_GROUPS and self.most < math.inf:
             raise ValueError(
-                f"{self.instance.name}: more than {MAX_GROUPS} groups of devices to look at, no plan priced yet"
+                f"{self.instance.name}: too many plans to price, of more than {MAX_GROUPS} groups of devices"
             )
 
     def _onward(self, first: int, used: Used, ahead: int) -> int:
