@@ -126,7 +126,7 @@ def _reasons(task: Task, plan: Plan, limits: Limits) -> Reasons:
                 lambda: reasons(task.instance, plan, limits),
                 task.stop,
                 announce,
-                deadline=limits.deadline if timed else NEVER,
+                deadline=NEVER if task.limits.end_s is None else limits.deadline,
                 instead=task.out_of_time("no reasons were found in time"),
             )
         except FalseClaimError as error:
