@@ -9,16 +9,19 @@ compared with it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from formulation.evaluate import evaluate
+from formulation.evaluate import Evaluation, evaluate
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import OnHost, Placement, Recompute, Sharded
+from formulation.problem.options import OnHost, Placement, Recompute, Schedule, Sharded
 from formulation.problem.plan import Plan, Span, Stage
+
+MOST_LAYERS = 8
+"""Of models that are tried to be cut everywhere, also where no stage may start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +33,71 @@ class Truth:
     plans: int
 
 
-def truth(instance: Instance) -> Truth:
-    """Price every plan."""
+def truth(instance: Instance, seen: Callable[[Instance, Plan, Evaluation], None] = lambda *_: None) -> Truth:
+    """Price every plan, and show each with its price to somebody."""
     best: tuple[tuple[int, ...], Plan] | None = None
     number = 0
     for plan in every_plan(instance):
         number += 1
         found = evaluate(instance, plan)
+        seen(instance, plan, found)
         if found.feasible and found.objective is not None:
             values = (found.objective, *found.further)
             if best is None or values < best[0]:
                 best = values, plan
     return Truth(None, None, number) if best is None else Truth(best[1], best[0], number)
+
+
+def closed_choices(instance: Instance) -> list[Instance]:
+    """Return an instance for each training and each order of the layers that is left open, the given order first.
+
+    A training that is no order of passes, and an order in which the layers make no problem, are none.
+    """
+    open_ = instance.training
+    numbers = open_.micro_batch_choices or (open_.micro_batches,)
+    schedules = open_.schedule_choices or (open_.schedule,)
+    chunks = open_.chunk_choices or (open_.chunks,)
+    found: dict[tuple[object, ...], Instance] = {}
+    for number, schedule, held in itertools.product(numbers, schedules, chunks):
+        held = 2 if schedule is Schedule.ZERO_BUBBLE_V else held
+        if held > 1 and schedule not in (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_V):
+            continue
+        closed = {"micro_batch_choices": (), "schedule_choices": (), "chunk_choices": ()}
+        warm_up = open_.warm_up if schedule is Schedule.ONE_F_ONE_B and held == 1 else "classic"
+        said = {"micro_batches": number, "schedule": schedule, "chunks": held, "warm_up": warm_up}
+        one = replace(instance, training=replace(open_, **closed, **said))
+        for order in _orders(one):
+            found.setdefault((number, schedule, held, order), one if order is None else _in_order(one, order))
+    return list(found.values())
+
+
+def _orders(instance: Instance) -> Iterator[tuple[int, ...] | None]:
+    """Yield None for the given order, and every other one that is open.
+
+    What lies between two neighbouring places to cut stays together, and producers come before consumers.
+    """
+    yield None
+    if not instance.model.free_order:
+        return
+    places = _places(instance)
+    runs = [range(*ends) for ends in itertools.pairwise(places)]
+    for order in itertools.permutations(range(len(runs))):
+        layers = tuple(layer for run in order for layer in runs[run])
+        at = {layer: place for place, layer in enumerate(layers)}
+        if list(order) != sorted(order) and all(at[one.producer] < at[one.consumer] for one in instance.edges):
+            yield layers
+
+
+def _in_order(instance: Instance, order: tuple[int, ...]) -> Instance:
+    return replace(instance, model=instance.model.in_order(order))
+
+
+def _places(instance: Instance) -> list[int]:
+    """Return where stages may start, and the number of layers."""
+    closed = set(instance.demands.no_cut) - {0}
+    for layers in instance.demands.together:
+        closed |= set(range(layers[0] + 1, layers[-1] + 1))
+    return [at for at in range(len(instance.layers) + 1) if at not in closed]
 
 
 def more_plans_than(instance: Instance, most: int) -> bool:
@@ -52,7 +108,7 @@ def more_plans_than(instance: Instance, most: int) -> bool:
 def every_plan(instance: Instance) -> Iterator[Plan]:
     """Yield every plan that has devices for its stages, and many that break a rule."""
     chunks = instance.training.chunks
-    for cuts in _cuts(len(instance.layers)):
+    for cuts in _cuts(instance):
         groups, odd = divmod(len(cuts) - 1, chunks)
         if odd or (chunks > 1 and groups == 1):
             continue
@@ -75,10 +131,12 @@ def _warmed_up(instance: Instance, stages: tuple[Stage, ...]) -> Iterator[Plan]:
             yield Plan(tuple(replace(one, warm_up=own) for one, own in zip(stages, many, strict=True)))
 
 
-def _cuts(layers: int) -> Iterator[tuple[int, ...]]:
-    """Yield all sets of cuts, both ends included."""
-    for number in range(layers):
-        for inner in itertools.combinations(range(1, layers), number):
+def _cuts(instance: Instance) -> Iterator[tuple[int, ...]]:
+    """Yield all sets of cuts, both ends included: of models of many layers those at places to cut."""
+    layers = len(instance.layers)
+    places = range(1, layers) if layers <= MOST_LAYERS else _places(instance)[1:-1]
+    for number in range(len(places) + 1):
+        for inner in itertools.combinations(places, number):
             yield (0, *inner, layers)
 
 
@@ -138,12 +196,7 @@ def _runs(instance: Instance, span: Span) -> Iterator[tuple[Span, ...]]:
     """Yield all sets of blocks inside a stage, where some may be computed again."""
     yield ()
     if instance.constraints.recompute is Recompute.BLOCKS:
-        closed = set(instance.demands.no_cut)
-        for layers in instance.demands.together:
-            closed |= set(range(layers[0] + 1, layers[-1] + 1))
-        places = [at for at in range(len(instance.layers) + 1) if at not in closed]
-        inside = [
-            Span(*ends) for ends in itertools.pairwise(places) if span.first <= ends[0] < ends[1] <= span.stop
-        ]
+        places = itertools.pairwise(_places(instance))
+        inside = [Span(*ends) for ends in places if span.first <= ends[0] < ends[1] <= span.stop]
         for number in range(1, len(inside) + 1):
             yield from itertools.combinations(inside, number)

@@ -125,6 +125,11 @@ class _Document(_Strict):
     unpriced: list[_Name] = []
 
 
+def graph_schema() -> dict[str, Any]:
+    """Return the JSON schema of layer graphs in files."""
+    return _Document.model_json_schema()
+
+
 def read_graph(path: Path) -> nx.DiGraph:
     """Read a layer graph from a file. Raises GraphFileError naming the file and what is wrong with it."""
     return graph_from_document(read_json(path, "a layer graph"), str(path))

@@ -172,9 +172,9 @@ def _links(graph: nx.Graph, servers: list[Server]) -> dict[tuple[int, int], Link
 
 
 def _between(graph: nx.Graph, one: str, other: str) -> Link:
-    """The edge as drawn, or the widest path, and of several of these the one with the least latency."""
-    if graph.has_edge(one, other):
-        drawn = graph.edges[one, other]["link"]
+    """The edge as drawn, or the mesh, or the widest path, of several of these the one with the least latency."""
+    if graph.has_edge(one, other) or "mesh" in graph.graph:
+        drawn = graph.edges[one, other]["link"] if graph.has_edge(one, other) else graph.graph["mesh"]
         return drawn.bits_per_second, drawn.latency_ns
     for width in sorted({link.bits_per_second for _, _, link in graph.edges(data="link")}, reverse=True):
         wide = nx.Graph()

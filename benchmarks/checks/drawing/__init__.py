@@ -1,0 +1,1 @@
+"""Scenarios drawn from their schema, so small that every plan can be priced."""

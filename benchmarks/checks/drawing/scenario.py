@@ -1,0 +1,183 @@
+"""A scenario drawn with its files, read as a user's is: text, loader, instance."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from benchmarks.checks.drawing.graphs import drawn_graph, profile_of
+from benchmarks.checks.drawing.keys import CLASSES, GRAPH, PROFILE, RULES
+from benchmarks.checks.drawing.models import write_model
+from benchmarks.checks.drawing.schema import Drawing, Json
+from formulation.costs.goals import goal_value
+from formulation.costs.prices import stage_costs
+from formulation.evaluate import evaluate
+from formulation.problem.instance import Instance
+from formulation.problem.options import Goal, Schedule
+from ingest.scenario.load import Scenario, load_scenario
+from ingest.scenario.schema import ScenarioFile
+from tests.enumerator import closed_choices, every_plan
+
+SOURCES = {"graph": 0.98, "build": 0.007, "exported": 0.007, "transformers": 0.006}
+"""How often a model comes from where: to trace one takes longer than to price all plans of a graph."""
+OFTEN = (0.04, 0.1, 0.2, 0.35)
+"""How often keys are written that may be left out: few at once leave plans, many meet one another."""
+WITHOUT_CHOICE = 0.2
+"""How often a scenario may be one that has no plan, or no more than two."""
+MOST_TRIES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A scenario that was drawn: what is written, what was read of it, and the problem."""
+
+    document: Mapping[str, Any]
+    graph: Mapping[str, Any]
+    scenario: Scenario
+    instance: Instance
+
+    @property
+    def choices(self) -> list[Instance]:
+        """An instance for everything that is left open."""
+        return closed_choices(self.instance)
+
+    @property
+    def alone(self) -> list[Instance]:
+        """The same as single methods are asked: where a stage keeps by how many there are, for each number."""
+        return [part for one in self.choices for part in _by_stages(one)]
+
+
+@functools.cache
+def schema() -> Json:
+    """Return the schema of scenario files, keys in their order."""
+    return ScenarioFile.model_json_schema()
+
+
+def drawn(
+    seed: int,
+    folder: Path,
+    most_plans: int,
+    wanted: Callable[[Instance], bool] = lambda _: True,
+    *,
+    chunked: bool = False,
+) -> Drawn:
+    """Return the scenario of a seed, its files in a folder: the first that is read, wanted, and has few plans.
+
+    ``chunked``: groups hold several stages each, of which there are then enough. Raises RuntimeError where none is
+    found.
+    """
+    choice = numbered(seed)
+    any_ = choice.random() < WITHOUT_CHOICE
+    for _ in range(MOST_TRIES):
+        document, graph = _written(choice, folder, chunked=chunked)
+        limits = document["constraints"].pop("at_most", {})
+        found = _read(document, graph, folder, most_plans)
+        if found is None or not any(map(wanted, found.alone)):
+            continue
+        if limits:
+            document["constraints"]["at_most"] = _limits(choice, found, limits)
+            limited = _read(document, graph, folder, most_plans)
+            found = limited if limited is not None and any(map(wanted, limited.alone)) else found
+        if any_ or any(map(_has_plans, filter(wanted, found.alone))):
+            return found
+    raise RuntimeError(f"seed {seed}: no scenario in {MOST_TRIES} tries")
+
+
+def _by_stages(instance: Instance) -> list[Instance]:
+    demands, constraints = instance.demands, instance.constraints
+    if instance.training.schedule is not Schedule.ZERO_BUBBLE_H1:
+        return [instance]
+    most = min(instance.devices, len(instance.layers))
+    numbers = range(demands.stages_at_least or 1, min(most, demands.stages_at_most or most) + 1)
+    fixed = [replace(constraints, stages_at_least=number, stages_at_most=number) for number in numbers]
+    return [replace(instance, constraints=one) for one in fixed] or [instance]
+
+
+def _has_plans(instance: Instance) -> bool:
+    """Tell whether some plans keep all rules, not one or two."""
+    kept = (True for plan in every_plan(instance) if evaluate(instance, plan).feasible)
+    return next(itertools.islice(kept, 2, None), False)
+
+
+def numbered(seed: int) -> Random:
+    """Return the choices of a seed."""
+    return Random(seed)  # noqa: S311 (no secret)
+
+
+def sketched(choice: Random, from_: Json | None = None) -> dict[str, Any]:
+    """Return what a scenario file says, drawn from its schema or from another one; it may mean nothing."""
+    source = choice.choice([*SOURCES])
+    return _sketched(choice, from_ or schema(), source, chunked=choice.random() < 0.1)[0]
+
+
+def _sketched(
+    choice: Random, from_: Json, source: str, *, chunked: bool
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return what a scenario, its graph and its profile say."""
+    classes = list(CLASSES[: 1 if chunked else choice.choice([1, 1, 2, 3])])
+    measured = choice.random() < 0.2
+    graph = drawn_graph(choice, classes, measured=measured, chunked=chunked)
+    unnamed = [{"name": "*", "split": "matrix", "allowed_forms": [0, 1, 2]}]  # known when it has been traced
+    rows = graph["layers"] if source == "graph" else unnamed
+    names = [row["name"] for row in rows]
+    at = Drawing(from_, RULES, choice, choice.choice(OFTEN))
+    at.known["source"] = source
+    at.known |= {"classes": classes, "layers": names, "rows": rows, "measured": measured, "chunked": chunked}
+    return at.whole(), graph, profile_of(choice, names, classes)
+
+
+def _written(choice: Random, folder: Path, *, chunked: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Write the files of a scenario, and return what is in them and what its graph says."""
+    (source,) = ["graph"] if chunked else choice.choices([*SOURCES], [*SOURCES.values()])
+    document, graph, profile = _sketched(choice, schema(), source, chunked=chunked)
+    write_model(source, folder)
+    (folder / GRAPH).write_text(json.dumps(graph), encoding="utf-8")
+    (folder / PROFILE).write_text(json.dumps(profile), encoding="utf-8")
+    return document, graph
+
+
+def _read(document: dict[str, Any], graph: dict[str, Any], folder: Path, most_plans: int) -> Drawn | None:
+    """Read what is written; None where the format refuses it, or there are more plans than this."""
+    path = folder / "scenario.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    try:
+        scenario = load_scenario(path)
+        instance = scenario.load()
+        plans = (plan for one in closed_choices(instance) for plan in every_plan(one))
+        many = next(itertools.islice(plans, most_plans, None), None) is not None
+    except ValueError:
+        return None
+    return None if many else Drawn(copy.deepcopy(document), graph, scenario, instance)
+
+
+def _limits(choice: Random, found: Drawn, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return limits on the goals that are asked about: what some plan has, or a little less."""
+    instance = choice.choice(found.choices)
+    some = itertools.islice(every_plan(instance), choice.randrange(20), None)
+    plan = next((plan for plan in some if evaluate(instance, plan).objective is not None), None)
+    limits = dict(asked)
+    for name in [] if plan is None else [one for one in asked if one in [*Goal]]:
+        try:
+            value = goal_value(Goal(name), instance, plan, stage_costs(instance, plan)) - choice.choice([0, 0, 1])
+        except ValueError:
+            continue
+        limits[name] = _text(Goal(name), max(1, value))
+    return limits
+
+
+def _text(goal: Goal, value: int) -> object:
+    """Return a value of a goal as a scenario has it."""
+    if goal.timed:
+        return f"{value} ns"
+    if goal is Goal.COST:
+        return f"{value // 10**6}.{value % 10**6:06}"
+    return f"{value} B" if goal is Goal.MEMORY else value
