@@ -3,7 +3,7 @@
 import os
 import sys
 
-from commands.terminal.first_interrupt import importing
+from commands.terminal.first_interrupt import BEGAN_S, importing
 
 __all__: list[str] = []
 
@@ -13,7 +13,7 @@ def main() -> int:
     importing()
     from commands.main import main as run
 
-    return ended(run())
+    return ended(run(began_s=BEGAN_S))
 
 
 def ended(code: int) -> int:

@@ -24,16 +24,18 @@ from commands.terminal.terminal import cleaned
 __all__: list[str] = []
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code (see ``commands.terminal.exit_codes``)."""
+def main(argv: Sequence[str] | None = None, began_s: float | None = None) -> int:
+    """Run a command and return its exit code (see ``commands.terminal.exit_codes``).
+
+    Its time runs from ``began_s`` of ``time.monotonic``, or from now.
+    """
     words = sys.argv[1:] if argv is None else argv
     reply = Reply(asks_for_json(words))
     with cleaned():
-        return guarded(lambda: _run(words, reply), reply)
+        return guarded(lambda: _run(words, reply, time.monotonic() if began_s is None else began_s), reply)
 
 
-def _run(words: Sequence[str], reply: Reply) -> int:
-    began_s = time.monotonic()
+def _run(words: Sequence[str], reply: Reply, began_s: float) -> int:
     try:
         arguments = parse(words)
     except SystemExit:  # help was asked for, and argparse has said what there is to say

@@ -3,79 +3,76 @@
 ``PipelineModule`` divides its list by rules of its own (equally many entries, parameters, or entries of a type)
 and takes no list of stages. A list with one entry a stage leaves the rule ``uniform`` no choice: so that is what
 is written. It calls every entry with the result of the one before and nothing else, divides no layers by itself,
-and in a pipeline lets replicas divide the state of the optimiser only (ZeRO stage 1).
+computes an entry again as a whole, and in a pipeline lets replicas divide the state of the optimiser only (ZeRO
+stage 1). ``RANKS`` says how many ranks follow one another on which server.
 """
 
 from __future__ import annotations
 
-from exchange.whole_blocks import TargetError, WholeBlocks, whole_blocks
+import ast
+import re
+from typing import Any
+
+from exchange.whole_blocks import BY_SCRIPT, RuntimePlan, TargetError, read_run, starts_of
 from formulation.problem.instance import Instance
-from formulation.problem.options import Sharded
-from formulation.problem.plan import Plan
-from ingest.graphs.runtime_places import block_of, is_operation
+from formulation.problem.options import Schedule, Sharded
+from ingest.graphs.runtime_places import Chain
+from ingest.graphs.runtimes import DEEPSPEED, ComputedAgain
 
-__all__: list[str] = []
+PROGRAM = DEEPSPEED
+FORMATS = ("bf16", "data_types")
 
-NAME = "DeepSpeed"
 
-
-def deepspeed_program(instance: Instance, plan: Plan) -> str:
+def write(instance: Instance, run: RuntimePlan) -> str:
     """Return a module of Python with the stages of a plan. Raises TargetError for what DeepSpeed cannot run."""
-    blocks = whole_blocks(instance, plan, NAME, (Sharded.OPTIMIZER,))
-    if instance.training.chunks > 1:
-        raise TargetError(
-            f"each group holds {instance.training.chunks} stages, and {NAME}'s pipeline gives each stage devices "
-            "of its own: plan with training.chunks: 1"
-        )
-    if blocks.tensor_parallel_degree > 1:
-        raise TargetError(
-            f"stage 0 divides its layers over {blocks.tensor_parallel_degree} devices, and {NAME}'s pipeline "
-            "divides none: plan with constraints.tensor_parallel_degrees: [1]"
-        )
-    _check_chain(instance, plan, blocks)
-    training = instance.training
-    if training.micro_batch % blocks.replicas:
-        raise TargetError(
-            f"{blocks.replicas} replicas share micro-batches of {training.micro_batch} samples, and {NAME} gives "
-            "each equally many: take a micro-batch that they divide"
-        )
+    _check_chain(instance, run)
     config = {
-        "train_batch_size": training.global_batch,
-        "train_micro_batch_size_per_gpu": training.micro_batch // blocks.replicas,
-        "gradient_accumulation_steps": training.micro_batches,
-        "zero_optimization": {"stage": int(blocks.sharded is Sharded.OPTIMIZER)},
+        "train_batch_size": run.training.global_batch,
+        "train_micro_batch_size_per_gpu": run.samples,
+        "gradient_accumulation_steps": run.training.micro_batches,
+        "zero_optimization": {"stage": int(run.sharded is Sharded.OPTIMIZER)},
+        **PROGRAM.settings_of(run.training),
     }
-    listed = "".join(f"    {list(stage)!r},\n" for stage in blocks.stages)
-    return _PROGRAM.format(stages=listed, config=config, again=int(blocks.recompute))
+    listed = "".join(f"    {stage!r},\n" for stage in run.modules(instance))
+    again = int(run.again is ComputedAgain.STAGES)
+    return _PROGRAM.format(stages=listed, config=config, again=again, ranks=run.ranks(instance))
 
 
-def _check_chain(instance: Instance, plan: Plan, blocks: WholeBlocks) -> None:
-    """Raise TargetError unless every block works on what the block before it gives, and holds its own weights."""
-    stage_of = {layer: at for at, stage in enumerate(plan.stages) for layer in stage.span.layers}
-    place = {block: at for at, block in enumerate(block for stage in blocks.stages for block in stage)}
-    for layer, row in enumerate(instance.layers):
-        if is_operation(row.name, row.operator):
+def read(instance: Instance, text: str) -> RuntimePlan:
+    """Return what a module that was written for an instance tells DeepSpeed."""
+    found: dict[str, Any] = {
+        one.targets[0].id: ast.literal_eval(one.value)
+        for one in ast.parse(text).body
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+    }
+    config, stages, ranks = found["CONFIG"], found["STAGES"], found["RANKS"]
+    interval = re.findall(r"activation_checkpoint_interval=(\d+)", text)
+    return read_run(
+        instance,
+        PROGRAM,
+        starts=starts_of(instance, stages),
+        degrees=(1, sum(count for _, count in ranks) // len(stages)),
+        sharded=Sharded.OPTIMIZER if config["zero_optimization"]["stage"] else Sharded.NONE,
+        again=ComputedAgain.STAGES if interval == ["1"] else ComputedAgain.NOTHING,
+        sequence=False,
+        ranks=ranks,
+        batch=(config["train_batch_size"], config["train_micro_batch_size_per_gpu"]),
+        order=(Schedule.ONE_F_ONE_B, 1),
+        formats={name: config[name] for name in FORMATS if name in config},
+    )
+
+
+def _check_chain(instance: Instance, run: RuntimePlan) -> None:
+    """Raise TargetError unless every module works on what the one before it gives, also inside a stage."""
+    chain = Chain.of(instance.model)
+    stage_of = {layer: at for at, span in enumerate(run.spans(instance)) for layer in span.layers}
+    place = {block: at for at, block in enumerate(dict.fromkeys(chain.blocks))}
+    for one, other, _ in instance.model.edges:
+        if place[chain.blocks[other]] - place[chain.blocks[one]] > 1:
             raise TargetError(
-                f"stage {stage_of[layer]}: {row.name} is an operation outside all modules, and {NAME} calls "
-                "modules only: put it into one"
+                f"stage {stage_of[other]}: {chain.name(other)} reads what {chain.name(one)} made, and "
+                f"{PROGRAM.name} gives a module only what the one before it returns; {BY_SCRIPT}"
             )
-    for edge in instance.edges:
-        giver, taker = (block_of(instance.layers[one].name) for one in (edge.producer, edge.consumer))
-        if place[taker] - place[giver] > 1:
-            raise TargetError(
-                f"stage {stage_of[edge.consumer]}: {instance.layers[edge.consumer].name} reads what "
-                f"{instance.layers[edge.producer].name} made, and {NAME} gives a module only what the one before "
-                "it returns"
-            )
-    for tie in instance.model.ties:
-        first, *others = tie.layers
-        for other in others:
-            if stage_of[other] != stage_of[first]:
-                raise TargetError(
-                    f"stage {stage_of[other]}: {instance.layers[other].name} shares weights with "
-                    f"{instance.layers[first].name} of stage {stage_of[first]}, which {NAME} wants written as "
-                    "TiedLayerSpec: keep both in one stage (constraints.together)"
-                )
 
 
 _PROGRAM = '''\
@@ -87,6 +84,7 @@ from torch import nn
 STAGES = [
 {stages}]
 CONFIG = {config!r}
+RANKS = {ranks!r}  # how many follow one another on which server
 
 
 def pipeline(model, loss):

@@ -1,28 +1,30 @@
-"""Plans written for other programs: torchtitan's modules, Megatron-LM's layout, DeepSpeed's list, a program.
+"""Plans written for other programs, and what these then run: torchtitan, Megatron-LM, DeepSpeed, a program.
 
-torchtitan cuts between the children of a model and the numbered modules of its lists; where groups hold several
-stages, it is told the schedule, which says which. Megatron-LM's
-``--pipeline-model-parallel-layout`` is a string: stages are split by ``|``, ``E`` is the embedding, ``t`` a
-block, ``L`` the loss with all that stands before it behind the last block, ``t*3`` three blocks; it begins with
-``E`` and ends with ``L``. Where it lists more stages than there are groups, stage s runs on group s modulo their
-number, as in a plan of several chunks. Both give every stage equally many devices, as DeepSpeed does
-(``exchange.deepspeed``). The program calls pipecut and takes any plan that pipecut can run.
+Each of the first three has a module that writes what it is told (``exchange.torchtitan``, ``exchange.megatron``,
+``exchange.deepspeed``) and reads it again. What was written is read back and priced, so that whoever exports a
+plan is told what the other program makes of it. The program calls pipecut and takes any plan that pipecut can
+run.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 
-from exchange.deepspeed import deepspeed_program
-from exchange.layer_lists import RESHARD
-from exchange.whole_blocks import TargetError, WholeBlocks, whole_blocks
+from exchange import deepspeed, megatron, torchtitan
+from exchange.whole_blocks import TargetError, as_run, run_of
+from formulation.constraints.violation import Violation
+from formulation.evaluate import Evaluation, evaluate
 from formulation.problem.instance import Instance
-from formulation.problem.options import Sharded
+from formulation.problem.layers import Split
 from formulation.problem.plan import Plan
+from ingest.graphs.runtimes import Runtime
 
-__all__ = ["Source", "exported_plan"]
+WRITERS: Mapping[str, ModuleType] = {"deepspeed": deepspeed, "megatron": megatron, "torchtitan": torchtitan}
+SCRIPT = "script"
+TARGETS = (*WRITERS, SCRIPT)
+"""What a plan can be written for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,71 +39,65 @@ class Source:
     model: str | None
 
 
-def exported_plan(instance: Instance, plan: Plan, target: str, source: Source) -> str:
-    """Return a plan as the text that a target takes. Raises TargetError for what it cannot run."""
-    return TARGETS[target](instance, plan, source)
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A plan as the text that a target takes, and as the target runs it.
+
+    ``runs`` is the plan that it runs, a plan of ``instance``, and ``priced`` the price of that; ``planned`` that
+    of the plan as given. ``otherwise`` layers are divided otherwise than in the plan. ``notes`` say what else
+    differs.
+    """
+
+    text: str
+    planned: Evaluation
+    instance: Instance
+    runs: Plan
+    priced: Evaluation
+    otherwise: int = 0
+    notes: tuple[str, ...] = ()
 
 
-def _torchtitan(instance: Instance, plan: Plan, source: Source) -> str:
-    del source
-    blocks = whole_blocks(instance, plan, "torchtitan", tuple(RESHARD), in_a_v=True)
-    copies = blocks.sharded is Sharded.NONE
-    content: dict[str, object] = {
-        "module_fqns_per_model_part": [list(stage) for stage in blocks.stages],
-        "tensor_parallel_degree": blocks.tensor_parallel_degree,
-        "data_parallel_replicate_degree": blocks.replicas if copies else 1,
-    }
-    if instance.training.chunks > 1:
-        in_a_v = instance.training.schedule.in_a_v
-        content["pipeline_parallel_schedule"] = "ZBVZeroBubble" if in_a_v else "Interleaved1F1B"
-        content["pipeline_parallel_degree"] = instance.training.ranks(len(plan))
-    if not copies:
-        content["data_parallel_shard_degree"] = blocks.replicas
-        content["fsdp_reshard_after_forward"] = RESHARD[blocks.sharded]
-    if blocks.recompute:
-        content["activation_checkpoint"] = {"mode": "full"}
-    return json.dumps(content, indent=1) + "\n"
+def exported_plan(instance: Instance, plan: Plan, target: str, source: Source) -> Export:
+    """Return a plan as the text that a target takes, with what it runs.
+
+    Raises TargetError for a plan that breaks a rule, for what the target cannot run, and where what it runs
+    instead breaks a rule: more memory than there is, or a form that the user does not allow.
+    """
+    planned = evaluate(instance, plan)
+    if target == SCRIPT:
+        text = _script(instance, plan, source)
+        _check_rules(planned.violations, "the plan breaks a rule of its scenario")
+        return Export(text, planned, instance, plan, planned)
+    module = WRITERS[target]
+    program: Runtime = module.PROGRAM
+    text: str = module.write(instance, run_of(instance, plan, program))
+    _check_rules(planned.violations, "the plan breaks a rule of its scenario")
+    wide, runs = as_run(instance, module.read(instance, text))
+    priced = evaluate(wide, runs)
+    otherwise = _otherwise(instance, plan, runs)
+    differs = f", which divides {otherwise} layers otherwise," if otherwise else ""
+    _check_rules(_of_user(priced.violations), f"as {program.name}{differs} runs it, the plan breaks a rule")
+    say: Callable[[Instance], list[str]] = getattr(module, "notes", lambda _: [])
+    return Export(text, planned, wide, runs, priced, otherwise, tuple(say(instance)))
 
 
-def _megatron(instance: Instance, plan: Plan, source: Source) -> str:
-    del source
-    blocks = whole_blocks(instance, plan, "Megatron-LM", (Sharded.OPTIMIZER,))
-    counts = _block_counts(blocks)
-    stages = [f"t*{count}" if count > 1 else "t" * count for count in counts]
-    stages[0] = "E" + stages[0]
-    stages[-1] += "L"
-    if "" in stages:
-        raise TargetError(f"stage {stages.index('')} holds no block, and Megatron-LM needs one in every stage")
-    ranks = instance.training.ranks(len(stages))
-    rows = [
-        f"--pipeline-model-parallel-size {ranks}",
-        f"--tensor-model-parallel-size {blocks.tensor_parallel_degree}",
-        f"--num-layers {sum(counts)}",
-        f'--pipeline-model-parallel-layout "{"|".join(stages)}"',
-    ]
-    if blocks.sharded is Sharded.OPTIMIZER:
-        rows.append("--use-distributed-optimizer")
-    if blocks.recompute:
-        rows.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
-    return "\n".join(rows) + "\n"
+def _check_rules(broken: tuple[Violation, ...], what: str) -> None:
+    if broken:
+        raise TargetError(f"{what}: {broken[0].message}")
 
 
-def _block_counts(blocks: WholeBlocks) -> list[int]:
-    """Return the numbered blocks of every stage; all else must stand before the first or behind the last one."""
-    lists = {block.rpartition(".")[0] for block in blocks.numbered}
-    if len(lists) != 1:
-        found = ", ".join(sorted(lists)) or "none"
-        raise TargetError(f"Megatron-LM takes one list of equal blocks; the model's lists are: {found}")
-    for at, stage in enumerate(blocks.stages):
-        kinds = [block in blocks.numbered for block in stage]
-        for block, before, behind in ((one, kinds[:i], kinds[i:]) for i, one in enumerate(stage) if not kinds[i]):
-            begins, ends = at == 0 and not any(before), at == len(blocks.stages) - 1 and not any(behind)
-            if not begins and not ends:
-                raise TargetError(
-                    f"stage {at} holds {block}: in Megatron-LM the first stage has all that stands before the "
-                    "blocks, and the last one all that stands behind them"
-                )
-    return [sum(block in blocks.numbered for block in stage) for stage in blocks.stages]
+def _of_user(broken: tuple[Violation, ...]) -> tuple[Violation, ...]:
+    """Leave out that blocks which a program computes again lie across layers that a user keeps together."""
+    return tuple(one for one in broken if (one.rule, one.unit) != ("devices", "layer"))
+
+
+def _otherwise(instance: Instance, plan: Plan, runs: Plan) -> int:
+    """Return how many layers have another form in one plan than in another of the same stages."""
+    return sum(
+        form != other and instance.layers[layer].split is not Split.FOLLOW
+        for stage, one in zip(plan.stages, runs.stages, strict=True)
+        for layer, form, other in zip(stage.span.layers, stage.forms, one.forms, strict=True)
+    )
 
 
 def _script(instance: Instance, plan: Plan, source: Source) -> str:
@@ -174,11 +170,3 @@ def batch(inputs, step):
 if __name__ == "__main__":
     main()
 '''
-
-TARGETS: Mapping[str, Callable[[Instance, Plan, Source], str]] = {
-    "deepspeed": lambda instance, plan, _: deepspeed_program(instance, plan),
-    "megatron": _megatron,
-    "script": _script,
-    "torchtitan": _torchtitan,
-}
-"""What a plan can be written for."""

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from exchange.block_counts import BLOCK_KEYS, stages_of_blocks
 from exchange.stage_runs import groups, runs
-from formulation.costs.megatron_forms import megatron_forms
 from formulation.problem.instance import Instance
 from formulation.problem.options import Sharded
 from formulation.problem.plan import Plan, Stage
 from ingest.files import atomic_write
 from ingest.graphs.errors import FormatError, quoted
+from ingest.graphs.runtime_places import forms_of
 from ingest.mistakes import ScenarioError, did_you_mean
 from ingest.text.yaml_source import Document
 
@@ -69,8 +69,9 @@ def read_layer_lists(path: Path, instance: Instance) -> Plan:
     if problems or few:
         raise FormatError(path, [*problems, *few])
     held = tuple(replace(one, mode=replace(one.mode, sharded=sharded)) for one in held)
-    forms = [megatron_forms(instance, span) if tensor > 1 else (0,) * len(span) for span in spans]
-    return Plan(tuple(Stage(*row) for row in zip(spans, held, forms, strict=True)))
+    forms = forms_of(instance, sequence=False) if tensor > 1 else (0,) * len(instance.layers)
+    rows = zip(spans, held, strict=True)
+    return Plan(tuple(Stage(span, group, forms[span.first : span.stop]) for span, group in rows))
 
 
 def write_layer_lists(path: Path, instance: Instance, plan: Plan) -> None:

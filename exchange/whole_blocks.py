@@ -1,21 +1,34 @@
-"""What torchtitan and Megatron-LM can run of a plan: whole blocks, and as many devices in every stage.
+"""What torchtitan, Megatron-LM and DeepSpeed are told of a plan, and the plan that they then run.
 
-What a block is, and where a stage may start, says ``ingest.graphs.runtime_places``; ``model.runtime`` of a
-scenario keeps a planner to it.
+All three cut a model between whole modules and hand one tensor on (``ingest.graphs.runtime_places``), give all
+stages equally many devices in equally many replicas, divide layers in their own way or not at all, and do alike
+in all stages whatever else a stage may do. :func:`run_of` makes a plan into what they can be told, or says which
+stage or layer is at fault; :func:`as_run` makes that into the plan that is run, priced like any other. Stages
+whose layers all have form 0 are copies: replicas of one device each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Sharded
-from formulation.problem.plan import Plan, Stage
-from ingest.graphs.runtime_places import block_of, is_numbered, is_operation
+from formulation.problem.layers import Split
+from formulation.problem.model.across import Axis
+from formulation.problem.modes import Mode
+from formulation.problem.options import Recompute, Schedule, Sharded, Sharing, Training
+from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.precision import Precision
+from ingest.graphs.runtime_places import Chain, forms_of, with_vocabulary
+from ingest.graphs.runtimes import ComputedAgain, Runtime
 
-__all__ = ["TargetError"]
+OF_ROWS = (3, 4)
+"""Forms that only sequence parallelism has."""
+BY_SCRIPT = "pipecut run and export --to script take it"
 
 
 class TargetError(ValueError):
@@ -23,64 +36,218 @@ class TargetError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeBlocks:
-    """The blocks of every stage in order, and the degrees of all stages.
+class RuntimePlan:
+    """What a program is told.
 
-    ``numbered`` tells which blocks are parts of a list, ``sharded`` what the replicas of every stage divide,
-    ``recompute`` whether they keep no activations.
+    ``starts`` are the first layers of the stages, ``servers`` those of all ranks in order. ``degree`` devices
+    hold one of the ``replicas`` of a stage, with ``sequence`` parallelism or without. ``training`` has the
+    schedule, the micro-batches and the formats.
     """
 
-    stages: tuple[tuple[str, ...], ...]
-    numbered: frozenset[str]
-    tensor_parallel_degree: int
+    starts: tuple[int, ...]
+    degree: int
     replicas: int
     sharded: Sharded
-    recompute: bool
+    again: ComputedAgain
+    sequence: bool
+    servers: tuple[int, ...]
+    training: Training
+
+    def spans(self, instance: Instance) -> tuple[Span, ...]:
+        """Return the layers of every stage."""
+        return tuple(Span(*ends) for ends in itertools.pairwise((*self.starts, len(instance.layers))))
+
+    def modules(self, instance: Instance) -> list[list[str]]:
+        """Return the modules of every stage, in order."""
+        blocks = Chain.of(instance.model).blocks
+        return [list(dict.fromkeys(blocks[layer] for layer in span.layers)) for span in self.spans(instance)]
+
+    def ranks(self, instance: Instance) -> list[tuple[str, int]]:
+        """Return how many ranks that follow one another are on which server."""
+        names = (instance.servers[one].name for one in self.servers)
+        return [(name, len(list(rows))) for name, rows in itertools.groupby(names)]
+
+    @property
+    def samples(self) -> int:
+        """Samples of a micro-batch that each replica gets."""
+        return self.training.micro_batch // self.replicas
 
 
-def whole_blocks(
-    instance: Instance, plan: Plan, target: str, divides: Sequence[Sharded], *, in_a_v: bool = False
-) -> WholeBlocks:
-    """Return the blocks of every stage of a plan, for a program called ``target``.
-
-    ``divides`` is what replicas can divide there; ``in_a_v``: it knows stages that are laid as a V. Raises
-    TargetError where a stage starts inside a block or has none, where stages have different numbers of devices or
-    replicas, or divide different things, or what the program cannot.
-    """
-    if not (in_a_v and instance.training.schedule.in_a_v):
-        _check_warm_up(instance, plan, target)
-    first = plan.stages[0].group
-    home: dict[str, int] = {}
-    numbered: set[str] = set()
-    stages: list[tuple[str, ...]] = []
+def run_of(instance: Instance, plan: Plan, program: Runtime) -> RuntimePlan:
+    """Return what a program is told to run a plan. Raises TargetError for what it cannot run."""
+    _check_order(instance, plan, program)
+    _check_cuts(instance, plan, program)
+    replicas, degree = _degrees(instance, plan, program)
+    first, again = plan.stages[0].group, _again(instance, plan, program)
     for at, stage in enumerate(plan.stages):
-        held = (stage.group.devices, stage.group.replicas)
-        if held != (first.devices, first.replicas):
+        _check_sharded(at, stage.group, first, program, replicas)
+    training = instance.training
+    if training.micro_batch % replicas:
+        raise TargetError(
+            f"stage 0: {replicas} replicas share micro-batches of {training.micro_batch} samples, and"
+            f" {program.name} gives each equally many: take micro-batches that they divide"
+        )
+    groups = plan.stages[: training.ranks(len(plan))]
+    return RuntimePlan(
+        starts=tuple(stage.span.first for stage in plan.stages),
+        degree=degree,
+        replicas=replicas,
+        sharded=first.mode.sharded,
+        again=again,
+        sequence=degree > 1 and any(form in OF_ROWS for stage in plan.stages for form in stage.forms),
+        servers=tuple(server for one in groups for server, count in one.group.counts for _ in range(count)),
+        training=_told(training, training.schedule, len(plan)),
+    )
+
+
+def as_run(instance: Instance, run: RuntimePlan) -> tuple[Instance, Plan]:
+    """Return the plan that a program runs when told so, and the instance in which that is a plan.
+
+    There devices share equally, stages may have this degree, these layers may be computed again, and layers have
+    the forms that such programs give them. All else is as the user asked.
+    """
+    spans, each = run.spans(instance), run.degree * run.replicas
+    constraints = replace(instance.constraints, tensor_parallel_degrees=(run.degree,), recompute_layers=())
+    recompute = {
+        ComputedAgain.NOTHING: Recompute.NEVER,
+        ComputedAgain.BLOCKS: Recompute.BLOCKS,
+        ComputedAgain.STAGES: Recompute.ALWAYS,
+    }
+    constraints = replace(constraints, recompute=recompute[run.again])
+    cost, model = replace(instance.cost, sharing=Sharing.EQUAL), instance.model
+    chain = Chain.of(model)
+    if run.again is ComputedAgain.BLOCKS:
+        starts = (one.first for one in chain.segments())
+        model = replace(model, cuts=tuple(sorted({*starts, *run.starts} - {0})))
+    found = replace(instance, constraints=constraints, cost=cost, model=model, training=run.training)
+    forms = (0,) * len(instance.layers)
+    if run.degree > 1:
+        splits = (*instance.constraints.splits, *(Axis.SEQUENCE,) * run.sequence)
+        found = replace(found, constraints=replace(constraints, splits=tuple(dict.fromkeys(splits))))
+        found = with_vocabulary(found)
+        forms = forms_of(found, sequence=run.sequence)
+    mode = Mode(run.replicas, recompute=run.again is ComputedAgain.STAGES, sharded=run.sharded)
+    stages = []
+    for at, span in enumerate(spans):
+        rank = run.training.rank_of(at, len(spans))
+        counts = Counter(run.servers[rank * each : (rank + 1) * each])
+        again = chain.of_blocks(span) if run.again is ComputedAgain.BLOCKS else ()
+        group = Group(tuple(sorted(counts.items())), mode)
+        stages.append(Stage(span, group, forms[span.first : span.stop], again=again))
+    return found, Plan(tuple(stages))
+
+
+def read_run(
+    instance: Instance,
+    program: Runtime,
+    *,
+    starts: Sequence[int],
+    degrees: tuple[int, int],
+    sharded: Sharded,
+    again: ComputedAgain,
+    sequence: bool,
+    ranks: Sequence[Sequence[Any]],
+    batch: tuple[int, int],
+    order: tuple[Schedule, int],
+    formats: Mapping[str, Any],
+) -> RuntimePlan:
+    """Return what a program was told, as its reader found it.
+
+    ``degrees``: devices a replica, and replicas; ``batch``: samples of a step, and of a micro-batch of one
+    replica; ``order``: the schedule, and how many stages each group holds; ``formats``: one of
+    ``Runtime.formats``.
+    """
+    names = {server.name: at for at, server in enumerate(instance.servers)}
+    sizes = next(size for size, settings in program.formats.items() if settings == formats)
+    precision = Precision(*sizes, optimizer=Precision.of(instance.training).optimizer)
+    training = replace(
+        instance.training.closed(),
+        global_batch=batch[0],
+        micro_batches=batch[0] // (batch[1] * degrees[1]),
+        schedule=order[0],
+        chunks=order[1],
+        precision=precision,
+        warm_up="classic",
+    )
+    servers = tuple(names[name] for name, count in ranks for _ in range(count))
+    return RuntimePlan(tuple(starts), *degrees, sharded, again, sequence, servers, training)
+
+
+def starts_of(instance: Instance, modules: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Return the first layer of every stage from the modules of the stages, in order."""
+    blocks = Chain.of(instance.model).blocks
+    return (0, *(blocks.index(stage[0]) for stage in modules[1:]))
+
+
+def _told(training: Training, schedule: Schedule, stages: int) -> Training:
+    """Return a training as a program is told it: of one stage all orders of passes with a flush are one."""
+    order = Schedule.ONE_F_ONE_B if stages == 1 else schedule
+    return replace(training.closed(), schedule=order, warm_up="classic")
+
+
+def _check_order(instance: Instance, plan: Plan, program: Runtime) -> None:
+    """Raise TargetError for an order of passes, or formats, that the program does not have."""
+    training, name = instance.training, program.name
+    alone = len(plan) == 1 and training.schedule is Schedule.NAIVE
+    told = replace(training, schedule=Schedule.ONE_F_ONE_B) if alone else training
+    if problem := program.problem(told):
+        raise TargetError(f"{problem}; {BY_SCRIPT}" if training.schedule.flushes else problem)
+    at = plan.unlike_classic(training)
+    if at is not None:
+        raise TargetError(
+            f"stage {at} runs {plan.warm_ups(training)[at]} forward passes before its first backward pass, and"
+            f" {name} {min(len(plan) - at, training.micro_batches)}, of the stages from it on: plan with"
+            " training.warm_up: classic"
+        )
+
+
+def _check_cuts(instance: Instance, plan: Plan, program: Runtime) -> None:
+    """Raise TargetError for a stage that does not begin with a module which gets one tensor."""
+    chain = Chain.of(instance.model)
+    for at, stage in enumerate(plan.stages[1:], start=1):
+        if reason := chain.closed(stage.span.first, program):
             raise TargetError(
-                f"stage {at} has {held[0]} devices in {held[1]} replicas, stage 0 {first.devices} in "
-                f"{first.replicas}: {target} gives all stages equally many"
+                f"stage {at} {reason}" if reason.startswith("starts") else f"stage {at}: {reason}; {BY_SCRIPT}"
             )
-        _check_mode(at, stage.group, target)
-        _check_recompute(instance, at, stage, first, target)
-        _check_sharded(at, stage.group, first, target, divides)
-        blocks: dict[str, None] = {}
-        for layer in stage.span.layers:
-            name, operator = instance.layers[layer].name, instance.layers[layer].operator
-            block = block_of(name)
-            if is_operation(name, operator):
-                continue
-            if is_numbered(name):
-                numbered.add(block)
-            if home.setdefault(block, at) != at:
-                raise TargetError(
-                    f"stage {at} starts inside block {block}, at layer {name}: {target} cuts between blocks only"
-                )
-            blocks[block] = None
-        if not blocks:
-            raise TargetError(f"stage {at} holds no module, and {target} needs one in every stage")
-        stages.append(tuple(blocks))
-    held = (first.tensor_parallel_degree, first.replicas, first.mode.sharded, first.mode.recompute is True)
-    return WholeBlocks(tuple(stages), frozenset(numbered), *held)
+    problem = chain.problem(program) if len(plan) > 1 or program.again is ComputedAgain.STAGES else ""
+    if problem:
+        at = next((at for at, stage in enumerate(plan.stages) if chain.loose.intersection(stage.span.layers)), 0)
+        raise TargetError(f"stage {at}: {problem}; {BY_SCRIPT}")
+    for at, stage in enumerate(plan.stages):
+        if chain.loose.issuperset(stage.span.layers):
+            raise TargetError(f"stage {at} holds no module, and {program.name} needs one in every stage")
+
+
+def _degrees(instance: Instance, plan: Plan, program: Runtime) -> tuple[int, int]:
+    """Return replicas and devices of each, alike in all stages. Raises TargetError where they are not."""
+    copies = all(_copies(instance, stage) for stage in plan.stages)
+    first = plan.stages[0].group
+    for at, stage in enumerate(plan.stages):
+        held = (stage.group.devices, stage.group.devices if copies else stage.group.replicas)
+        if held != (first.devices, first.devices if copies else first.replicas):
+            raise TargetError(
+                f"stage {at} has {held[0]} devices in {held[1]} replicas, stage 0 {first.devices} in"
+                f" {first.devices if copies else first.replicas}: {program.name} gives all stages equally many"
+            )
+        _check_mode(at, stage.group, program.name)
+        if not program.splits and not copies and not _copies(instance, stage):
+            layer = next(one for one in stage.span.layers if _divided(instance, stage, one))
+            raise TargetError(
+                f"stage {at} divides its layers over {stage.group.tensor_parallel_degree} devices, first"
+                f" {instance.layers[layer].name} by {stage.in_words(stage.form(layer))}, and {program.name}'s"
+                " pipeline divides none: plan with constraints.tensor_parallel_degrees: [1]"
+            )
+    return (first.devices, 1) if copies else (first.replicas, first.tensor_parallel_degree)
+
+
+def _copies(instance: Instance, stage: Stage) -> bool:
+    """Tell whether each device of a stage holds all of it."""
+    return not any(_divided(instance, stage, layer) for layer in stage.span.layers)
+
+
+def _divided(instance: Instance, stage: Stage, layer: int) -> bool:
+    own = instance.layers[layer].split is not Split.FOLLOW
+    return own and stage.group.tensor_parallel_degree > 1 and stage.form(layer) != 0
 
 
 def _check_mode(at: int, group: Group, target: str) -> None:
@@ -98,21 +265,16 @@ def _check_mode(at: int, group: Group, target: str) -> None:
         )
 
 
-def _check_warm_up(instance: Instance, plan: Plan, target: str) -> None:
-    """Raise TargetError for passes in halves, or a stage that warms up otherwise than commonly in 1F1B."""
-    training = instance.training
-    if training.schedule.in_halves:
-        raise TargetError(
-            f"the plan is for {training.schedule}, and {target} runs whole backward passes: plan with"
-            " training.schedule: one_f_one_b, or run it with pipecut run"
-        )
-    at = plan.unlike_classic(training)
-    if at is not None:
-        raise TargetError(
-            f"stage {at} runs {plan.warm_ups(training)[at]} forward passes before its first backward pass, and"
-            f" {target} {min(len(plan) - at, training.micro_batches)}, of the stages from it on: plan with"
-            " training.warm_up: classic"
-        )
+def _again(instance: Instance, plan: Plan, program: Runtime) -> ComputedAgain:
+    """Return what all stages compute again. Raises TargetError where they do not do alike."""
+    chain = Chain.of(instance.model)
+    blocks = [stage.again == chain.of_blocks(stage.span) for stage in plan.stages]
+    if program.again is ComputedAgain.BLOCKS and all(blocks) and any(stage.again for stage in plan.stages):
+        return ComputedAgain.BLOCKS
+    first = plan.stages[0].group
+    for at, stage in enumerate(plan.stages):
+        _check_recompute(instance, at, stage, first, program.name)
+    return program.again if first.mode.recompute is True else ComputedAgain.NOTHING
 
 
 def _check_recompute(instance: Instance, at: int, stage: Stage, first: Group, target: str) -> None:
@@ -139,20 +301,20 @@ def _check_recompute(instance: Instance, at: int, stage: Stage, first: Group, ta
         )
 
 
-def _check_sharded(at: int, group: Group, first: Group, target: str, divides: Sequence[Sharded]) -> None:
+def _check_sharded(at: int, group: Group, first: Group, program: Runtime, replicas: int) -> None:
     """Raise TargetError for a stage whose devices divide what the program does not, or not among replicas."""
-    sharded = group.mode.sharded
+    sharded, target = group.mode.sharded, program.name
     if sharded is not first.mode.sharded:
         raise TargetError(
             f"stage {at} has sharded '{sharded}', stage 0 '{first.mode.sharded}': {target} divides the same in all"
         )
-    if sharded not in (Sharded.NONE, *divides):
-        listed = ", ".join((Sharded.NONE, *divides))
+    if sharded not in (Sharded.NONE, *program.divides):
+        listed = ", ".join((Sharded.NONE, *program.divides))
         raise TargetError(
             f"stage {at} has sharded '{sharded}', which {target} does not run in a pipeline: plan with "
             f"constraints.sharded: [{listed}]"
         )
-    if sharded is not Sharded.NONE and group.replicas == 1:
+    if sharded is not Sharded.NONE and replicas == 1:
         raise TargetError(
             f"stage {at} has sharded '{sharded}' in one replica: {target} divides among replicas only; plan with "
             "constraints.tensor_parallel_degrees: [1]"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from formulation.constraints.violation import Violation, told
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
-from formulation.limits.deadline import Deadline
+from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.proved import ProvedBound
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
@@ -180,25 +180,27 @@ def begin(limits: Limits | None) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Best objective and bound so far (None: none yet)."""
+    """Best objective and bound so far (None: none yet); where known the plan, and what it is a plan of."""
 
     objective: int | None
     bound: int | None
+    plan: Plan | None = field(default=None, compare=False, repr=False)
+    instance: Instance | None = field(default=None, compare=False, repr=False)
 
 
 class FalseClaimError(Exception):
     """A solver's claim contradicts the evaluator: a defect in pipecut or in the solver below it."""
 
 
-def checked(instance: Instance, outcome: Outcome) -> Outcome:
+def checked(instance: Instance, outcome: Outcome, deadline: Deadline = NEVER) -> Outcome:
     """Return the outcome, about the goals of the instance, if its claim holds.
 
     The plan is evaluated anew, its values of all goals compared with ``==``, bounds and proof held to their
     meaning: OPTIMAL needs every goal of the instance proved, and a plan of which every one is becomes so. A plan
     that breaks rules which its solver is blind to proves nothing: it is returned as UNKNOWN, with the broken rules
     in its notes. A grid of devices that no layer makes use of is left out of the plan, where that changes nothing,
-    and no block is computed again where the plan keeps its values and the same rules without.
-    Raises FalseClaimError saying what does not hold.
+    and no block is computed again where the plan keeps its values and the same rules without, as far as the
+    deadline lets that be found out. Raises FalseClaimError saying what does not hold.
     """
     if outcome.goals != instance.goals:
         outcome = replace(outcome, goals=instance.goals)
@@ -206,7 +208,7 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     unseen: list[Violation] = []
     if outcome.plan is not None:
         found = evaluate(instance, outcome.plan)
-        plain = _plain(instance, outcome.plan, found)
+        plain = _plain(instance, outcome.plan, found, deadline)
         outcome = outcome if plain == outcome.plan else replace(outcome, plan=plain)
         problems += _wrong_values(outcome, found)
         unseen = [one for one in found.violations if one.rule in outcome.blind_to]
@@ -223,7 +225,7 @@ def checked(instance: Instance, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _plain(instance: Instance, plan: Plan, found: Evaluation) -> Plan:
+def _plain(instance: Instance, plan: Plan, found: Evaluation, deadline: Deadline) -> Plan:
     """Return the plan without what is of no use in it; ``found`` is what it is worth.
 
     Cost: an evaluation for every block that is computed again, and once more where some need not be.
@@ -234,6 +236,8 @@ def _plain(instance: Instance, plan: Plan, found: Evaluation) -> Plan:
     while plan != before:  # one block less may leave room for another
         before = plan
         for run in [run for stage in plan.stages for run in stage.again]:
+            if deadline.over():
+                return plan
             less = plan.keeping(run)
             one = evaluate(instance, less)
             if (one.violations, one.objective, one.further) == (found.violations, found.objective, found.further):

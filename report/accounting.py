@@ -2,7 +2,7 @@
 
 =========  ==========================================================================================
 compute    the layers' own work
-inside     communication inside layers: during passes, and synchronisation of weight gradients
+inside     communication inside layers: during passes, and synchronisation of weight gradients, with the optimiser
 between    communication between layers of the stage, where layouts change
 boundary   standing still while a tensor that it needs is on its way from a neighbour, or being fetched
 idle       all else: waiting for a neighbour to compute

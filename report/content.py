@@ -12,7 +12,7 @@ from typing import Any
 
 from formulation.constraints.violation import told
 from formulation.costs import times
-from formulation.costs.prices import form_of
+from formulation.costs.prices import form_of, updates_ns
 from formulation.outcome import GoalClaim, Outcome
 from formulation.problem.groups import GroupKind
 from formulation.problem.layers import Split
@@ -56,7 +56,8 @@ def content_of(
     given plan is called.
     """
     instance = simulation.instance
-    numbers = summary_of(simulation)
+    numbers, plan = summary_of(simulation), simulation.plan
+    updates = [updates_ns(instance, stage)[0] for stage in plan.stages]
     ranks = numbers.pop("ranks")
     measures = numbers.pop("measures")
     return {
@@ -79,7 +80,7 @@ def content_of(
         "boundaries": _boundaries(simulation),
         "layers": _layers(simulation),
         "splits": {str(form): words for form, words in simulation.plan.splits().items()},
-        "chain": [asdict(part) for part in parts_of_chain(simulation.timeline)],
+        "chain": [asdict(part) for part in parts_of_chain(simulation.timeline, updates)],
         "timeline": _timeline(simulation, shown),
         "against": None if against is None else dict(against),
         "comparison": None if comparison is None else dict(comparison),

@@ -51,7 +51,7 @@ class Ingredient(enum.Enum):
             *(f"formulation.problem.shares:{name}" for name in ("same_servers", "_same", "server_classes")),
             *(
                 f"formulation.suffixes.states:{name}"
-                for name in ("alike_servers", "_demanded_alike", "_kinds_stay")
+                for name in ("alike_servers", "_of_equal_groups", "_told_by_order", "_parts", "_kinds_stay")
             ),
         ),
         True,

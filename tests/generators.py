@@ -310,6 +310,34 @@ def cluster_graphs(draw: st.DrawFn, max_devices: int = 4, max_servers: int = 3) 
 
 
 @st.composite
+def typed_clusters(draw: st.DrawFn, max_devices: int = 6, max_servers: int = 4) -> nx.Graph:
+    """Servers of up to three types in any order: types say what servers and the links between them are.
+
+    Servers of one type have the same links to all others, whatever else may tell them apart.
+    """
+    types = draw(st.sampled_from([2, 2, 3, 1]))
+    within = {
+        pair: draw(links)
+        for one in range(types)
+        for pair in ((one, one, "in"), *((one, two) for two in range(types)))
+    }
+    made = [
+        (draw(st.integers(1, 3)), draw(st.sampled_from(CLASSES)), draw(st.integers(0, 2))) for _ in range(types)
+    ]
+    servers: list[Server] = []
+    of: list[int] = []
+    for one in draw(st.lists(st.integers(0, types - 1), min_size=3, max_size=max_servers)):
+        devices, kind, adapters = made[one]
+        if sum(server.devices for server in servers) + devices <= max_devices:
+            link = within[one, one, "in"] if devices > 1 else None
+            servers.append(Server(f"server{len(servers)}", kind, devices, link, min(adapters, devices)))
+            of.append(one)
+    pairs = itertools.combinations(range(len(servers)), 2)
+    joined = [(servers[a].name, servers[b].name, within[min(of[a], of[b]), max(of[a], of[b])]) for a, b in pairs]
+    return cluster_graph("typed", servers, joined)
+
+
+@st.composite
 def flat_clusters(draw: st.DrawFn, max_devices: int = 4) -> nx.Graph:
     """One server: one class of devices and one link."""
     devices = draw(st.integers(1, max_devices))

@@ -147,3 +147,4 @@ class StagePart(Part):
     memory_bytes: int | None = None
     capacity_bytes: int | None = None
     communication_ns: int | None = None
+    optimizer_ns: int | None = None

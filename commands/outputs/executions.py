@@ -142,10 +142,19 @@ class ProfileOutput(Output):
 
 
 class ExportOutput(Output):
-    """What ``pipecut export --json`` writes; ``out`` is null where no file was asked for."""
+    """What ``pipecut export --json`` writes; ``out`` is null where no file was asked for.
+
+    ``objective`` is the plan's value of the first goal, ``runs`` that of what the target runs: which has peaks of
+    ``memory_bytes``, and ``divided_otherwise`` layers in other forms. ``notes`` say so in words.
+    """
 
     scenario: str
     plan: str
-    to: Literal["torchtitan", "megatron", "script"]
+    to: Literal["torchtitan", "megatron", "deepspeed", "script"]
     out: str | None
     text: str
+    objective: int
+    runs: int
+    memory_bytes: int
+    divided_otherwise: int
+    notes: list[str]

@@ -26,7 +26,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             (f"evaluate plan.json {VGG} --no-optimum", "without a search"),
         ),
         "explain": (
-            (f"explain {VGG}", "what bounds the best plan, and what every other choice would cost"),
+            (f"explain {VGG}", "what bounds the best plan, and what plans one move away would cost"),
             (f"explain plan.json {VGG}", "of any plan"),
         ),
         "diff": ((f"diff plan.json other.json {VGG}", "from one plan to the other, step by step"),),

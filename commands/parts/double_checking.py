@@ -51,15 +51,20 @@ def double_checked(task: Task, outcome: Outcome) -> list[Check]:
             else:
                 output.remark("stopping the double check (Ctrl-C again to abort)")
 
+        checks: list[Check] = []
+
         def work() -> list[Check]:
-            checks: list[Check] = []
             for check in double_check(task.instance, outcome, limits):
                 if check.answer.verdict is Verdict.DISAGREED:
                     raise _failed(task, limits, check)
                 checks.append(check)
             return checks
 
-        return run_stoppable(work, task.stop, announce)
+        def left() -> list[Check]:
+            out_of_time = list(double_check(task.instance, outcome, limits.within(0)))
+            return [*checks, *out_of_time[len(checks) :]]
+
+        return run_stoppable(work, task.stop, announce, deadline=limits.deadline, instead=left)
 
 
 def notes(checks: Sequence[Check]) -> list[str]:

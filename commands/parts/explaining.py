@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+LEFT = "stopped before anything that clashes was found"
 UNLIMITED_S = 60.0
 """Longest search for an explanation where the scenario sets no time limit."""
 
@@ -27,8 +29,9 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
     """
     if outcome.proof is not Proof.INFEASIBLE:
         return None
-    from solvers.explain.explain import explain
+    from solvers.explain.explain import Explanation, explain
 
+    began_s = time.monotonic()
     limits = replace(task.limits, stopped=task.stop.is_set)
     if limits.end_s is None:
         limits = limits.within(UNLIMITED_S)
@@ -42,7 +45,13 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
                 output.remark("stopping with what is explained so far (Ctrl-C again to abort)")
 
         try:
-            found = run_stoppable(lambda: explain(task.instance, limits), task.stop, announce)
+            found = run_stoppable(
+                lambda: explain(task.instance, limits),
+                task.stop,
+                announce,
+                deadline=limits.deadline,
+                instead=lambda: Explanation((), False, time.monotonic() - began_s, (LEFT,)),
+            )
         except FalseClaimError as error:
             raise task.claim_failed(outcome.solver, str(error)) from error
     if found.complete and not found.clashes:

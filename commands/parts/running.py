@@ -21,6 +21,7 @@ from report.simulation import simulate
 
 if TYPE_CHECKING:
     from execution.running.job import RunJob
+    from execution.running.layout import RunLayout
 
 __all__: list[str] = []
 
@@ -32,19 +33,10 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
     """Read scenario and plan of a command line; return the task and the work. Raises InputError."""
     task, plan = open_task(arguments).with_plan(arguments.plan)
     schedule = _schedule(task, plan, arguments)
-    try:
-        from execution.errors import StagesError
-        from execution.running.job import RunJob
-        from execution.running.layout import layout_of
-    except ImportError as error:
-        raise InputError(
-            "running a plan needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
-        ) from error
+    layout = layout_for(task, plan, arguments.plan, schedule)
+    from execution.running.job import RunJob
+
     layers = tuple(layer.name for layer in task.instance.layers)
-    try:
-        layout = layout_of(plan, schedule, task.instance.training.micro_batch, task.instance)
-    except (StagesError, ScheduleError) as error:
-        raise InputError(f"{arguments.plan}: {error}") from error
     scenario = task.scenario
     return task, RunJob(
         model=scenario.model,
@@ -65,6 +57,26 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
         resume=_folder(arguments, "resume"),
         by_torch=arguments.backend == "torch",
     )
+
+
+def layout_for(task: Task, plan: Plan, path: str, schedule: PipelineSchedule | None = None) -> RunLayout:
+    """Return the processes that run a plan of a file, without a schedule in the order of its training.
+
+    Raises InputError for a plan that cannot be run, and where there is no PyTorch.
+    """
+    training = task.instance.training
+    try:
+        from execution.errors import StagesError
+        from execution.running.layout import layout_of
+    except ImportError as error:
+        raise InputError(
+            "running a plan needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
+        ) from error
+    try:
+        order = schedule or schedule_of(training, len(plan), warm_ups=plan.warm_ups(training))
+        return layout_of(plan, order, training.micro_batch, task.instance)
+    except (StagesError, ScheduleError) as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _folder(arguments: argparse.Namespace, option: str) -> Path | None:

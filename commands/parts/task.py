@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn
 
+from commands.parts.answered import left_in_time
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import ClaimFailedError, OutOfTimeError, reading
-from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine
 from commands.terminal.reproducer import write_reproducer
 from formulation.costs.amounts import goal_text
+from formulation.limits.deadline import Deadline
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
@@ -25,13 +26,14 @@ from ingest.scenario.load import Scenario
 from planners.catalogue import find_any
 from solvers.auto.solve import plan
 from solvers.choices.decide import decide
+from solvers.choices.standing import Standing
 from solvers.crosscheck.checked_solve import solve_checked
 from solvers.search.background import in_background
 
 __all__: list[str] = []
 
-Found = TypeVar("Found")
-
+READING_S = 0.2
+"""So much longer than the limit a model may be read, as without it there is not even a simple plan."""
 EXIT_CODES: dict[Proof, ExitCode] = {
     Proof.OPTIMAL: ExitCode.DONE,
     Proof.FEASIBLE: ExitCode.NOT_PROVED,
@@ -42,7 +44,10 @@ EXIT_CODES: dict[Proof, ExitCode] = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A scenario ready to be solved: the instance, which solver, its limits, and how to stop it."""
+    """A scenario ready to be solved: the instance, which solver, its limits, and how to stop it.
+
+    ``read_s`` is what it took from the start of the command until there was an instance.
+    """
 
     scenario: Scenario
     overrides: tuple[str, ...]
@@ -51,6 +56,7 @@ class Task:
     limits: Limits
     quiet: bool
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
+    read_s: float = 0.0
 
     def search(self, solver: str, *, alone: bool = False) -> Outcome:
         """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
@@ -60,9 +66,12 @@ class Task:
         instance.
         """
         method = find_any(solver)
-        if alone:
-            return self._followed(solver, lambda limits: solve_checked(self.instance, method, limits))
-        return self._followed(solver, lambda limits: plan(self.instance, limits, method))
+
+        def work(limits: Limits) -> tuple[Instance, Outcome]:
+            asked = solve_checked(self.instance, method, limits) if alone else plan(self.instance, limits, method)
+            return self.instance, asked
+
+        return self._followed(solver, work, Standing(self.instance, alone=alone))[1]
 
     def decide(self, *, cross_check: bool) -> tuple[Task, Outcome]:
         """Choose what the scenario leaves open, and search; return the task about what was chosen, and the claim.
@@ -75,19 +84,36 @@ class Task:
             return plan(instance, limits, method, cross_check=cross_check)
 
         chosen = partial(decide, self.instance, ask, cross_check=cross_check)
-        instance, outcome = self._followed(self.solver, chosen)
-        return replace(self, instance=instance), outcome
+        instance, outcome = self._followed(self.solver, chosen, Standing(self.instance))
+        return replace(self, instance=instance), self._told_of_reading(outcome)
 
-    def _followed(self, solver: str, work: Callable[[Limits], Found]) -> Found:
-        """Work with a progress line, stoppable by Ctrl-C."""
+    def _followed(
+        self, solver: str, work: Callable[[Limits], tuple[Instance, Outcome]], standing: Standing
+    ) -> tuple[Instance, Outcome]:
+        """Work with a progress line, stoppable by Ctrl-C; whatever work does, there is an answer in time."""
         say = partial(goal_text, self.instance.goals[0])
         begun, title = self.limits.begun(), f"{solver} on {self.scenario.name}"
         with ProgressLine(title, quiet=self.quiet, say=say, deadline=begun.deadline) as line:
             limits = replace(begun, stopped=self.stop.is_set, progress=line.report)
             try:
-                return run_stoppable(lambda: work(limits), self.stop, _announce(line))
+                return left_in_time(work, limits, standing, solver, self.stop, _announce(line))
             except FalseClaimError as error:
                 raise self.claim_failed(solver, str(error)) from error
+
+    def out_of_time(self, what: str) -> Callable[[], NoReturn]:
+        """Return what raises OutOfTimeError, with what was not found, for work that is left without an answer."""
+
+        def answer() -> NoReturn:
+            raise OutOfTimeError(f"{self.scenario.path}: {what}", self.solver, 0.0)
+
+        return answer
+
+    def _told_of_reading(self, outcome: Outcome) -> Outcome:
+        """Say what of the time went into reading the model, where that may be why nothing is proved."""
+        if self.limits.time_limit_s is None or outcome.proof not in (Proof.FEASIBLE, Proof.UNKNOWN):
+            return outcome
+        said = f"of {self.limits.time_limit_s:g} s the model took {self.read_s:.1f} s to be read"
+        return replace(outcome, notes=(*outcome.notes, said))
 
     def with_plan(self, path: str) -> tuple[Task, Plan]:
         """Read a plan file; return the task in the order of layers that it cuts, and the plan.
@@ -125,8 +151,9 @@ def open_task(arguments: argparse.Namespace, *, timed: bool = False) -> Task:
     if timed:
         limits = limits.begun(arguments.began_s)
     # Not in the main thread, so that Ctrl-C and the deadline do not wait for what a model's own code does.
+    most = limits.deadline if limits.end_s is None else Deadline(limits.end_s + READING_S)
     with reading(scenario.path):
-        instance = in_background(scenario.load, limits.deadline.over)
+        instance = in_background(scenario.load, most.over)
     if instance is None:
         spent_s = time.monotonic() - arguments.began_s
         raise OutOfTimeError(
@@ -135,7 +162,10 @@ def open_task(arguments: argparse.Namespace, *, timed: bool = False) -> Task:
             solver,
             spent_s,
         )
-    return Task(scenario, tuple(arguments.overrides), instance, solver, limits, quiet=arguments.quiet)
+    read_s = time.monotonic() - arguments.began_s
+    return Task(
+        scenario, tuple(arguments.overrides), instance, solver, limits, quiet=arguments.quiet, read_s=read_s
+    )
 
 
 def _announce(line: ProgressLine) -> Callable[[], None]:

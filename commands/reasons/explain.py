@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,12 @@ from commands.terminal.failures import InputError
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine
 from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Outcome, Proof
+from formulation.limits.deadline import NEVER
+from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, checked
 from formulation.problem.plan import Plan
 from report.claims import scope_to_dict
+from solvers.choices.any_order import has_other_orders
+from solvers.choices.words import choice_in_words
 from solvers.reasons.reasons import reasons
 
 if TYPE_CHECKING:
@@ -41,7 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
         task, outcome = _planned(task, timed=timed)
         plan = outcome.plan
     why = None if outcome is None else explanation_of(task, outcome)
-    found = None if plan is None else _reasons(task, plan, timed=timed)
+    limits = (task.limits if timed else task.limits.within(REASONS_S)).begun()
+    found = None
+    if plan is not None and (outcome is None or outcome.proof is Proof.OPTIMAL):
+        found = _reasons(task, plan, limits)
+    elif plan is not None and outcome is not None:
+        outcome, found = _of_the_best(task, outcome, plan, limits)
+    if found is not None:
+        found = replace(found, notes=(*_held_fixed(opened, task), *found.notes))
     if found is not None and outcome is not None:
         _refuse_better(task, outcome, found)
     if arguments.json:
@@ -64,10 +75,43 @@ def _planned(task: Task, *, timed: bool) -> tuple[Task, Outcome]:
     return replace(found, limits=limits), outcome
 
 
-def _reasons(task: Task, plan: Plan, *, timed: bool) -> Reasons:
+def _of_the_best(task: Task, outcome: Outcome, plan: Plan, limits: Limits) -> tuple[Outcome, Reasons]:
+    """Look for reasons of a plan that is not proved best; where a better one turns up on the way, of that one.
+
+    Half of the time is kept for it. Returns the claim with the plan that is explained. When no time is left
+    nothing better turns up, so this ends.
+    """
+    found = _reasons(task, plan, limits.share(2))
+    while (better := found.better_plan) is not None:
+        found = _reasons(task, better, limits)
+        value, *others = found.priced.values
+        before = (
+            "" if outcome.objective is None else f"; the search itself had {outcome.amount(outcome.objective)}"
+        )
+        rest = zip(task.instance.goals[1:], others, strict=True)
+        claims = tuple(GoalClaim(goal, other, None, looked_at=False) for goal, other in rest)
+        note = f"this plan turned up while reasons were looked for{before}"
+        claim = replace(outcome, plan=better, objective=value, further=claims, proof=Proof.FEASIBLE)
+        try:
+            outcome = checked(task.instance, claim)
+        except FalseClaimError as error:
+            raise task.claim_failed(outcome.solver, str(error)) from error
+        found = replace(found, notes=(note, *found.notes))
+    return outcome, found
+
+
+def _held_fixed(opened: Task, task: Task) -> Iterator[str]:
+    """Say what was chosen with the plan: everything said is about plans with the same."""
+    training, kept = opened.instance.training, list[str]()
+    kept += [choice_in_words(task.instance)] if training.left_open else []
+    kept += ["this order of the layers"] if has_other_orders(task.instance) else []
+    if kept:
+        yield f"all plans spoken of have {' and '.join(kept)}, as this one"
+
+
+def _reasons(task: Task, plan: Plan, limits: Limits) -> Reasons:
     """Look for reasons, stoppable by Ctrl-C. Raises InputError for a plan without a price."""
-    some = task.limits if timed else task.limits.within(REASONS_S)
-    limits = replace(some, stopped=task.stop.is_set)
+    limits = replace(limits, stopped=task.stop.is_set)
     title = f"reasons for the plan of {task.scenario.name}"
     with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
 
@@ -78,7 +122,13 @@ def _reasons(task: Task, plan: Plan, *, timed: bool) -> Reasons:
                 output.remark("stopping with the reasons so far (Ctrl-C again to abort)")
 
         try:
-            return run_stoppable(lambda: reasons(task.instance, plan, limits), task.stop, announce)
+            return run_stoppable(
+                lambda: reasons(task.instance, plan, limits),
+                task.stop,
+                announce,
+                deadline=NEVER if task.limits.end_s is None else limits.deadline,
+                instead=task.out_of_time("no reasons were found in time"),
+            )
         except FalseClaimError as error:
             raise task.claim_failed("the best plan with more devices", str(error)) from error
         except ValueError as error:

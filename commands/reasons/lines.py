@@ -120,26 +120,28 @@ def _cut(found: Reasons, cut: CutReason) -> Iterator[str]:
     said = {one.what for one in (cut.left, cut.right, cut.nearest_left, cut.nearest_right) if one is not None}
     best = cut.elsewhere.best
     if best is not None and best.what not in said:
-        yield _best(found, "best other place", cut.elsewhere)
+        yield _best(found, "another place", cut.elsewhere)
     yield _best(found, "no cut here", cut.without)
 
 
 def _stage(found: Reasons, stage: StageReason) -> Iterator[str]:
-    yield _best(found, "next best devices", stage.devices)
+    yield _best(found, "other devices", stage.devices)
     if stage.mode.looked_at:
-        yield _best(found, "next best mode", stage.mode)
+        yield _best(found, "another mode", stage.mode)
     if stage.form.looked_at:
-        yield _best(found, "next best form of a layer", stage.form)
+        yield _best(found, "another form of a layer", stage.form)
 
 
 def _best(found: Reasons, title: str, sort: Neighbours) -> str:
-    start = f"{title}: " if title else ""
+    """Say which neighbour of a sort is the best, and of how many that were looked at."""
     if sort.best is None:
-        return f"{start}{'there is no other' if sort.complete else LATE}"
-    seen = "" if sort.complete else "; perhaps not the best, as the time was over"
+        return f"{title}: {'no plan one move away' if sort.complete else LATE}"
+    seen = "" if sort.complete else ", others were not looked at in time"
     if not sort.best.priced.feasible:
-        return f"{start}none keeps the rules{seen}; {sort.best.what} {_breaks(sort.best)}"
-    return f"{start}{cost_text(found, sort.best)}, {sort.best.what}{seen}"
+        none = "it does not keep" if sort.looked_at == 1 else f"none of {sort.looked_at} keeps"
+        return f"{title}: {none} the rules{seen}; {sort.best.what} {_breaks(sort.best)}"
+    best = f", best of {sort.looked_at}" if sort.looked_at > 1 else ""
+    return f"{title}{best}{seen}: {cost_text(found, sort.best)}, {sort.best.what}"
 
 
 def _no_place(one: Neighbour) -> bool:
@@ -160,7 +162,7 @@ def _open(found: Reasons) -> Iterator[str]:
     late = sum(not sort.complete for sort in sorts)
     if late:
         many = f"{late} of {len(sorts)} questions have" if late > 1 else f"1 of {len(sorts)} questions has"
-        yield f"{many} no answer, or perhaps not the best one, as the time was over; --time-limit gives more"
+        yield f"{many} no answer, or one about some plans only, as the time was over; --time-limit gives more"
 
 
 def _breaks(one: Neighbour) -> str:
@@ -174,7 +176,8 @@ def _idle(found: Reasons, idle: IdleReason) -> Iterator[str]:
     if idle.outcome is None:
         yield f"the best plan with {idle.used + 1} devices was not searched for: {idle.note}"
     else:
-        yield f"best plan with {idle.used + 1} devices or more: {_claim(found, idle.outcome)}"
+        best = "best plan" if idle.outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE) else "best plan found"
+        yield f"{best} with {idle.used + 1} devices or more: {_claim(found, idle.outcome)}"
     for server in idle.servers:
         yield from _server(found, server)
 
@@ -185,7 +188,7 @@ def _claim(found: Reasons, outcome: Outcome) -> str:
         return f"there is none that keeps the rules, proved ({outcome.solver})"
     bound = "" if outcome.bound is None else f", none below {_amount(goal, outcome.bound)}"
     if outcome.objective is None:
-        return f"none found in time{bound} ({outcome.solver})"
+        return f"none in time{bound} ({outcome.solver})"
     more = outcome.objective - found.priced.values[0]
     beside = "as good" if not more else f"{_amount(goal, abs(more))} {'more' if more > 0 else 'less'}"
     proved = ", proved" if outcome.proof is Proof.OPTIMAL else f", not proved{bound}"
@@ -197,9 +200,9 @@ def _server(found: Reasons, server: IdleServer) -> Iterator[str]:
     over = f", reached over {link_text(server.link)}" if server.link else ""
     yield f"{server.idle} on {name}{over}"
     if server.joins.best is not None or not server.joins.complete:
-        yield f"{INDENT}used by what bounds the plan: {_best(found, '', server.joins)}"
+        yield f"{INDENT}{_best(found, 'used by what bounds the plan', server.joins)}"
     if server.moves.best is not None or not server.moves.complete:
-        yield f"{INDENT}used by any stage: {_best(found, '', server.moves)}"
+        yield f"{INDENT}{_best(found, 'used by any stage', server.moves)}"
 
 
 def _chain(found: Reasons) -> Iterator[str]:

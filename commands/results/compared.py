@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from commands.parts.answered import answered
 from commands.parts.comparison import KEEPS_RULES, ComparisonRow, broken_rules, strongest
-from commands.results.planned import stoppable
 from commands.terminal.human import WIDTH
 from formulation.outcome import FalseClaimError, Limits, Outcome
 from formulation.problem.instance import Instance
 from planners.catalogue import find_any
+from solvers.choices.standing import Standing
 from solvers.crosscheck.checked_solve import contradiction, solve_checked
 
 __all__ = ["Compared", "compare"]
@@ -58,7 +59,7 @@ class Compared:
 
 def compare(instance: Instance, solvers: Sequence[str], limits: Limits) -> Compared:
     """Ask solvers one after another, each within the limits; ``pipecut.compare`` says what is raised."""
-    rows = [stoppable(lambda within, name=name: _row(instance, name, within), limits) for name in solvers]
+    rows = [_row(instance, name, limits) for name in solvers]
     kept = [row.outcome for row in rows if row.outcome is not None and row.outcome.proof in KEEPS_RULES]
     best = min(kept, key=lambda one: one.objective or 0, default=None)
     for row in rows:
@@ -69,8 +70,11 @@ def compare(instance: Instance, solvers: Sequence[str], limits: Limits) -> Compa
 
 
 def _row(instance: Instance, solver: str, limits: Limits) -> ComparisonRow:
+    method, standing = find_any(solver), Standing(instance, alone=True)
     try:
-        outcome = solve_checked(instance, find_any(solver), limits)
+        _, outcome = answered(
+            lambda within: (instance, solve_checked(instance, method, within)), limits, standing, solver
+        )
     except ValueError as error:
         return ComparisonRow(solver, reason=f"skipped: {error}")
     return ComparisonRow(solver, outcome, broken_rules(instance, outcome))

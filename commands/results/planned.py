@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
+from commands.parts.answered import answered
 from commands.results.displays import tell_notebook
 from commands.terminal.human import WIDTH
-from commands.terminal.interrupt import run_stoppable
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
@@ -19,13 +16,12 @@ from planners.catalogue import find_any
 from solvers.auto import solve as auto
 from solvers.catalogue import AUTO
 from solvers.choices.decide import decide
+from solvers.choices.standing import Standing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["Planned", "plan"]
-
-Found = TypeVar("Found")
 
 tell_notebook()
 
@@ -81,15 +77,7 @@ def plan(instance: Instance, solver: str | None, limits: Limits, *, cross_check:
     def ask(one: Instance, within: Limits) -> Outcome:
         return auto.plan(one, within, method, cross_check=cross_check)
 
-    return stoppable(lambda within: planned(*decide(instance, ask, within, cross_check=cross_check)), limits)
+    def chosen(within: Limits) -> tuple[Instance, Outcome]:
+        return decide(instance, ask, within, cross_check=cross_check)
 
-
-def stoppable(work: Callable[[Limits], Found], limits: Limits) -> Found:
-    """Work within limits whose clock runs from now on. Ctrl-C stops the work and raises KeyboardInterrupt."""
-    interrupted = threading.Event()
-    begun = limits.begun(time.monotonic())
-    within = replace(begun, stopped=lambda: interrupted.is_set() or begun.stopped())
-    found = run_stoppable(lambda: work(within), interrupted)
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-    return found
+    return planned(*answered(chosen, limits, Standing(instance), method.name))

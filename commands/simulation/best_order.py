@@ -113,7 +113,13 @@ def search_order(task: Task, plan: Plan) -> BestOrder:
     with ProgressLine(title, quiet=task.quiet, deadline=begun.deadline) as line:
         limits = replace(begun, stopped=task.stop.is_set, progress=line.report)
         try:
-            return run_stoppable(lambda: best_order_of(task.instance, plan, limits), task.stop, line.stopping)
+            return run_stoppable(
+                lambda: best_order_of(task.instance, plan, limits),
+                task.stop,
+                line.stopping,
+                deadline=begun.deadline,
+                instead=task.out_of_time(f"schedule {BEST}: no order was found in time"),
+            )
         except OrderError as error:
             raise InputError(f"{task.scenario.path}: schedule {BEST}: {error}") from error
         except FalseClaimError as error:

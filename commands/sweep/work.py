@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from commands.parts.answered import answered
 from formulation.costs.goals import goal_value
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Limits, Outcome
@@ -22,6 +23,7 @@ from formulation.problem.units import NS_PER_SECOND
 from planners.catalogue import find_any
 from solvers.auto.solve import plan
 from solvers.choices.decide import decide
+from solvers.choices.standing import Standing
 
 __all__: list[str] = []
 
@@ -82,7 +84,12 @@ def solved(work: SweepWork) -> dict[str, Any]:
         return plan(instance, within, method, cross_check=work.cross_check)
 
     try:
-        instance, outcome = decide(work.instance, ask, limits, cross_check=work.cross_check)
+        instance, outcome = answered(
+            lambda within: decide(work.instance, ask, within, cross_check=work.cross_check),
+            limits,
+            Standing(work.instance),
+            method.name,
+        )
     except FalseClaimError as error:
         return failed(f"a claim failed its check: {error}", time.monotonic() - began_s)
     except ValueError as error:

@@ -6,13 +6,14 @@ A narrow terminal shows what a stage is below its numbers, a wide one beside the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from commands.tables.key_lines import WRONG
 from commands.terminal import human
+from formulation.costs.prices import updates_ns
 from formulation.problem.options import Combine, StageTime
 from report.stages import boundaries_paid, slowest, slowest_in_words, split_in_words
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-HEADS = ("stage", "compute", "communication", "time", "", "memory")
+OPTIMISER = "optimiser"
+HEADS = ("stage", "compute", "communication", OPTIMISER, "time", "", "memory")
 LEFT = ("", "memory")
 """Columns that stand at the left; the others are numbers."""
 MARK = "*"
@@ -54,19 +56,23 @@ class StageLines:
 
     def __init__(self, instance: Instance, plan: Plan, evaluation: Evaluation) -> None:
         self.instance = instance
-        self.lines = tuple(_lines(instance, plan, evaluation.stages))
+        lines, shown = tuple(_lines(instance, plan, evaluation.stages)), range(len(HEADS))
+        if not any(line.cells[HEADS.index(OPTIMISER)] for line in lines):
+            shown = [at for at in shown if HEADS[at] != OPTIMISER]
+        self.heads = tuple(HEADS[at] for at in shown)
+        self.lines = tuple(replace(line, cells=tuple(line.cells[at] for at in shown)) for line in lines)
         self.notes = tuple(_legend(instance, self.lines))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the lines."""
-        table = (HEADS, *(line.cells for line in self.lines))
-        wide = [max(len(row[at]) for row in table) for at in range(len(HEADS))]
-        beside = sum(wide) + len(BETWEEN) * len(HEADS)
+        table = (self.heads, *(line.cells for line in self.lines))
+        wide = [max(len(row[at]) for row in table) for at in range(len(self.heads))]
+        beside = sum(wide) + len(BETWEEN) * len(self.heads)
         longest = max(len(line.words) for line in self.lines)
         own_line = beside + longest > options.max_width
-        yield Text(_row(HEADS, wide) + ("" if own_line else BETWEEN + "what it is"), style="bold")
+        yield Text(_row(self.heads, self.heads, wide) + ("" if own_line else BETWEEN + "what it is"), style="bold")
         for line in self.lines:
-            numbers = Text(_row(line.cells, wide), style=_style(line))
+            numbers = Text(_row(self.heads, line.cells, wide), style=_style(line))
             if not own_line:
                 yield Text.assemble(numbers, BETWEEN, line.words)
                 continue
@@ -80,10 +86,10 @@ class StageLines:
             yield from Text(note, style="dim").wrap(console, options.max_width)
 
 
-def _row(cells: Sequence[str], wide: Sequence[int]) -> str:
+def _row(heads: Sequence[str], cells: Sequence[str], wide: Sequence[int]) -> str:
     shown = (
         cell.ljust(width) if head in LEFT else cell.rjust(width)
-        for head, cell, width in zip(HEADS, cells, wide, strict=True)
+        for head, cell, width in zip(heads, cells, wide, strict=True)
     )
     return BETWEEN.join(shown)
 
@@ -98,19 +104,21 @@ def _lines(instance: Instance, plan: Plan, costs: Sequence[StageCost]) -> Iterat
     for index in range(len(plan.stages)):
         words = human.printable(stage_in_words(instance, plan, index))
         if not costs:
-            yield StageLine((str(index), *[NOTHING] * 3, "", NOTHING), words)
+            yield StageLine((str(index), NOTHING, NOTHING, "", NOTHING, "", NOTHING), words)
             continue
-        cost = costs[index]
+        cost, update = costs[index], updates_ns(instance, plan.stages[index])[1]
         if index and paid:
             most, name = boundaries[index], f"{index - 1} > {index}"
-            yield StageLine((name, "", "", human.duration(cost.boundary_ns), MARK * most, ""), slowest=most)
+            yield StageLine((name, "", "", "", human.duration(cost.boundary_ns), MARK * most, ""), slowest=most)
         most, over = stages[index], cost.memory_bytes > cost.capacity_bytes
-        times = (cost.compute_ns, cost.communication_ns, cost.total_ns)
+        spent = [human.duration(one) for one in (cost.compute_ns, cost.communication_ns - update)]
+        spent.append(human.duration(update) if update else "")
         held = f"{human.amount(cost.memory_bytes)} of {human.amount(cost.capacity_bytes)}{' !' * over}"
-        yield StageLine((str(index), *map(human.duration, times), MARK * most, held), words, most, over)
+        cells = (str(index), *spent, human.duration(cost.total_ns), MARK * most, held)
+        yield StageLine(cells, words, most, over)
     if costs and summed:
         total = sum(cost.total_ns + paid * cost.boundary_ns for cost in costs)
-        yield StageLine(("sum", "", "", human.duration(total), "", ""))
+        yield StageLine(("sum", "", "", "", human.duration(total), "", ""))
 
 
 def _legend(instance: Instance, lines: Sequence[StageLine]) -> Iterator[str]:

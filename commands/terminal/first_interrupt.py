@@ -8,10 +8,13 @@ exception out of the middle of an import can come out as anything. Once the comm
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 __all__: list[str] = []
 
+BEGAN_S = time.monotonic()
+"""When the program began: everything that it does from here on counts against a time limit."""
 ABORTED = 130
 JSON = b'{"error": {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}}\n'
 """What ``commands.terminal.reply`` answers to ``--json`` when a command is aborted."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from commands.terminal.terminal import Cleaned, CleanStream, console
+from commands.terminal.terminal import Cleaned, CleanStream, console, stderr, stdout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,17 +23,18 @@ FURTHER_IN = "    "
 
 def write(text: str) -> None:
     """Write text to stdout. Raises BrokenPipeError, and InputError where stdout cannot take it (a full disk)."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    stdout().write(text)
+    stdout().flush()
 
 
 def remark(text: str) -> None:
     """Write a line to stderr; a long one is broken between words where a terminal shows it."""
-    if sys.stderr is not None:
-        if sys.stderr.isatty():
+    stream = stderr()
+    if stream is not None:
+        if stream.isatty():
             text = "\n".join(broken(line, shutil.get_terminal_size().columns) for line in text.split("\n"))
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        stream.write(text + "\n")
+        stream.flush()
 
 
 def broken(line: str, width: int) -> str:
@@ -53,14 +53,15 @@ def show(*parts: RenderableType) -> None:
     Raises as :func:`write` does.
     """
     # In stdout's encoding, so that rich draws only lines that can be shown there.
-    terminal, encoding = sys.stdout.isatty(), sys.stdout.encoding or "utf-8"
+    stream = stdout()
+    terminal, encoding = stream.isatty(), stream.encoding or "utf-8"
     width = None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES
     text = drawn(*parts, width=width, encoding=encoding, terminal=terminal, whole=not terminal)
-    if isinstance(sys.stdout, CleanStream):
-        sys.stdout.write_drawn(text)
+    if isinstance(stream, CleanStream):
+        stream.write_drawn(text)
     else:
-        sys.stdout.write(text)
-    sys.stdout.flush()
+        stream.write(text)
+    stream.flush()
 
 
 def drawn(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from commands.terminal import human, output
-from commands.terminal.terminal import Cleaned, console
+from commands.terminal.terminal import Cleaned, console, stderr
 from formulation.limits.deadline import NEVER, Deadline
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class ProgressLine:
         self.title = title
         self._deadline = deadline
         self._say = say
-        self.shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self.shown = not quiet and stderr() is not None and stderr().isatty()
         self._latest: Progress | None = None
         self._began = time.monotonic()
         self._live: Live | None = None
@@ -42,7 +41,7 @@ class ProgressLine:
             from rich.live import Live
 
             self._live = Live(
-                console=console(sys.stderr),
+                console=console(stderr()),
                 get_renderable=lambda: Cleaned(self._line()),
                 refresh_per_second=REFRESHES_PER_SECOND,
                 transient=True,

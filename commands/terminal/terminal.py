@@ -83,16 +83,32 @@ class CleanStream:
 @contextlib.contextmanager
 def cleaned() -> Iterator[None]:
     """Clean whatever is written to ``sys.stdout`` and ``sys.stderr``, and never fail on a character."""
-    before = sys.stdout, sys.stderr
+    before, held = (sys.stdout, sys.stderr), list(_OURS)
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     sys.stdout = _cleaned(sys.stdout, needed=True)
     sys.stderr = _cleaned(sys.stderr, needed=False)
+    _OURS[:] = [sys.stdout, sys.stderr]
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        _OURS[:] = held
+
+
+_OURS: list[TextIO] = []
+"""Stdout and stderr of the command that runs; none outside of one."""
+
+
+def stdout() -> TextIO:
+    """Return where a command writes its result, whatever a model's code, in a thread, has put in its place."""
+    return _OURS[0] if _OURS else sys.stdout
+
+
+def stderr() -> TextIO:
+    """Return where a command writes its remarks; None where there is no such stream."""
+    return _OURS[1] if _OURS else sys.stderr
 
 
 def close_stdout() -> None:

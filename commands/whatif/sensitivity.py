@@ -84,9 +84,11 @@ def _answered(task: Task, changed: list[ChangedInstance], *, cross_check: bool) 
                 output.remark("stopping with the answers so far (Ctrl-C again to abort)")
 
         try:
-            run_stoppable(work, task.stop, announce)
+            run_stoppable(work, task.stop, announce, deadline=limits.deadline, instead=lambda: None)
         except FalseClaimError as error:
             raise task.claim_failed(task.solver, str(error)) from error
+    if not latest:
+        task.out_of_time("nothing is known of the scenario as it is")()
     return list(latest.values())
 
 

@@ -16,14 +16,13 @@ whole elsewhere lies by rows; :func:`as_megatron` knows both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.model.across import PAIRS
 from formulation.problem.plan import Plan, Span, Stage
-
-__all__ = ["as_megatron", "megatron_forms"]
 
 BY_ROWS_OF_DATA, SUMMED, COLUMNS = 0, 1, 2
 """Forms by the layout of what they make: rows of the batch, whole after a sum, columns."""
@@ -58,6 +57,26 @@ def megatron_forms(instance: Instance, span: Span) -> tuple[int, ...]:
         if columns:
             made_columns.add(layer)
     return tuple(forms.values())
+
+
+def forms_in(instance: Instance, spans: Iterable[Span], *, sequence: bool) -> tuple[int, ...]:
+    """Return the forms of all layers of a model whose pairs of matrices lie inside runs of layers.
+
+    ``spans`` are these runs, all of them. With ``sequence`` parallelism what is summed is left in rows, and what
+    lies whole elsewhere lies in rows.
+    """
+    forms = [form for span in spans for form in megatron_forms(instance, span)]
+    if not sequence:
+        return tuple(forms)
+    return tuple(
+        _in_sequence(row.split, row.allowed_forms, form) for row, form in zip(instance.layers, forms, strict=True)
+    )
+
+
+def _in_sequence(split: Split, allowed: tuple[int, ...], form: int) -> int:
+    if split is Split.MATRIX:
+        return {SUMMED: SUMMED_TO_ROWS, COLUMNS: OF_ROWS}.get(form, form)
+    return BY_ROWS_OF_DATA if form == SUMMED and BY_ROWS_OF_DATA in allowed else form
 
 
 def as_megatron(instance: Instance, plan: Plan) -> str:

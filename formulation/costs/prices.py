@@ -8,8 +8,9 @@ from formulation.costs import times
 from formulation.costs.memory import MemoryParts, capacity_bytes
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, StageTime
+from formulation.problem.options import BoundaryCharge, Compute, StageTime, Synchronisation
 from formulation.problem.plan import Plan, Stage
+from formulation.problem.units import ceil_div
 
 __all__ = ["StageCost", "form_of", "stage_costs"]
 
@@ -93,6 +94,24 @@ def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
         memory=MemoryParts.of_stage(instance, plan, index),
         capacity_bytes=capacity_bytes(instance, stage.group),
     )
+
+
+def updates_ns(instance: Instance, stage: Stage) -> tuple[int, int]:
+    """Return the time of the optimiser on the devices of a stage: once a step, and what a micro-batch is charged.
+
+    It is a part of the synchronisation (``times.synchronisation_ns``), and so of ``StageCost.inside_ns``. 0
+    without a roofline, and where the host updates weights. Cost: linear in the layers of the stage.
+    """
+    if instance.cost.compute is not Compute.ROOFLINE or stage.group.mode.optimizer_on_host:
+        return 0, 0
+    once = [
+        times.update_ns(
+            instance, layer, form_of(instance, stage, layer), kind, instance.copied(layer, stage.span.first)
+        )
+        for layer, kind in stage.kinds(GroupKind.of(instance, stage.group)).items()
+    ]
+    charged = instance.cost.synchronisation is Synchronisation.CHARGED
+    return sum(once), charged * sum(ceil_div(one, instance.training.micro_batches) for one in once)
 
 
 def form_of(instance: Instance, stage: Stage, layer: int) -> int:

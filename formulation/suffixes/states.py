@@ -10,9 +10,8 @@ kept beside the state.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,7 +33,8 @@ End = tuple[Servers, int]
 
 MAX_STATES = 20_000
 MAX_STEPS = 5_000_000
-MAX_COMPARED = 20_000
+MAX_COMPARED = 200_000
+"""Groups that may be compared with what they become when two servers change places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,7 @@ class FreeSuffixes:
             ways.setdefault(group.counts, []).append(index)
         self.places = tuple(Place(counts, instance.lanes(counts), tuple(found)) for counts, found in ways.items())
         self._sizes = tuple(server.devices for server in instance.servers)
-        self._alike = alike_servers(instance, groups)
-        if demanded:
-            self._alike = [part for row in self._alike for part in _demanded_alike(instance, row)]
+        self._alike = alike_servers(instance, groups, demanded=demanded)
         self.alike = _stands_for(self._alike)
         states = math.prod(math.comb(len(row) + self._sizes[row[0]], len(row)) for row in self._alike)
         if states > MAX_STATES or states * len(self.places) > MAX_STEPS:
@@ -202,27 +200,52 @@ def _stands_for(classes: list[list[int]]) -> Servers:
     return tuple(first[server] for server in sorted(first))
 
 
-def alike_servers(instance: Instance, groups: tuple[Group, ...]) -> list[list[int]]:
-    """Return the servers by classes of those that cannot be told apart: same devices, same links to all others.
+def alike_servers(instance: Instance, groups: tuple[Group, ...], *, demanded: bool = False) -> list[list[int]]:
+    """Return the servers by classes of those that cannot be told apart: any two may change places in any plan.
 
-    Replicas are laid out in server order, so with tensor-parallel degrees the kinds of all groups are compared as
-    well; where that would be too many, every server counts as one of its own. Demands are not looked at.
+    They have the same devices and the same links to all others, and when they change places every group keeps its
+    kind, all that the price of a stage depends on. The devices of a replica, and of the rows of its grid, follow
+    one another in server order: a group can change its kind though links join its servers in the same way. No key
+    of a scenario says whether that matters; the kinds of the groups do. Where more than MAX_COMPARED groups would
+    be compared, every server counts as one of its own. Demands are looked at with ``demanded`` alone: a pin to one
+    server tells it apart from others.
     """
+    classes = _of_equal_groups(instance, groups)
+    if not demanded:
+        return classes
+    return [part for row in classes for part in _parts(row, lambda *pair: not instance.demands.tell_apart(*pair))]
+
+
+def _of_equal_groups(instance: Instance, groups: tuple[Group, ...]) -> list[list[int]]:
     classes = same_servers(instance)
-    if any(degree > 1 for degree in instance.constraints.tensor_parallel_degrees):
-        pairs = [pair for row in classes for pair in itertools.pairwise(row)]
-        if len(pairs) * len(groups) > MAX_COMPARED or not all(
-            _kinds_stay(instance, groups, *pair) for pair in pairs
-        ):
-            return [[server] for server in range(len(instance.servers))]
-    return classes
+    kinds = dict(zip(groups, GroupKind.all_of(instance, groups), strict=True))
+    told = _told_by_order(kinds, {server: row[0] for row in classes for server in row})
+    if not told:
+        return classes
+    holding: dict[int, list[Group]] = {}
+    for group in told:
+        for server, _ in group.counts:
+            holding.setdefault(server, []).append(group)
+    compared = sum(len(row) * sum(len(holding.get(server, ())) for server in row) for row in classes)
+    if compared > MAX_COMPARED:
+        return [[server] for server in range(len(instance.servers))]
+    return [part for row in classes for part in _parts(row, lambda *pair: _kinds_stay(kinds, holding, *pair))]
 
 
-def _demanded_alike(instance: Instance, servers: list[int]) -> list[list[int]]:
-    """Return servers by classes of those that no demand tells apart."""
+def _told_by_order(kinds: dict[Group, GroupKind], stands_for: dict[int, int]) -> list[Group]:
+    """Return the groups that differ in kind from another with as many devices of servers of the same classes."""
+    found: dict[tuple[object, ...], dict[GroupKind, list[Group]]] = {}
+    for group, kind in kinds.items():
+        held = tuple(sorted((stands_for[server], count) for server, count in group.counts))
+        found.setdefault((group.mode, held), {}).setdefault(kind, []).append(group)
+    return [group for row in found.values() if len(row) > 1 for same in row.values() for group in same]
+
+
+def _parts(servers: list[int], same: Callable[[int, int], bool]) -> list[list[int]]:
+    """Return servers by classes; ``same`` must be an equivalence, as to change places without effect is."""
     found: list[list[int]] = []
     for server in servers:
-        known = next((row for row in found if not instance.demands.tell_apart(row[0], server)), None)
+        known = next((row for row in found if same(row[0], server)), None)
         if known is None:
             found.append([server])
         else:
@@ -230,11 +253,11 @@ def _demanded_alike(instance: Instance, servers: list[int]) -> list[list[int]]:
     return found
 
 
-def _kinds_stay(instance: Instance, groups: tuple[Group, ...], one: int, other: int) -> bool:
-    """Tell whether every group keeps its kind when two servers exchange their places."""
+def _kinds_stay(kinds: dict[Group, GroupKind], holding: dict[int, list[Group]], one: int, other: int) -> bool:
+    """Tell whether every group that holds one of two servers keeps its kind when they change places."""
     swapped = {one: other, other: one}
-    for group in groups:
+    for group in (*holding.get(one, ()), *holding.get(other, ())):
         counts = tuple(sorted((swapped.get(server, server), count) for server, count in group.counts))
-        if GroupKind.of(instance, group) != GroupKind.of(instance, replace(group, counts=counts)):
+        if kinds.get(replace(group, counts=counts)) != kinds[group]:
             return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from formulation.timeline.critical import critical_chain
@@ -9,13 +10,14 @@ from formulation.timeline.timeline import Timeline
 
 __all__ = ["ChainPart", "parts_of_chain"]
 
+SYNCHRONISATION, OPTIMISER = "synchronisation", "optimiser"
 NAMES = {
     "F": "forward",
     "B": "backward",
     "I": "gradient of the input",
     "W": "gradient of the weights",
-    "S": "synchronisation",
-    "U": "update",
+    "S": SYNCHRONISATION,
+    "U": OPTIMISER,
 }
 """What the letters of the timeline stand for."""
 MESSAGES = {"F": "activation", "B": "gradient", "I": "gradient"}
@@ -32,17 +34,23 @@ class ChainPart:
     time_ns: int
 
 
-def parts_of_chain(timeline: Timeline) -> tuple[ChainPart, ...]:
+def parts_of_chain(timeline: Timeline, updates_ns: Sequence[int] = ()) -> tuple[ChainPart, ...]:
     """Return the parts of the critical chain, the longest first; their times add up to the makespan.
 
-    Cost: linear in the entries of the timeline.
+    ``updates_ns`` is by stage how much of each synchronisation is the optimiser, a part of its own here
+    (``formulation.costs.prices.updates_ns``). Cost: linear in the entries of the timeline.
     """
     sums: dict[tuple[int, str, bool], tuple[int, int]] = {}
     for event in critical_chain(timeline):
         letter = event.label.lstrip("0123456789")[0]
         name = MESSAGES.get(letter, NAMES[letter]) if event.transfer else NAMES[letter]
         key = int(event.label[: event.label.index(letter)]), name, event.transfer
-        events, time_ns = sums.get(key, (0, 0))
-        sums[key] = events + 1, time_ns + event.stop_ns - event.start_ns
+        lasted = event.stop_ns - event.start_ns
+        update = min(lasted, updates_ns[key[0]]) if updates_ns and name == SYNCHRONISATION else 0
+        spent = [(key, lasted - update)] * (not update or update < lasted)
+        spent += [((key[0], OPTIMISER, False), update)] * (update > 0)
+        for part, time_ns in spent:
+            events, known_ns = sums.get(part, (0, 0))
+            sums[part] = events + 1, known_ns + time_ns
     parts = [ChainPart(*key, *found) for key, found in sums.items()]
     return tuple(sorted(parts, key=lambda part: (-part.time_ns, part.stage, part.name)))

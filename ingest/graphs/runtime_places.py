@@ -1,82 +1,254 @@
-"""Where programs that train pipelines can start a stage: torchtitan and Megatron-LM, between whole blocks.
+"""Models as programs that train pipelines see them: chains of modules, each fed by the one before.
 
-A *block* is a numbered module of a list (``layers.17``), with all layers below it; what stands in no list is a
-block by itself. An operation between modules (an addition) has no module, and stays with the layer before it.
-Megatron-LM has one list of blocks; what stands before it belongs to the first stage, what stands behind it to the
-last.
+A *block* is a numbered module of a list (``layers.17``), with all layers below it. What stands in no list
+belongs to the outermost module that holds no list (``embeddings`` for ``embeddings.word``), and is a block with
+it. An operation outside these (an addition between two modules) belongs to no module, and neither does a second
+call of one (``dropout:1``).
+
+torchtitan keeps some modules of a model in each stage and calls the model's own forward: what stands there outside
+modules every stage would run again. DeepSpeed calls the modules of a list one after another. Megatron-LM has a
+transformer of its own, with one list of equal blocks; what stands before these belongs to its first stage, what
+stands behind them to the last. All three hand one tensor from stage to stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from dataclasses import dataclass, replace
 
 import networkx as nx
 
+from formulation.costs.megatron_forms import forms_in
+from formulation.problem.instance import Instance
+from formulation.problem.layers import LayerGraph
+from formulation.problem.model.across import Axis
+from formulation.problem.plan import Span
 from ingest.errors import ModelError
+from ingest.graphs.runtimes import DEEPSPEED, MEGATRON, RUNTIMES, TORCHTITAN, Runtime
 
-__all__ = ["block_of", "is_numbered", "is_operation"]
+WAY_OUT = "pipecut run and export --to script take any cut: leave model.runtime out for them"
 
-TORCHTITAN, MEGATRON = "torchtitan", "megatron"
-"""Programs whose limits are known: how plans are written for them is in ``exchange.exports``."""
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The layers of a model as blocks: ``blocks`` names that of every layer, ``numbered`` those that are in lists.
+
+    ``loose`` are the layers that belong to no module; each has its own name as block.
+    """
+
+    model: LayerGraph
+    blocks: tuple[str, ...]
+    numbered: frozenset[str]
+    loose: frozenset[int]
+
+    @staticmethod
+    def of(model: LayerGraph) -> Chain:
+        """Return the chain of a model. Cost: linear in the lengths of the names."""
+        names = [layer.name for layer in model.layers]
+        found = {name: _numbered_block(name) for name in names}
+        numbered = frozenset(block for block in found.values() if block)
+        lists = {prefix for block in numbered for prefix in _prefixes(block)}
+        blocks = [
+            found[name] or next((one for one in _prefixes(name) if one not in lists), name) for name in names
+        ]
+        loose = (
+            at
+            for at, (layer, block) in enumerate(zip(model.layers, blocks, strict=True))
+            if block == layer.name and block not in numbered and _is_no_module(layer.name, layer.operator)
+        )
+        return Chain(model, tuple(blocks), numbered, frozenset(loose))
+
+    def name(self, layer: int) -> str:
+        """Return the name of a layer."""
+        return self.model.layers[layer].name
+
+    def is_numbered(self, layer: int) -> bool:
+        """Tell whether a layer is in a numbered block."""
+        return self.blocks[layer] in self.numbered
+
+    def segments(self) -> tuple[Span, ...]:
+        """Return the runs of layers inside which programs divide layers in pairs: blocks, and what is between."""
+        keys = [block if block in self.numbered else "" for block in self.blocks]
+        starts = [at for at in range(len(keys)) if at == 0 or keys[at] != keys[at - 1]]
+        return tuple(Span(*ends) for ends in itertools.pairwise((*starts, len(keys))))
+
+    def of_blocks(self, span: Span) -> tuple[Span, ...]:
+        """Return the numbered blocks of a stage: what programs compute again block by block."""
+        return tuple(one for one in self.segments() if one.first in span and self.is_numbered(one.first))
+
+    def problem(self, program: Runtime) -> str:
+        """Say why a program can run no pipeline of this model; nothing if it can."""
+        if program is MEGATRON:
+            return self._beside_one_list()
+        if not self.loose:
+            return ""
+        row = self.model.layers[min(self.loose)]
+        base, name = row.name.partition(":")[0], row.name
+        what = "an operation" if base.rpartition(".")[2] == row.operator else f"a second call of {base}"
+        does = "every stage would run again" if program is TORCHTITAN else "no list can name"
+        return f"{name} is {what} outside all modules of the chain, which {does}: put it into a module"
+
+    def _beside_one_list(self) -> str:
+        numbered = [at for at in range(len(self.blocks)) if self.is_numbered(at)]
+        lists = sorted({self.blocks[at].rpartition(".")[0] for at in numbered})
+        if len(lists) != 1:
+            return (
+                f"Megatron-LM takes one list of equal blocks; the model's lists are: {', '.join(lists) or 'none'}"
+            )
+        between = sorted(set(range(numbered[0], numbered[-1])).difference(numbered))
+        if between:
+            return f"in Megatron-LM nothing stands between two blocks, as {self.name(between[0])} does"
+        heavy = {self.blocks[at] for at in numbered if self.model.layers[at].parameter_bytes}
+        light = next((self.blocks[at] for at in numbered if self.blocks[at] not in heavy), None)
+        return "" if light is None else f"block {light} has no weights, and Megatron-LM's blocks are transformers"
+
+    def closed(self, at: int, program: Runtime) -> str:
+        """Say why a program can start no stage at a layer; nothing if it can."""
+        name, block, others = self.name(at), self.blocks[at], set(self.blocks[:at]).intersection(self.blocks[at:])
+        if others:
+            inside = block if block in others else min(others)
+            return f"starts inside block {inside}, at layer {name}: {program.name} cuts between blocks only"
+        if program is MEGATRON and not self.is_numbered(at) and not self.is_numbered(at - 1):
+            last = any(map(self.is_numbered, range(at)))
+            ends = "the first stage has all that stands before the blocks, and the last one all behind them"
+            return f"starts {'behind' if last else 'before'} the blocks, at {name}: in Megatron-LM {ends}"
+        return self._handed_on(at, program) or self._shared(at, program)
+
+    def _handed_on(self, at: int, program: Runtime) -> str:
+        """Say what crosses a cut beside the one tensor that the module before it returns."""
+        name = self.name(at)
+        readers: dict[int, int] = {}
+        for one, other, _ in self.model.edges:
+            if one < at <= other:
+                readers.setdefault(one, other)
+        if len(readers) != 1:
+            listed = ", ".join(f"{self.name(one)} (for {self.name(other)})" for one, other in readers.items())
+            found = (
+                f"{len(readers)} tensors cross the cut before {name}: {listed}"
+                if readers
+                else f"no tensor crosses the cut before {name}"
+            )
+            return f"{found}; {program.name} hands on one, that of the module before"
+        (giver,) = readers
+        first_block = program is MEGATRON and not self.is_numbered(giver)
+        if self.blocks[giver] != self.blocks[at - 1] and not first_block:
+            return (
+                f"the tensor of {self.name(giver)} crosses the cut before {name}; {program.name} hands on that of"
+                f" the module before, {self.blocks[at - 1]}"
+            )
+        fed = {other for _, other, _ in self.model.edges}
+        alone = next((one for one in range(at, len(self.blocks)) if one not in fed), None)
+        if alone is None:
+            return ""
+        read = f"{self.name(alone)}, behind the cut before {name}, reads inputs of the model"
+        return f"{read}, which {program.name} gives the first stage"
+
+    def _shared(self, at: int, program: Runtime) -> str:
+        """Say which weights layers on both sides of a cut share, where a program has them in one stage only."""
+        for tie in self.model.ties:
+            first, *_, last = tie.layers
+            inner = any(map(self.is_numbered, tie.layers)) or len(tie.layers) > 2
+            if first < at <= last and (program is not MEGATRON or inner):
+                return (
+                    f"{self.name(last)} shares weights with {self.name(first)} across the cut before"
+                    f" {self.name(at)}, which {program.name} does not run"
+                )
+        return ""
+
+    def places(self) -> list[int]:
+        """Return the layers, beside the first, at which a module starts and ends no block that has begun."""
+        last = {block: at for at, block in enumerate(self.blocks)}
+        reach, found, begun = -1, [], False
+        for at, block in enumerate(self.blocks):
+            module = at not in self.loose
+            if reach < at and module and begun:  # a stage needs a module of its own, the first one too
+                found.append(at)
+            begun |= module
+            reach = max(reach, last[block])
+        return found
 
 
 def cut_for(graph: nx.DiGraph, runtime: str) -> nx.DiGraph:
     """Return a layer graph that can be cut where a program can start a stage, and nowhere else.
 
-    Raises ModelError for a model that Megatron-LM does not run: one that has not exactly one list of blocks.
+    A note says how many places that closes, and why the first is. Raises ModelError for a model of which the
+    program runs no pipeline.
     """
-    names = list(graph)
-    operators = [graph.nodes[name]["layer"].operator for name in names]
-    places = _places(names, operators, runtime)
+    names, program = list(graph), RUNTIMES[runtime]
+    chain = Chain.of(LayerGraph.of(graph))
+    if problem := chain.problem(program):
+        places = chain.places()
+        more = (
+            next(filter(None, (chain.closed(at, program) for at in places)), "") if program is not MEGATRON else ""
+        )
+        raise ModelError(f"model.runtime: {'; and '.join(filter(None, (problem, more)))}. {WAY_OUT}")
+    places = [
+        at
+        for at in chain.places()
+        if program is not MEGATRON or chain.is_numbered(at) or chain.is_numbered(at - 1)
+    ]
+    reasons = {at: reason for at in places if (reason := chain.closed(at, program))}
+    if reasons and len(reasons) == len(places):
+        raise ModelError(
+            f"model.runtime: {program.name} can cut this model nowhere: {next(iter(reasons.values()))}. {WAY_OUT}"
+        )
     chosen = graph.copy()
-    chosen.graph["cuts"] = tuple(names[place] for place in places)
+    chosen.graph["cuts"] = tuple(names[place] for place in places if place not in reasons)
+    if reasons:
+        some = f"{len(reasons)} of {len(places)} places between modules are closed to {program.name}"
+        note = f"model.runtime: {some}, the first since {next(iter(reasons.values()))}"
+        chosen.graph["notes"] = (*graph.graph.get("notes", ()), note)
     return chosen
 
 
-def block_of(name: str) -> str:
-    """Return the block of a layer: its name up to the first number, or the whole of it."""
+def divided_by(instance: Instance, runtime: str) -> Instance:
+    """Return an instance in which stages divide their layers as a program does, and in no other way.
+
+    Replicas of one device have samples (form 0). Of several, each layer has the one form that the program gives
+    it; with sequence parallelism where ``constraints.splits`` names ``sequence``. Which degrees there are says
+    the user; without a word up to the devices of a server. DeepSpeed divides no layers. Raises ValueError for an
+    order of passes or for formats that the program does not have.
+    """
+    asked, program = instance.constraints, RUNTIMES[runtime]
+    if problem := next(filter(None, map(program.problem, instance.training.choices)), ""):
+        raise ValueError(f"model.runtime: {problem}")
+    most = max(server.devices for server in instance.servers) if program is not DEEPSPEED else 1
+    degrees = asked.tensor_parallel_degrees or tuple(range(1, most + 1))
+    wide = with_vocabulary(instance) if max(degrees) > 1 else instance
+    forms = forms_of(wide, sequence=Axis.SEQUENCE in asked.splits)
+    rows = (
+        layer if layer.split == "follow" else replace(layer, allowed_forms=(form,))
+        for layer, form in zip(instance.model.layers, forms, strict=True)
+    )
+    limits = replace(asked, tensor_parallel_degrees=degrees, splits=wide.constraints.splits)
+    return replace(instance, model=replace(instance.model, layers=tuple(rows)), constraints=limits)
+
+
+def with_vocabulary(instance: Instance) -> Instance:
+    """Return an instance in which a loss may work on parts of the vocabulary, as it does in these programs."""
+    splits = tuple(one for one in Axis if one in (*instance.constraints.splits, Axis.VOCABULARY))
+    return replace(instance, constraints=replace(instance.constraints, splits=splits))
+
+
+def forms_of(instance: Instance, *, sequence: bool) -> tuple[int, ...]:
+    """Return the form in which torchtitan and Megatron-LM divide each layer over the devices of a replica."""
+    return forms_in(instance, Chain.of(instance.model).segments(), sequence=sequence)
+
+
+def _numbered_block(name: str) -> str:
+    """Return a layer's name up to the first number, nothing if there is none."""
     parts = name.split(".")
-    at = next((at for at, part in enumerate(parts) if part.isdecimal()), len(parts) - 1)
-    return ".".join(parts[: at + 1])
+    at = next((at for at, part in enumerate(parts) if part.isdecimal()), None)
+    return "" if at is None else ".".join(parts[: at + 1])
 
 
-def is_numbered(name: str) -> bool:
-    """Tell whether a layer is in a numbered block."""
-    return block_of(name) != name or name.rpartition(".")[2].isdecimal()
+def _prefixes(name: str) -> list[str]:
+    """Return the modules that hold a layer, outermost first."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def is_operation(name: str, operator: str) -> bool:
-    """Tell whether a layer is an operation outside all blocks that no module stands for."""
-    return not is_numbered(name) and name.rpartition(".")[2].partition(":")[0] == operator
-
-
-def _places(names: Sequence[str], operators: Sequence[str], runtime: str) -> list[int]:
-    """Return the layers, beside the first, at which a stage may start."""
-    last = {block_of(name): at for at, name in enumerate(names)}
-    reach, whole, begun = -1, [], False
-    for at, (name, operator) in enumerate(zip(names, operators, strict=True)):
-        module = not is_operation(name, operator)
-        if reach < at and module and begun:  # a stage needs a module of its own, the first one too
-            whole.append(at)
-        begun |= module
-        reach = max(reach, last[block_of(name)])
-    if runtime == TORCHTITAN:
-        return whole
-    return _around_one_list(names, operators, whole)
-
-
-def _around_one_list(names: Sequence[str], operators: Sequence[str], whole: Sequence[int]) -> list[int]:
-    """Return those of the places that start a numbered block, and the first behind all of these."""
-    numbered = [at for at, name in enumerate(names) if is_numbered(name)]
-    lists = sorted({block_of(names[at]).rpartition(".")[0] for at in numbered})
-    if len(lists) != 1:
-        found = ", ".join(lists) or "none"
-        raise ModelError(
-            f"model.runtime: Megatron-LM takes one list of equal blocks; the model's lists are: {found}"
-        )
-    inside, held = range(numbered[0], numbered[-1]), set(numbered)
-    between = [names[at] for at in inside if at not in held and not is_operation(names[at], operators[at])]
-    if between:
-        raise ModelError(f"model.runtime: in Megatron-LM nothing stands between two blocks, as {between[0]} does")
-    behind = next((at for at in whole if at > numbered[-1]), None)
-    return [at for at in whole if at in held or at == behind]
+def _is_no_module(name: str, operator: str) -> bool:
+    """Tell whether a layer is an operation that no module stands for, or a second call of a module."""
+    base, _, call = name.rpartition(".")[2].partition(":")
+    return base == operator or bool(call)

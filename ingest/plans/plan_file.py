@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from formulation.costs.prices import updates_ns
 from formulation.evaluate import Evaluation
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Stage
@@ -52,8 +53,10 @@ def plan_to_dict(instance: Instance, plan: Plan, evaluation: Evaluation) -> dict
     A plan that is none (``evaluation`` without stages) comes without prices.
     """
     stages = [stage_to_dict(instance, stage) for stage in plan.stages]
-    for row, cost in zip(stages, evaluation.stages, strict=False):
-        row.update(cost.fields(), communication_ns=cost.communication_ns)
+    for row, stage, cost in zip(stages, plan.stages, evaluation.stages, strict=False):
+        optimizer_ns = updates_ns(instance, stage)[1]
+        sent = cost.communication_ns - optimizer_ns
+        row.update(cost.fields(), communication_ns=sent, optimizer_ns=optimizer_ns)
     return {
         "format": "pipecut plan",
         "version": FORMAT_VERSION,

@@ -35,7 +35,7 @@ TOP_KEYS = (
 )
 """Keys of a plan file; all but ``stages`` may be left out."""
 NEEDED_KEYS = ("layers", "devices")
-PRICES = (*StageCost.keys(), "communication_ns")
+PRICES = (*StageCost.keys(), "communication_ns", "optimizer_ns")
 """Prices that a written stage carries; a reader ignores them, for prices are always computed anew."""
 STAGE_KEYS = (*NEEDED_KEYS, "forms", *ONE_COPY.fields(), "grid", "warm_up", "note", *PRICES)
 """Keys of a stage; ``layers`` and ``devices`` are needed."""

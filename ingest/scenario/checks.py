@@ -70,9 +70,16 @@ def _runtime_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
     if constraints.get("sharded", ["none"]) != ["none"]:
         reason = f"model.runtime: {model['runtime']} is not told of what devices divide"
         yield ("constraints", "sharded"), f"{reason}; leave it out, or write [none]"
-    if constraints.get("recompute", "never") not in ("never", "always"):
-        reason = f"model.runtime: {model['runtime']} computes activations again in all stages or in none"
-        yield ("constraints", "recompute"), f"{reason}; leave it out, or write never or always"
+    whole = model["runtime"] == "deepspeed"
+    if constraints.get("recompute", "never") not in ("never", *(("always",) if whole else ())):
+        does, more = "each block again by itself, in all or none", "plan without model.runtime with always"
+        more += ", and pipecut export prices it as it runs"
+        if whole:
+            does, more = "activations again in all stages or in none", "write never or always"
+        yield (
+            ("constraints", "recompute"),
+            f"model.runtime: {model['runtime']} computes {does}; leave it out, or {more}",
+        )
     if constraints.get("optimizer_on_host", "never") != "never":
         reason = f"model.runtime: {model['runtime']} is not told of optimisers on the host"
         yield ("constraints", "optimizer_on_host"), f"{reason}; leave it out, or write never"

@@ -118,7 +118,12 @@ class Scenario:
             asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
             scaled = f"{asked}, the model's elements have {size}: all bytes are scaled"
             layers.graph["notes"] = (*layers.graph["notes"], scaled)
-        return build_instance(layers, whole.cluster, whole.training, self.cost, self.constraints, self.goals)
+        found = build_instance(layers, whole.cluster, whole.training, self.cost, self.constraints, self.goals)
+        if self.runtime is None:
+            return found
+        from ingest.graphs.runtime_places import divided_by
+
+        return divided_by(found, self.runtime)
 
     def settled(self, layers: nx.DiGraph) -> Scenario:
         """Return the scenario with what it leaves to the elements of a layer graph: their size, and open peaks.

@@ -44,7 +44,7 @@ class ModelSection(Section):
         default=None,
         description="times of layers that pipecut profile measured, a JSON file; relative to the scenario file",
     )
-    runtime: Literal["torchtitan", "megatron"] | None = Field(
+    runtime: Literal["torchtitan", "megatron", "deepspeed"] | None = Field(
         default=None,
         description="the program that shall run the plan: stages start where it can start them, in the traced"
         " order, and have equally many devices and replicas",

@@ -71,7 +71,7 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
 
     outcome = solve_in_order(instance, of_one_goal, limits)
     try:
-        outcome = checked(instance, outcome)
+        outcome = checked(instance, outcome, limits.deadline)
     except FalseClaimError as error:
         raise RefutedError(str(error), outcome) from error
     known = outcome.solver in METHODS or outcome.solver == by_formula.NAME
@@ -134,7 +134,7 @@ class _Asking:
         """Ask a method, and check its claim. Raises RefutedError, and what the method raises."""
         outcome = solve(self.instance, limits)
         try:
-            return checked(self.instance, outcome)
+            return checked(self.instance, outcome, limits.deadline)
         except FalseClaimError as error:
             raise RefutedError(str(error), outcome) from error
 
@@ -148,7 +148,9 @@ class _Asking:
             return
         if self.notes:
             self.notes.append(f"{name} was asked instead")
-        self.best = found if self.best is None else checked(self.instance, better(self.best, found))
+        self.best = (
+            found if self.best is None else checked(self.instance, better(self.best, found), limits.deadline)
+        )
 
     def _in_order(self, skipped: str) -> Iterator[tuple[str, Solve, Limits]]:
         """Yield who is asked, in order, and for how long."""

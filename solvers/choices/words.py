@@ -20,6 +20,12 @@ def named(instance: Instance) -> str:
     return f"{order(training)}, {number}" if training.micro_batch_choices else order(training)
 
 
+def choice_in_words(instance: Instance) -> str:
+    """Say all that a training chooses, of one in which it is chosen: the number of micro-batches and the order."""
+    number = f"{instance.training.micro_batches} micro-{plural(instance.training.micro_batches, 'batch')}"
+    return f"{number} under {order(instance.training)}"
+
+
 def listed(choices: list[Instance]) -> str:
     """List choices: numbers of micro-batches, or of stages, orders of passes, or each order with its numbers."""
     numbers: dict[str, set[int]] = {}

@@ -61,7 +61,7 @@ def solve_checked(instance: Instance, solver: SolverEntry, limits: Limits) -> Ou
     """
     outcome = solve_in_order(instance, solver.load(), limits)
     try:
-        return checked(instance, outcome)
+        return checked(instance, outcome, limits.deadline)
     except FalseClaimError as error:
         raise RefutedError(str(error), outcome) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from formulation.costs.prices import updates_ns
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.timeline.chain import ChainPart, parts_of_chain
@@ -17,4 +18,5 @@ def chain_parts(instance: Instance, plan: Plan) -> tuple[ChainPart, ...]:
     Raises ScheduleError where there are too many passes to be run. Cost: that of the timeline.
     """
     made = PlanRun.of(instance, plan, steps=instance.training.steps_run(len(plan)))
-    return parts_of_chain(run(made.schedule, made.durations, made.execution))
+    updates = [updates_ns(instance, stage)[0] for stage in plan.stages]
+    return parts_of_chain(run(made.schedule, made.durations, made.execution), updates)

@@ -44,11 +44,12 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """All neighbours of one sort: the best one, and how many there are.
+    """The neighbours of one sort, with the forms that the head of this module says: the best, and how many.
 
     Where none keeps the rules ``best`` is the one that takes least by what was looked at, and its violations say
-    why it is no plan. ``complete``: none of the sort is better. Else the time was over first, and ``best`` is that
-    of ``looked_at``. None in ``best``: there is no such neighbour, or there was no time for one.
+    why it is no plan. ``complete``: all of the sort were looked at, and none is better. Else the time was over
+    first, and ``best`` is the best that was seen of ``looked_at``. None in ``best``: there is no such neighbour,
+    or there was no time for one.
     """
 
     best: Neighbour | None
@@ -62,18 +63,21 @@ def neighbours(pricing: Pricing, base: PricedPlan, candidates: Iterable[Candidat
     Cost: a bound by tables for each, forms for those that may be the best, and an evaluation or two.
     """
     pricing.ask()
-    search = _BestFirst(pricing, base)
+    search, complete, asked = _BestFirst(pricing, base), True, list[Candidate]()
     try:
-        asked = list(in_time(candidates, pricing.deadline))
-        if pricing.on_line:
-            asked = [(what, laid(pricing.instance, plan), changed) for what, plan, changed in asked]
+        try:
+            # Of too many the first are looked at, for which the other half of the time is kept.
+            for what, plan, changed in in_time(candidates, pricing.deadline.share(2)):
+                asked.append((what, laid(pricing.instance, plan) if pricing.on_line else plan, changed))
+        except StoppedError:
+            complete = False
         pricing.prepare((base.plan, *(plan for _, plan, _ in asked)))
         for what, plan, changed in in_time(asked, pricing.deadline):
             search.add(what, plan, changed)
         search.run()
     except StoppedError:
         return Neighbours(search.neighbour(), search.seen, complete=False)
-    return Neighbours(search.neighbour(), search.seen, complete=True)
+    return Neighbours(search.neighbour(), search.seen, complete)
 
 
 def neighbour(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from formulation.constraints.violation import devices_of
@@ -13,6 +13,7 @@ from formulation.problem.layers import Split
 from formulation.problem.modes import modes
 from formulation.problem.options import Recompute
 from formulation.problem.plan import Plan
+from formulation.problem.shares import same_servers
 from solvers.reasons.choices import Candidate, Neighbours, neighbours
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import idle_devices, put, regrouped
@@ -27,9 +28,10 @@ QUESTIONS = 3
 class StageReason:
     """A stage beside the same plan in which it has other devices, another mode or other forms.
 
-    ``devices``: more or fewer devices of a server, another server's in their place, a device taken from another
-    stage or given to it, or both stages' devices exchanged, always in the best mode. ``mode``: other replicas, or
-    recomputation the other way round, on the same devices. ``form``: another form for one layer.
+    ``devices``: more or fewer devices of a server, another server's in their place, a device taken from any other
+    stage or given to it (on the line: any number of them), or both stages' devices exchanged, in every mode.
+    ``mode``: other replicas, or recomputation the other way round, on the same devices. ``form``: another form for
+    one layer.
     """
 
     stage: int
@@ -54,27 +56,45 @@ def stage_reasons(pricing: Pricing, base: PricedPlan) -> tuple[StageReason, ...]
 def device_candidates(pricing: Pricing, plan: Plan, index: int) -> Iterator[Candidate]:
     """Yield the plan with other devices for a stage; on the line others follow, one behind the other."""
     found = _on_line(pricing.instance, plan, index) if pricing.on_line else _free(pricing.instance, plan, index)
+    classes = _alike(pricing.instance)
     seen: set[object] = set()
     for what, other, changed in found:
-        # Servers that nobody can tell apart make plans of equal price.
-        alike = tuple((pricing.kind(stage.group), stage.span) for stage in other.stages), pricing.joints(other)
+        # What alike servers have of every stage may be exchanged: the plan has the same price and breaks the same.
+        held: dict[int, list[tuple[int, int]]] = {}
+        for at, stage in enumerate(other.stages):
+            for server, count in stage.group.counts:
+                held.setdefault(server, []).append((at, count))
+        rows = sorted((classes[server], tuple(row)) for server, row in held.items())
+        kinds = tuple((pricing.kind(stage.group), stage.span) for stage in other.stages)
+        alike = tuple(rows), kinds, pricing.joints(other)
         if alike not in seen:
             seen.add(alike)
             yield what, other, changed
 
 
+def _alike(instance: Instance) -> dict[int, int]:
+    """Return for every server one that stands for it and those that neither links nor demands tell from it."""
+    return {
+        server: next(one for one in row if one == server or not instance.demands.tell_apart(one, server))
+        for row in same_servers(instance)
+        for server in row
+    }
+
+
 def _on_line(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
-    """Yield other numbers of devices for a stage, from those that are idle or with a stage beside it."""
+    """Yield other numbers of devices for a stage, with those that are idle or any other stage, near ones first."""
     sizes = [stage.group.devices for stage in plan.stages]
     own, idle = sizes[index], instance.devices - sum(sizes)
-    for size in range(1, own + idle + 1):
-        if size != own:
-            yield from _sized(instance, plan, {index: size})
-    for other in (index - 1, index + 1):
-        if 0 <= other < len(plan):
-            for moved in range(1 - sizes[other], own):
-                if moved < 0 or (moved > 0 and other > index):
-                    yield from _sized(instance, plan, {index: own - moved, other: sizes[other] + moved})
+    for size in _near(own, range(1, own + idle + 1)):
+        yield from _sized(instance, plan, {index: size})
+    for other in _near(index, range(len(plan))):
+        for moved in _near(0, range(1 - sizes[other], own)):
+            yield from _sized(instance, plan, {index: own - moved, other: sizes[other] + moved})
+
+
+def _near(here: int, numbers: Iterable[int]) -> list[int]:
+    """Return the other numbers, the nearest first: what is looked at where the time is short."""
+    return sorted((one for one in numbers if one != here), key=lambda one: (abs(one - here), one))
 
 
 def _sized(instance: Instance, plan: Plan, sizes: Mapping[int, int]) -> Iterator[Candidate]:
@@ -100,18 +120,26 @@ def _free(instance: Instance, plan: Plan, index: int) -> Iterator[Candidate]:
     for other, beside in enumerate(plan.stages):
         if other == index:
             continue
-        for server, count in beside.group.counts:
-            if beside.group.devices > 1:
-                given = {**dict(beside.group.counts), server: count - 1}
-                taken = {**counts, server: counts.get(server, 0) + 1}
-                said = f"a device of {instance.servers[server].name} from stage {other} to stage {index}"
-                for what, one in regrouped(instance, stage, taken):
-                    for _, poorer in regrouped(instance, beside, given):
-                        yield said + what, put(put(plan, index, one), other, poorer), (index, other)
-        if other > index:
-            mine, theirs = stage.on(beside.group), beside.on(stage.group)
-            said = f"stages {index} and {other} with their devices exchanged"
-            yield said, put(put(plan, index, mine), other, theirs), (index, other)
+        yield from _given(instance, plan, other, index)
+        yield from _given(instance, plan, index, other)
+        mine, theirs = stage.on(beside.group), beside.on(stage.group)
+        said = f"stages {min(index, other)} and {max(index, other)} with their devices exchanged"
+        yield said, put(put(plan, index, mine), other, theirs), (index, other)
+
+
+def _given(instance: Instance, plan: Plan, giver: int, taker: int) -> Iterator[Candidate]:
+    """Yield the plan with a device of one stage given to another, in all modes of both."""
+    poor, rich = plan.stages[giver], plan.stages[taker]
+    if poor.group.devices == 1:
+        return
+    for server, count in poor.group.counts:
+        given = {**dict(poor.group.counts), server: count - 1}
+        taken = dict(rich.group.counts)
+        taken[server] = taken.get(server, 0) + 1
+        said = f"a device of {instance.servers[server].name} from stage {giver} to stage {taker}"
+        for what, one in regrouped(instance, rich, taken):
+            for _, poorer in regrouped(instance, poor, given):
+                yield said + what, put(put(plan, taker, one), giver, poorer), (taker, giver)
 
 
 def _recounted(counts: Mapping[int, int], idle: Mapping[int, int]) -> Iterator[dict[int, int]]:
@@ -123,8 +151,8 @@ def _recounted(counts: Mapping[int, int], idle: Mapping[int, int]) -> Iterator[d
                 yield {**counts, server: count}
     for server, count in counts.items():
         for other, free in idle.items():
-            for moved in sorted({1, count}):
-                if other != server and moved <= free:
+            for moved in range(1, min(count, free) + 1):
+                if other != server:
                     yield {**counts, server: count - moved, other: counts.get(other, 0) + moved}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formulation.constraints.rules import structure_violations
-from formulation.outcome import Limits, begin
+from formulation.outcome import Limits, Proof, begin
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
@@ -50,6 +50,16 @@ class Reasons:
         """The best neighbour that keeps the rules and is better than the plan; None if none is."""
         found = [one for one in self.neighbours() if one.better]
         return min(found, key=lambda one: one.priced.rank, default=None)
+
+    @property
+    def better_plan(self) -> Plan | None:
+        """The best plan that turned up and beats this one, one move away or with more devices, if one did."""
+        found = [(one.priced.values, one.priced.plan) for one in (self.better,) if one is not None]
+        more = None if self.idle is None else self.idle.outcome
+        if more is not None and more.proof is not Proof.UNKNOWN and more.plan is not None:
+            value = self.priced.values[0] if more.objective is None else more.objective
+            found += [((value,), more.plan)] * (value < self.priced.values[0])
+        return min(found, key=lambda one: one[0])[1] if found else None
 
     def neighbours(self) -> list[Neighbour]:
         """Return every neighbour that is spoken of."""

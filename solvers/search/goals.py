@@ -83,7 +83,7 @@ def _best_by(narrowed: Instance, plan: Plan, solve: Solve, limits: Limits) -> _F
         raise FalseClaimError(
             f"{goal}: the plan that is best by the goals before it does not keep to their values"
         )
-    found = checked(narrowed, solve(narrowed, limits))
+    found = checked(narrowed, solve(narrowed, limits), limits.deadline)
     value, notes = known.objective, found.notes
     if found.proof is Proof.INFEASIBLE:
         raise FalseClaimError(f"{found.solver}: {goal}: claims that no plan exists, but there is one already")

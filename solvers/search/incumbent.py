@@ -91,7 +91,7 @@ class Incumbent:
 
     def tell(self) -> None:
         """Report the best plan and the bound."""
-        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower))
+        self.limits.progress(Progress(None if self.plan is None else self.upper, self.lower, self.plan))
 
     def outcome(self, *notes: str) -> Outcome:
         """Say what is known."""

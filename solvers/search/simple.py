@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, StoppedError, in_time
+from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
@@ -27,20 +28,25 @@ PATIENCE_S, MOST_PATIENCE_S = 0.6, 0.9
 """After how long no further plan is tried if there is one, and if there is none."""
 
 
-def simple_plan(instance: Instance) -> tuple[int, Plan] | None:
+def simple_plan(
+    instance: Instance, patience_s: float = PATIENCE_S, most_patience_s: float = MOST_PATIENCE_S
+) -> tuple[int, Plan] | None:
     """Return the best simple plan that keeps every rule, with its value of the first goal; None if none does.
 
-    Cost: one evaluation a try, and no try begins after MOST_PATIENCE_S.
+    None, too, where groups and times are too large to look at.
+
+    Cost: one evaluation a try; no try begins after ``patience_s`` if there is a plan, else ``most_patience_s``.
     """
     best: tuple[int, Plan] | None = None
-    some, most = NEVER.within(PATIENCE_S), NEVER.within(MOST_PATIENCE_S)
+    some, most = NEVER.within(patience_s), NEVER.within(most_patience_s)
     fitting = _until(fitting_plans(instance, deadline=most), most)
-    for plan in _in_turn(fitting, simple_plans(instance)):
-        if most.over() or (best is not None and some.over()):
-            break
-        found = evaluate(instance, plan)
-        if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
-            best = found.objective, plan
+    with contextlib.suppress(TooLargeError):
+        for plan in _in_turn(fitting, simple_plans(instance)):
+            if most.over() or (best is not None and some.over()):
+                break
+            found = evaluate(instance, plan)
+            if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
+                best = found.objective, plan
     return best
 
 

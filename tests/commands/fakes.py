@@ -6,7 +6,9 @@ the tests of Ctrl-C run in a process of their own.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import signal
 import sys
 import time
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from commands.entry import ended
 from commands.main import main
+from commands.terminal import interrupt
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof
 from formulation.problem.instance import Instance
@@ -28,6 +31,8 @@ from solvers.dynamic.line import solver as line_dp
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHING = "the fake search has begun\n"
 GIVES_UP_S = 60
+GRACE = "PIPECUT_TEST_GRACE_S"
+"""How long these may take to stop, in a process of their own."""
 
 SCENARIO = """\
 name: tiny
@@ -87,6 +92,25 @@ def stuck(instance: Instance, limits: Limits) -> Outcome:
     return slow(instance, replace(limits, stopped=lambda: False, time_limit_s=None))
 
 
+def spinning(instance: Instance, limits: Limits) -> Outcome:
+    """Go round in Python for ever, and take every error for its own."""
+    found = some_plan(instance, "spinning")
+    limits.progress(Progress(found.objective, 1, found.plan))
+    sys.stderr.write(SEARCHING)
+    while True:
+        with contextlib.suppress(Exception):
+            len(SEARCHING)
+
+
+def buried(instance: Instance, limits: Limits) -> Outcome:
+    """Sit in C, where no exception comes."""
+    found = some_plan(instance, "buried")
+    limits.progress(Progress(found.objective, 1, found.plan))
+    sys.stderr.write(SEARCHING)
+    time.sleep(GIVES_UP_S)
+    return found
+
+
 def wrong_price(instance: Instance, limits: Limits) -> Outcome:
     """Claim a price that the plan does not have."""
     found = some_plan(instance, "wrong_price")
@@ -131,7 +155,19 @@ def hopeless(instance: Instance, limits: Limits) -> Outcome:
     return Outcome("hopeless", Proof.FEASIBLE, wrong, evaluate(instance, wrong).objective)
 
 
-FAKES = (slow, stuck, wrong_price, wrong_proof, wrong_excluded, empty_handed, picky, broken, hopeless)
+FAKES = (
+    slow,
+    stuck,
+    spinning,
+    buried,
+    wrong_price,
+    wrong_proof,
+    wrong_excluded,
+    empty_handed,
+    picky,
+    broken,
+    hopeless,
+)
 
 
 def entries() -> tuple[SolverEntry, ...]:
@@ -154,4 +190,5 @@ def instead_of(name: str, fake: catalogue.Solve) -> tuple[SolverEntry, ...]:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore Ctrl-C
     catalogue.SOLVERS = entries()
+    interrupt.GRACE_S = float(os.environ.get(GRACE, interrupt.GRACE_S))
     sys.exit(ended(main()))

@@ -89,16 +89,31 @@ def test_a_difference_ends_with_stage_parameter_and_both_numbers(
 
 def test_a_plan_is_exported(pipecut: Command, plan: Path) -> None:
     ran = pipecut("export", plan, "small.yaml", "--to", "torchtitan")
-    assert ran.code == 0 and json.loads(ran.out)["module_fqns_per_model_part"] == [["0", "1"], ["2"]]
-    assert pipecut("export", plan, "small.yaml", "--to", "script", "--out", "train.py").code == 0
+    assert ran.code == 0
+    assert json.loads(ran.out)["parallelism"]["module_fqns_per_model_part"] == [["0", "1"], ["2"]]
+    assert "as torchtitan runs it: " in ran.err and "as executed, links without queues, as planned" in ran.err
+    ran = pipecut("export", plan, "small.yaml", "--to", "script", "--out", "train.py")
+    assert ran.code == 0 and "as pipecut runs it: " in ran.out
     assert "from small_net import net" in Path("train.py").read_text(encoding="utf-8")
-    found = pipecut("export", plan, "small.yaml", "--to", "megatron", "--json").json
-    assert found["out"] is None and '--pipeline-model-parallel-layout "Et*2|tL"' in found["text"]
+    found = pipecut("export", plan, "small.yaml", "--to", "deepspeed", "--json").json
+    assert found["out"] is None and "['0', '1']" in found["text"] and found["runs"] == found["objective"]
+    ran = pipecut("export", plan, "small.yaml", "--to", "megatron")
+    assert ran.code == 2 and "block 1 has no weights, and Megatron-LM's blocks are transformers" in ran.err
     uneven = write_plan({"one0": 1}, {"one1": 1, "one2": 1})
-    ran = pipecut("export", uneven, "small.yaml", "--to", "megatron")
-    assert ran.code == 2 and "plan.json: stage 1 has 2 devices in 1 replicas, stage 0 1 in 1" in ran.err
+    ran = pipecut("export", uneven, "small.yaml", "--to", "torchtitan")
+    assert ran.code == 2 and "plan.json: stage 1 has 2 devices in 2 replicas, stage 0 1 in 1" in ran.err
     ran = pipecut("export", uneven, "small.yaml", "--to", "megatron", "--out", "plan.json")
     assert ran.code == 2 and "would replace" in ran.err
+
+
+def test_no_script_is_written_for_a_plan_that_is_not_run(pipecut: Command, plan: Path) -> None:
+    """Passes without a flush, and more stages than the scenario allows."""
+    for setting, why in (
+        ("training.schedule=async_one_f_one_b", "has no flush"),
+        ("constraints.stages.at_least=3", "the plan breaks a rule of its scenario"),
+    ):
+        ran = pipecut("export", plan, "small.yaml", "--to", "script", "--set", setting)
+        assert ran.code == 2 and why in ran.err
 
 
 @pytest.mark.slow

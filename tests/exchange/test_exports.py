@@ -9,15 +9,14 @@ import re
 import sys
 import types
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import nn
 
 from commands.parser.execution_arguments import TARGETS as OFFERED
-from exchange.exports import TARGETS, Source, exported_plan
-from exchange.layer_lists import read_layer_lists
+from exchange.exports import TARGETS, Source
+from exchange.exports import exported_plan as exported
 from exchange.whole_blocks import TargetError
 from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.groups import Group
@@ -25,14 +24,13 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.model.ties import Tie
 from formulation.problem.modes import Mode
-from formulation.problem.options import Constraints, CostModel, Goal, Schedule, Sharded, Training
+from formulation.problem.options import Constraints, CostModel, Goal, Recompute, Schedule, Sharded, Training
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
-from ingest.graphs.errors import FormatError
 
 NAMES = (
-    "tokens",
-    "add",
+    "embed.tokens",
+    "embed.add",
     *(f"blocks.{block}.{part}" for block in range(5) for part in ("norm", "mlp")),
     "norm",
     "head",
@@ -49,12 +47,17 @@ def instance_of(names: tuple[str, ...] = NAMES) -> Instance:
     card = DeviceClass("card", 2**30, 10**12)
     cluster = Cluster.mesh("eight", [Server(f"node{at}", card, 1) for at in range(8)], Link(10**9))
     training = Training(global_batch=8, micro_batches=2)
+    anything = Constraints(
+        tensor_parallel_degrees=(1, 2, 4, 8),
+        recompute=Recompute.ALLOWED,
+        sharded=tuple(Sharded),
+    )
     return Instance(
         model=LayerGraph.chain("net", layers),
         cluster=cluster,
         training=training,
         cost=CostModel(),
-        constraints=Constraints(),
+        constraints=anything,
         goals=(Goal.BOTTLENECK,),
     )
 
@@ -75,6 +78,11 @@ def held(plan: Plan, mode: Mode) -> Plan:
     return Plan(tuple(replace(stage, group=replace(stage.group, mode=mode)) for stage in plan.stages))
 
 
+def exported_plan(instance: Instance, plan: Plan, target: str, source: Source) -> str:
+    """Return what is written."""
+    return exported(instance, plan, target, source).text
+
+
 def layout(text: str) -> list[str]:
     """Expand Megatron's layout by its rules: stages of letters, without repetitions."""
     (whole,) = re.findall(r'--pipeline-model-parallel-layout "(.+)"', text)
@@ -85,33 +93,20 @@ def layout(text: str) -> list[str]:
     return stages
 
 
-def test_torchtitan_gets_modules_and_pipecut_reads_them_again(tmp_path: Path) -> None:
-    instance, plan = instance_of(), plan_of(0, 6, 8)
-    text = exported_plan(instance, plan, "torchtitan", SOURCE)
-    lists = json.loads(text)["module_fqns_per_model_part"]
-    assert lists == [["tokens", "blocks.0", "blocks.1"], ["blocks.2"], ["blocks.3", "blocks.4", "norm", "head"]]
-    path = tmp_path / "titan.json"
-    path.write_text(text, encoding="utf-8")
-    again = read_layer_lists(path, instance)
-    assert [stage.span for stage in again.stages] == [stage.span for stage in plan.stages]
+def test_torchtitan_gets_modules() -> None:
+    text = exported_plan(instance_of(), plan_of(0, 6, 8), "torchtitan", SOURCE)
+    lists = json.loads(text)["parallelism"]["module_fqns_per_model_part"]
+    assert lists == [["embed", "blocks.0", "blocks.1"], ["blocks.2"], ["blocks.3", "blocks.4", "norm", "head"]]
 
 
 @pytest.mark.parametrize(("kind", "word"), [(Sharded.WEIGHTS, "always"), (Sharded.GRADIENTS, "never")])
-def test_what_replicas_divide_is_said_and_read_again(kind: Sharded, word: str, tmp_path: Path) -> None:
-    instance, plan = instance_of(), held(plan_of(0, 6, devices=(2, 2)), Mode(2, sharded=kind))
-    text = exported_plan(instance, plan, "torchtitan", SOURCE)
-    found = json.loads(text)
-    assert (found["data_parallel_replicate_degree"], found["data_parallel_shard_degree"]) == (1, 2)
-    assert found["fsdp_reshard_after_forward"] == word
-    path = tmp_path / "titan.json"
-    path.write_text(text, encoding="utf-8")
-    again = read_layer_lists(path, instance)
-    assert [one.group.mode.sharded for one in again.stages] == [kind, kind]
-    assert [one.group.devices for one in again.stages] == [2, 2]
-    for key, value in (("data_parallel_shard_degree", 0), ("fsdp_reshard_after_forward", "default")):
-        path.write_text(json.dumps(found | {key: value}), encoding="utf-8")
-        with pytest.raises(FormatError, match=f"{key} is .*, expected"):
-            read_layer_lists(path, instance)
+def test_what_replicas_divide_is_said(kind: Sharded, word: str) -> None:
+    plan = held(plan_of(0, 6, devices=(2, 2)), Mode(2, sharded=kind))
+    found = exported(instance_of(), plan, "torchtitan", SOURCE)
+    said = json.loads(found.text)["parallelism"]
+    assert (said["data_parallel_replicate_degree"], said["data_parallel_shard_degree"]) == (1, 2)
+    assert said["fsdp_reshard_after_forward"] == word
+    assert found.runs == plan
 
 
 def test_megatron_divides_the_state_of_the_optimiser() -> None:
@@ -126,6 +121,11 @@ def test_megatron_gets_a_layout() -> None:
     assert layout(exported_plan(instance, plan_of(0, 2, 12), "megatron", SOURCE)) == ["E", "ttttt", "L"]
 
 
+def divided(plan: Plan) -> Plan:
+    """Return the plan with every layer summed over the devices of a replica."""
+    return Plan(tuple(replace(stage, forms=(1,) * len(stage.span)) for stage in plan.stages))
+
+
 @pytest.mark.parametrize(
     ("target", "plan", "words"),
     [
@@ -135,8 +135,8 @@ def test_megatron_gets_a_layout() -> None:
             plan_of(0, 5),
             "stage 1 starts inside block blocks.1, at layer blocks.1.mlp: Megatron-LM cuts",
         ),
-        ("torchtitan", plan_of(0, 1, 2), "stage 1 holds no module"),
-        ("megatron", plan_of(0, 13), "stage 0 holds norm: in Megatron-LM the first stage"),
+        ("torchtitan", plan_of(0, 1), "stage 1 starts inside block embed, at layer embed.add: torchtitan cuts"),
+        ("megatron", plan_of(0, 13), "stage 1 starts behind the blocks, at head: in Megatron-LM the first stage"),
         (
             "torchtitan",
             held(plan_of(0, 6, devices=(2, 2)), STATE),
@@ -145,7 +145,7 @@ def test_megatron_gets_a_layout() -> None:
         ),
         (
             "torchtitan",
-            held(plan_of(0, 6, devices=(2, 2)), ALONE),
+            divided(held(plan_of(0, 6, devices=(2, 2)), ALONE)),
             "stage 0 has sharded 'weights' in one replica",
         ),
         (
@@ -242,7 +242,6 @@ def test_deepspeed_gets_one_entry_for_each_stage(monkeypatch: pytest.MonkeyPatch
 )
 def test_only_the_warm_up_that_targets_have_is_written(target: str, name: str) -> None:
     instance, plan = instance_of(CHAIN), plan_of(0, 5, layers=len(CHAIN))
-    known = exported_plan(instance, plan, target, SOURCE)
     longer = Plan(tuple(replace(stage, warm_up=many) for stage, many in zip(plan.stages, (4, 1), strict=True)))
     training = replace(instance.training, global_batch=8, micro_batches=8, warm_up="choose")
     chosen = replace(instance, training=training)
@@ -253,10 +252,12 @@ def test_only_the_warm_up_that_targets_have_is_written(target: str, name: str) -
     eager = replace(chosen, training=replace(training, warm_up="eager"))
     with pytest.raises(TargetError, match="stage 0 runs 3 forward passes"):
         exported_plan(eager, plan, target, SOURCE)
-    if target != "deepspeed":  # it writes the micro-batches
-        assert exported_plan(chosen, plan, target, SOURCE) == known
+    classic = replace(instance, training=replace(training, warm_up="classic"))
+    assert exported_plan(chosen, plan, target, SOURCE) == exported_plan(classic, plan, target, SOURCE)
     halves = replace(instance, training=replace(instance.training, schedule=Schedule.ZERO_BUBBLE_H1))
-    with pytest.raises(TargetError, match=f"the plan is for zero_bubble_h1, and {name} runs whole backward"):
+    with pytest.raises(
+        TargetError, match=f"the plan is for zero_bubble_h1, and {name} runs whole backward passes"
+    ):
         exported_plan(halves, plan, target, SOURCE)
 
 
@@ -270,27 +271,37 @@ def test_torchtitan_is_told_the_schedule_of_several_stages_a_group() -> None:
         instance = replace(instance_of(CHAIN), training=training)
         held = [plan.stages[at].group for at in on]
         laid = Plan(tuple(replace(stage, group=one) for stage, one in zip(plan.stages, held, strict=True)))
-        found = json.loads(exported_plan(instance, laid, "torchtitan", SOURCE))
+        found = json.loads(exported_plan(instance, laid, "torchtitan", SOURCE))["parallelism"]
         assert (found["pipeline_parallel_schedule"], found["pipeline_parallel_degree"]) == (name, 2)
         assert len(found["module_fqns_per_model_part"]) == 4
         if schedule.in_a_v:
             for target, program in (("megatron", "Megatron-LM"), ("deepspeed", "DeepSpeed")):
-                with pytest.raises(TargetError, match=f"for zero_bubble_v, and {program} runs whole backward"):
+                with pytest.raises(
+                    TargetError, match=f"for zero_bubble_v of 2 stages a group, and {program} runs whole"
+                ):
                     exported_plan(instance, laid, target, SOURCE)
 
 
 def test_what_deepspeed_cannot_run_is_refused() -> None:
-    with pytest.raises(TargetError, match="stage 0: add is an operation outside all modules"):
-        exported_plan(instance_of(), plan_of(0, 6), "deepspeed", SOURCE)
+    loose = instance_of(("tokens", "add", *CHAIN[1:]))
+    for target in ("deepspeed", "torchtitan"):
+        with pytest.raises(TargetError, match="stage 0: add is an operation outside all modules"):
+            exported_plan(loose, plan_of(0, 6, layers=len(CHAIN) + 1), target, SOURCE)
+    exported_plan(loose, plan_of(0, 6, layers=len(CHAIN) + 1), "megatron", SOURCE)  # it has embeddings of its own
     chain = instance_of(CHAIN)
-    divided = held(plan_of(0, 5, devices=(2, 2), layers=len(CHAIN)), Mode(1))
-    with pytest.raises(TargetError, match="stage 0 divides its layers over 2 devices"):
-        exported_plan(chain, divided, "deepspeed", SOURCE)
+    alone = held(plan_of(0, 5, devices=(2, 2), layers=len(CHAIN)), Mode(1))
+    with pytest.raises(
+        TargetError, match="stage 0 divides its layers over 2 devices, first tokens by input features"
+    ):
+        exported_plan(chain, divided(alone), "deepspeed", SOURCE)
     skipping = LayerGraph("net", chain.model.layers, (*chain.model.edges, (0, len(CHAIN) - 1, 4)), element_bytes=4)
-    with pytest.raises(TargetError, match="stage 1: head reads what tokens made"):
+    with pytest.raises(
+        TargetError,
+        match=r"stage 1: 2 tensors cross the cut before blocks.2.norm: .*, tokens .for head.; DeepSpeed",
+    ):
         exported_plan(replace(chain, model=skipping), plan_of(0, 5, layers=len(CHAIN)), "deepspeed", SOURCE)
     tied = replace(chain, model=replace(chain.model, ties=(Tie((0, len(CHAIN) - 1), 4, 4),)))
-    with pytest.raises(TargetError, match="stage 1: head shares weights with tokens of stage 0"):
+    with pytest.raises(TargetError, match="stage 1: head shares weights with tokens across the cut before"):
         exported_plan(tied, plan_of(0, 5, layers=len(CHAIN)), "deepspeed", SOURCE)
 
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from fractions import Fraction
+from random import Random
 
 import networkx as nx
 import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
 
 from formulation.certificates.check import certifiable, verify
 from formulation.constraints.devices.reserve import Reserve
@@ -21,14 +24,15 @@ from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.times import cut_bytes
 from formulation.evaluate import evaluate
-from formulation.outcome import Limits, checked
+from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group, GroupKind
+from formulation.problem.groups import Group, GroupKind, forms_on
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
+from formulation.problem.model.across import FORMS_ALONG, Axis
 from formulation.problem.modes import Mode
 from formulation.problem.options import Constraints, CostModel, Goal, Placement, Schedule, Sharing, Training
-from formulation.problem.plan import Plan
+from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from formulation.suffixes.states import alike_servers
 from solvers.catalogue import find_solver
@@ -36,7 +40,19 @@ from solvers.certifying.certify import certify
 from solvers.cpsat.constraints import placing
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, matrix
-from tests.generators import goals_of
+from tests.generators import (
+    OF_SINGLE_STAGES,
+    any_costs,
+    any_recomputation,
+    goals_of,
+    hosts,
+    layer_graphs,
+    sharded_kinds,
+    trainings,
+    typed_clusters,
+)
+from tests.solvers.cpsat.demanded import SLOW
+from tests.solvers.cpsat.demanded import constraints as demands
 
 ONE = Limits(workers=1)
 CARD = DeviceClass("card", 4_000, 10**9)
@@ -72,10 +88,27 @@ def made(
     return build_instance(layers, graph, TRAINING, cost, constraints)
 
 
+def without_demands(constraints: Constraints) -> Constraints:
+    """Leave out what names servers."""
+    return replace(constraints, pins=())
+
+
 THREE = tuple(server(at) for at in range(3))
 TWO_PAIRS = (server(0, 2), server(1, 2))
 WITH_MEMORY = replace(FREE, memory=True)
 SLOWER, LATER = Link(10**9, 40), Link(2 * 10**9, 41)
+
+
+def grid_of_two(axes: tuple[Axis, ...] = (Axis.PAIRS,), layers: int = 1) -> Instance:
+    """Servers 0 and 2 have the same links to all others, and stand before and behind server 1 in every group."""
+    slow, fast, middle = Link(30_000_000), Link(10_000_000_000), Link(1_000_000_000)
+    pairs = {(0, 1): slow, (0, 2): slow, (1, 2): slow, (0, 3): fast, (2, 3): fast, (1, 3): middle}
+    graph = cluster(server(0), server(1, 2, inside=middle), server(2), server(3), links=pairs)
+    rows = [matrix(f"l{at}", 2_944, 113_430, taken=64_250, made=76_771) for at in range(layers)]
+    demands = replace(FREE, splits=axes, devices_per_stage=(4,))
+    return made(graph, demands, CostModel(), chain(rows, [76_771] * (layers - 1)))
+
+
 CASES: dict[str, tuple[Instance, list[list[int]]]] = {
     "three alike": (made(cluster(*THREE)), [[0, 1, 2]]),
     "two alike pairs": (made(cluster(*TWO_PAIRS)), [[0, 1]]),
@@ -96,6 +129,7 @@ CASES: dict[str, tuple[Instance, list[list[int]]]] = {
         made(cluster(*THREE), replace(WITH_MEMORY, reserve=(Reserve("s2", 3_400),))),
         [[0, 1], [2]],
     ),
+    "a grid tells apart": (grid_of_two(), [[0], [1], [2], [3]]),
     "one is faster": (
         made(cluster(server(0), server(1, kind=replace(CARD, flops_per_second=2 * 10**9)))),
         [[0], [1]],
@@ -144,6 +178,61 @@ def test_servers_are_alike_exactly_if_every_plan_costs_the_same_when_they_change
         assert can_be_exchanged(instance, *pair) is (pair in together)
 
 
+@st.composite
+def with_twins(draw: st.DrawFn) -> Instance:
+    """Servers of few types, and every way in which the devices of a group may work together."""
+    plain = build_instance(
+        draw(layer_graphs(max_layers=2)), draw(typed_clusters()), draw(trainings()), draw(any_costs)
+    )
+    asked = replace(
+        draw(demands(plain)),
+        placement=Placement.FREE,
+        splits=(*draw(st.sets(st.sampled_from(tuple(FORMS_ALONG)))), *[Axis.PAIRS][: draw(st.integers(0, 3))]),
+        tensor_parallel_degrees=draw(st.sampled_from([(), (), (), (1,), (1, 2, 4), (2, 3, 4, 6)])),
+        devices_per_stage=draw(st.sampled_from([(), (4,), (4, 6), (1, 5, 6)])),
+        max_servers=draw(st.sampled_from([None, None, None, 2])),
+        **draw(any_recomputation),
+        sharded=draw(sharded_kinds),
+        optimizer_on_host=draw(hosts),
+    )
+    try:
+        schedule = draw(st.sampled_from(OF_SINGLE_STAGES))
+        return replace(plain, training=replace(plain.training, schedule=schedule), constraints=asked)
+    except ValueError:  # demands that leave no form
+        reject()
+
+
+def drawn_plan(chance: Random, instance: Instance, groups: tuple[Group, ...]) -> Plan:
+    """Return a plan on possible groups, mostly large ones; it may break rules that do not speak of one stage."""
+    total = len(instance.layers)
+    inner = sorted(chance.sample(range(1, total), min(chance.randrange(3), total - 1)))
+    stages = []
+    for first, stop in itertools.pairwise((0, *inner, total)):
+        group = max(chance.choices(groups, k=3), key=lambda one: (one.mode.grid > 1, one.devices))
+        forms = (forms_on(row, group) or row.allowed_forms for row in instance.layers[first:stop])
+        stages.append(Stage(Span(first, stop), group, tuple(map(chance.choice, forms))))
+    return Plan(tuple(stages))
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@given(with_twins(), st.randoms(use_true_random=False))
+def test_whatever_groups_may_do_a_plan_stays_the_same_when_alike_servers_change_places(
+    instance: Instance, chance: Random
+) -> None:
+    try:
+        groups = Group.possible(instance)
+    except ValueError:
+        reject()
+    for demanded in (False, True):
+        judged_by = instance if demanded else replace(instance, constraints=without_demands(instance.constraints))
+        classes = alike_servers(instance, groups, demanded=demanded)
+        for pair in (pair for row in classes for pair in itertools.combinations(row, 2)):
+            moved = tuple(group for group in groups if len({dict(group.counts).get(at) for at in pair}) > 1)
+            for plan in (drawn_plan(chance, instance, moved) for _ in range(8 if moved else 0)):
+                assert judged(judged_by, plan) == judged(judged_by, exchanged(plan, *pair))
+
+
 @pytest.mark.parametrize(("instance", "classes"), DEMANDED.values(), ids=DEMANDED)
 def test_the_model_tells_servers_apart_that_a_pin_tells_apart(
     instance: Instance, classes: list[list[int]]
@@ -152,6 +241,15 @@ def test_the_model_tells_servers_apart_that_a_pin_tells_apart(
     together = {pair for row in classes for pair in itertools.combinations(row, 2)}
     for pair in itertools.combinations(range(len(instance.servers)), 2):
         assert can_be_exchanged(instance, *pair) is (pair in together)
+
+
+def test_a_limit_that_only_a_grid_keeps_is_not_proved_impossible() -> None:
+    """Servers that a grid tells apart were exchanged, which left a group out: "there is no plan"."""
+    limit = GoalLimit(Goal.BOTTLENECK, 50_000_000)
+    five = grid_of_two(layers=5)
+    demands = replace(five.constraints, no_cut=("*",), at_most=(limit,))
+    found = find_solver("cpsat").load()(replace(five, constraints=demands, goals=(Goal.DEVICES,)), ONE)
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, 4)
 
 
 def steps(instance: Instance) -> Instance:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.checks.generated import Counts, compare_alone
 from formulation.evaluate import evaluate
 from formulation.outcome import Outcome, Proof, checked
-from formulation.problem.cluster import Server, cluster_graph
+from formulation.problem.cluster import Cluster, Server, cluster_graph
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.model.across import FORMS_ALONG, Axis
@@ -22,6 +22,7 @@ from formulation.problem.options import (
     Constraints,
     CostModel,
     Goal,
+    Placement,
     Schedule,
     StageTime,
     Training,
@@ -30,7 +31,7 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from tests.enumerator import more_plans_than, truth
 from tests.examples import chain, matrix, mesh
-from tests.generators import CLASSES, any_costs, layer_graphs, links, trainings
+from tests.generators import CLASSES, any_costs, layer_graphs, links, trainings, typed_clusters
 
 MOST_PLANS = 3000
 GOALS = (
@@ -76,6 +77,12 @@ def in_grids(draw: st.DrawFn, most_plans: int = MOST_PLANS) -> Instance:
         ),
         (goal,),
     )
+    if draw(st.booleans()):  # servers of few types, any of which may change places
+        cluster = Cluster.of(draw(typed_clusters(5)))
+        assume(cluster.ends[-1] >= 4)
+        degrees = draw(st.sampled_from([(), (), (2, 4)]))
+        asked = dict(placement=Placement.FREE, devices_per_stage=(4,), tensor_parallel_degrees=degrees)
+        instance = replace(instance, cluster=cluster, constraints=replace(instance.constraints, **asked))
     assume(not more_plans_than(instance, most_plans))
     return instance
 

@@ -86,17 +86,7 @@ def alike_servers(instance: Instance) -> list[list[int]]:
 
     A constraint can tell servers apart that are alike otherwise, as a pin to one of them does.
     """
-    classes: list[list[int]] = []
-    for alike in interchangeable(instance, Group.possible(instance)):
-        parts: list[list[int]] = []
-        for server in alike:
-            known = next((row for row in parts if not instance.demands.tell_apart(row[0], server)), None)
-            if known is None:
-                parts.append([server])
-            else:
-                known.append(server)
-        classes += parts
-    return classes
+    return interchangeable(instance, Group.possible(instance), demanded=True)
 
 
 def post_alike(v: Variables) -> Posted:

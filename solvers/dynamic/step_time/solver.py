@@ -94,7 +94,7 @@ def _without_flush(instance: Instance, limits: Limits) -> Outcome:
         return None if value is None else steps * value
 
     def tell(one: Progress) -> None:
-        limits.progress(Progress(times(one.objective), times(one.bound)))
+        limits.progress(Progress(times(one.objective), times(one.bound), one.plan))
 
     below = None if limits.below is None else ceil_div(limits.below, steps)
     found = states.solve(_for_bottleneck(instance), replace(limits, progress=tell, below=below))

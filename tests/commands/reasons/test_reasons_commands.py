@@ -71,6 +71,30 @@ def test_the_best_plan_is_searched_for_where_none_is_given(pipecut: Command, sce
         assert idle["best"]["objective"] >= asked["optimum"]["objective"]
 
 
+@pytest.mark.parametrize("solver", ["data_parallel", "naive_model_parallel"])
+def test_a_plan_that_the_run_itself_has_beaten_is_not_what_is_explained(
+    pipecut: Command, scenario: Path, solver: str
+) -> None:
+    searched = pipecut("plan", scenario, "--json", "--solver", solver).json
+    best = pipecut("plan", scenario, "--json").json["objective"]
+    assert searched["objective"] > best
+    found = pipecut("explain", scenario, "--json", "--set", f"solver.name={solver}").json
+    value = found["reasons"]["values"][0]
+    assert found["optimum"]["objective"] == value < searched["objective"]
+    assert found["reasons"]["better"] is None
+    more = found["reasons"]["idle"]
+    assert more is None or more["best"]["objective"] is None or more["best"]["objective"] >= value
+    assert any("this plan turned up" in note for note in found["reasons"]["notes"])
+
+
+def test_what_was_chosen_with_the_plan_is_said_of_all_that_is_spoken_of(pipecut: Command, scenario: Path) -> None:
+    told = pipecut("explain", scenario, "--set", "training.micro_batches=choose", "--json").json["reasons"][
+        "notes"
+    ]
+    assert any("micro-batch" in note and "all plans spoken of have" in note for note in told)
+    assert pipecut("explain", scenario, "--json").json["reasons"]["notes"] == []
+
+
 def test_executed_goals_are_explained_by_the_chain(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("explain", scenario, "--set", "objective=step_time", "--set", "training.schedule=one_f_one_b")
     assert "what overlaps does not add up" in ran.out and "\nchain " in ran.out

@@ -16,23 +16,29 @@ from pathlib import Path
 
 import pytest
 
+import pipecut
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import progress_text
+from formulation.limits.deadline import NEVER
 from formulation.outcome import Progress
-from tests.commands.fakes import ROOT, SEARCHING
+from solvers import catalogue
+from solvers.choices.standing import LEFT
+from tests.commands.fakes import GRACE, ROOT, SEARCHING, entries, some_plan
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals and terminals")
 PATIENCE_S = 120
 
 
 @contextlib.contextmanager
-def started(*arguments: str | Path, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
-    """Start pipecut with the fakes."""
+def started(
+    *arguments: str | Path, stderr: int = subprocess.PIPE, grace_s: float = 0.5
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start pipecut with the fakes, which may take so long to stop before they are left."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.commands.fakes", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", GRACE: str(grace_s)},
     )
     try:
         yield process
@@ -74,7 +80,8 @@ def test_the_first_interrupt_shows_the_best_plan(scenario: Path) -> None:
 
 @posix
 def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
-    with started("plan", scenario, "--solver", "stuck", "--json", "--out", "plan.json") as process:
+    words = ("plan", scenario, "--solver", "stuck", "--json", "--out", "plan.json")
+    with started(*words, grace_s=60) as process:
         read_until(stderr_of(process), SEARCHING.encode())
         process.send_signal(signal.SIGINT)
         read_until(stderr_of(process), b"again to abort)\n")
@@ -85,6 +92,51 @@ def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
     error = {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}
     assert (process.returncode, json.loads(out), err) == (130, {"error": error}, b"aborted\n")
     assert not Path("plan.json").exists()
+
+
+@posix
+@pytest.mark.parametrize("solver", ["stuck", "spinning", "buried"])
+def test_one_interrupt_is_enough_whatever_the_search_does(scenario: Path, solver: str) -> None:
+    with started("plan", scenario, "--solver", solver, "--json") as process:
+        read_until(stderr_of(process), SEARCHING.encode())
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3
+    found = json.loads(out)
+    assert found["proof"] == "feasible" and found["stages"] and found["bound"] == 612_000
+    assert LEFT in found["notes"]
+
+
+@pytest.mark.parametrize("solver", ["stuck", "spinning", "buried"])
+def test_the_limit_ends_a_search_whatever_it_does(scenario: Path, solver: str) -> None:
+    with started("plan", scenario, "--solver", solver, "--time-limit", "4 s", "--out", "plan.json") as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3 and b"not proved: a better plan may exist" in out
+    assert b"s the model took" in out and b"plan.json: the plan" in err
+
+
+def test_in_python_too(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "SOLVERS", entries())
+    problem = pipecut.load(scenario)
+    found = pipecut.plan(problem, solver="spinning", limits=pipecut.Limits(time_limit_s=0.2))
+    assert found.proof is pipecut.Proof.FEASIBLE and LEFT in found.notes
+    rows = pipecut.compare(problem, ["buried"], limits=pipecut.Limits(time_limit_s=0.2)).rows
+    # What one solver has told is all that stands in its row.
+    assert [row.outcome and row.outcome.plan for row in rows] == [some_plan(problem, "buried").plan]
+
+
+def test_a_search_that_was_left_ends_once_it_is_back_in_python() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            while True:
+                pass
+        finally:
+            ended.set()
+
+    assert run_stoppable(work, threading.Event(), deadline=NEVER.within(0), instead=lambda: None) is None
+    assert ended.wait(PATIENCE_S)
 
 
 @posix
@@ -108,7 +160,7 @@ def test_a_terminal_shows_a_live_line_and_stdout_stays_pure(scenario: Path) -> N
 
     ours, theirs = pty.openpty()
     with started("plan", scenario, "--solver", "slow", "--json", stderr=theirs) as process:
-        read_until(ours, b"best 5.436 ms, bound 612.0 us, gap 88.7 %")
+        read_until(ours, b"best 1.440 ms, bound 612.0 us, gap 57.5 %")
         process.send_signal(signal.SIGINT)
         read_until(ours, b"stopping (Ctrl-C again to abort)")
         out, _ = process.communicate(timeout=PATIENCE_S)

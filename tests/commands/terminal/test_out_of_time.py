@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,24 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_it_says_so(command: str, pipecut: Command, scenario: Path) -> None:
     ran = pipecut(command, scenario, "--time-limit", "50 ms")
     assert ran.code == 3 and ran.out == "" and LATE in ran.err
+
+
+def test_words_are_not_lost_in_what_a_model_does_with_the_streams(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reads the model has put something else in the place of both, and is left so."""
+    ended = threading.Event()
+
+    def load(_: Scenario) -> None:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            ended.wait()
+
+    monkeypatch.setattr(Scenario, "load", load)
+    ran = pipecut("plan", scenario, "--time-limit", "50 ms")
+    assert ran.code == 3 and LATE in ran.err
+    ran = pipecut("plan", scenario, "--time-limit", "50 ms", "--json")
+    assert ran.code == 3 and LATE in ran.json["notes"][0]
+    ended.set()
 
 
 @pytest.mark.usefixtures("endless")

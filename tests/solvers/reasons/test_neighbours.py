@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
@@ -14,16 +16,19 @@ from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import Combine, Goal
+from formulation.problem.options import Combine, Goal, Placement
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
+from solvers import exhaustive
 from solvers.reasons.choices import Candidate, neighbours
 from solvers.reasons.cuts import moved_cut
 from solvers.reasons.devices import device_candidates
 from solvers.reasons.priced import PricedPlan, Pricing
+from solvers.reasons.reasons import reasons
 from solvers.reasons.regrouping import laid
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.solvers.cpsat.demanded import SLOW, constraints
 from tests.solvers.reasons.test_reasons import plans
 
 
@@ -134,3 +139,73 @@ def test_a_neighbour_with_more_adapters_than_the_plan_is_priced_over_them() -> N
     found = evaluate(instance, plan(4))
     work = sum(cost.total_ns + cost.boundary_ns for cost in found.stages)
     assert pricing.at_least(plan(4), frozenset()) == ((found.objective,), work)
+
+
+def one_device_moved(instance: Instance, base: Plan, plan: Plan, index: int) -> bool:
+    """Tell whether stage ``index`` has one device more or fewer than before, and else nothing is otherwise.
+
+    The device comes from another stage or from nobody, and goes to one or to nobody. On the line servers follow
+    from the numbers. Stages whose devices are others may have any mode and any forms.
+    """
+    line = instance.constraints.placement is Placement.LINE
+    if [one.span for one in plan.stages] != [one.span for one in base.stages]:
+        return False
+    changes: dict[int, Counter[int]] = {}
+    for at, (one, other) in enumerate(zip(plan.stages, base.stages, strict=True)):
+        now, then = (Counter({-1: at.group.devices} if line else dict(at.group.counts)) for at in (one, other))
+        now.subtract(then)
+        row = Counter({server: count for server, count in now.items() if count})
+        if row:
+            changes[at] = row
+        elif (one.group.mode, one.again) != (other.group.mode, other.again):
+            return False
+        if one.group == other.group and one.forms != other.forms:
+            return False
+    moved = list(changes.values())
+    if index not in changes or len(moved) > 2 or any(sorted(row.values()) not in ([1], [-1]) for row in moved):
+        return False
+    return len(moved) == 1 or all(moved[0][server] == -moved[1][server] for server in moved[0])
+
+
+def one_cut_moved(base: Plan, plan: Plan, cut: int) -> bool:
+    """Tell whether another place of one cut is all that is otherwise, but for the forms of its two stages."""
+    if [one.group for one in plan.stages] != [one.group for one in base.stages]:
+        return False
+    pairs = list(zip(plan.stages, base.stages, strict=True))
+    moved = [at for at, (one, other) in enumerate(pairs) if one.span.first != other.span.first]
+    beside = (cut - 1, cut)
+    return moved == [cut] and all(one == other for at, (one, other) in enumerate(pairs) if at not in beside)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+def test_no_single_move_is_better_than_what_is_said_to_be_the_best(data: st.DataObject) -> None:
+    """Every plan there is, priced by itself: those one device or one cut away are never below what is named."""
+    layers = generators.layer_graphs(max_layers=4)
+    instance = data.draw(generators.instances(layers=layers, clusters=generators.cluster_graphs(max_devices=4)))
+    asked = data.draw(constraints(instance, most=1))
+    asked = replace(
+        asked, placement=data.draw(st.sampled_from(Placement)), memory=data.draw(st.booleans()), at_most=()
+    )
+    instance = replace(replace(instance, constraints=asked), goals=(Goal.BOTTLENECK,))
+    assume(exhaustive.count_plans(instance) <= 4_000)
+    every = list(exhaustive.plans(instance))
+    assume(every)
+    deep = [plan for plan in every if len(plan) == max(map(len, every))]
+    base = data.draw(st.sampled_from(deep if data.draw(st.booleans()) else every))
+    found = reasons(instance, base)
+
+    def best_of(accepts: Callable[[Plan], bool]) -> int | None:
+        priced = (evaluate(instance, plan) for plan in every if plan != base and accepts(plan))
+        return min((one.objective for one in priced if one.feasible and one.objective is not None), default=None)
+
+    for stage in found.stages:
+        least = best_of(lambda plan, at=stage.stage: one_device_moved(instance, base, plan, at))
+        named = stage.devices.best
+        assert stage.devices.complete
+        assert least is None or (named is not None and named.priced.feasible and named.priced.values[0] <= least)
+    for cut in found.cuts:
+        least = best_of(lambda plan, at=cut.stage: one_cut_moved(base, plan, at))
+        named = cut.elsewhere.best
+        assert cut.elsewhere.complete
+        assert least is None or (named is not None and named.priced.feasible and named.priced.values[0] <= least)

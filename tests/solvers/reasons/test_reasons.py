@@ -6,12 +6,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from formulation.costs.prices import updates_ns
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, Constraints, Goal, Placement, Recompute, Schedule, Training
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
+from formulation.timeline.chain import OPTIMISER, SYNCHRONISATION
 from solvers import exhaustive
 from solvers.reasons.bounds import plan_terms
 from solvers.reasons.chain import chain_parts
@@ -160,6 +162,23 @@ def test_the_steps_lead_from_one_plan_to_the_other_and_add_up(data: st.DataObjec
         assert (fresh.objective, *fresh.further) == change.values[: len(instance.goals)]
         assert fresh.violations == change.violations
     assert not differences(instance, one, one).changes
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_optimiser_is_told_apart_from_communication(data: st.DataObject) -> None:
+    """What one device alone does is compute and optimiser; with nobody to synchronise with that is the chain."""
+    instance = data.draw(generators.instances(costs=generators.any_costs))
+    plan = data.draw(plans(instance))
+    chain = {(part.stage, part.name): part.time_ns for part in chain_parts(instance, plan)}
+    for at, (stage, cost) in enumerate(zip(plan.stages, evaluate(instance, plan).stages, strict=True)):
+        once, charged = updates_ns(instance, stage)
+        assert 0 <= charged <= once and charged <= cost.inside_ns
+        assert chain.get((at, OPTIMISER), 0) % (once or 1) == 0
+        copied = any(instance.copied(layer, stage.span.first) for layer in stage.span.layers)
+        if stage.group.devices == 1 and not copied and not stage.group.mode.optimizer_on_host:
+            assert cost.inside_ns == charged
+            assert (at, SYNCHRONISATION) not in chain
 
 
 @given(st.data())

@@ -1,0 +1,104 @@
+"""What stands when a search does not come back: the best plan that it told of, priced anew.
+
+A search looks at its deadline wherever it can take long. Where it does not come to that, inside a library or in
+steps of unforeseen length, whoever waits for it leaves it, and says what it had told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+
+from formulation.costs.lower_bound import lower_bound
+from formulation.evaluate import evaluate
+from formulation.limits.deadline import NEVER, StoppedError, in_time
+from formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
+from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
+from solvers.choices.any_order import has_other_orders
+from solvers.choices.trainings import instances_of, times_in_a_step
+from solvers.search.simple import simple_plan
+
+LEFT = "stopped early: the search was left, as it did not end when the time did"
+SIMPLE_S = 0.2
+BOUND_S = 0.1
+"""How long a simple plan, and bounds for everything that was asked, are looked for at the end."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """The best plan of ``instance``, or of a choice that it leaves open, that was told, and a bound.
+
+    ``best`` is what a whole step takes by the first goal, what the plan is a plan of, and the plan. ``alone``:
+    nothing is added to what was told, as it shall be the word of one solver.
+    """
+
+    instance: Instance
+    alone: bool = False
+    best: tuple[int, Instance, Plan] | None = None
+    bound: int | None = None
+
+    def hear(self, progress: Progress) -> None:
+        """Keep what is better than what stands; what is about no instance is about the whole. From any thread."""
+        about = progress.instance or self.instance
+        if about is self.instance and progress.bound is not None:
+            self.bound = max(self.bound or 0, progress.bound)
+        if progress.objective is None or progress.plan is None:
+            return
+        value = progress.objective * times_in_a_step(about)
+        if self.best is None or value < self.best[0]:
+            self.best = (value, about, progress.plan)
+
+    def outcome(self, solver: str, seconds: float) -> tuple[Instance, Outcome]:
+        """Return what the best plan is a plan of, and the claim about it; without one a simple plan is tried.
+
+        Cost: an evaluation, and SIMPLE_S and BOUND_S.
+        """
+        about, plan = self._plan()
+        if about.constraints is not self.instance.constraints:  # a choice by the number of stages
+            about = replace(about, constraints=self.instance.constraints)
+        bound = self._bound(about)
+        found = None if plan is None else evaluate(about, plan)
+        if plan is None or found is None or found.objective is None:
+            nothing = Outcome(
+                solver, Proof.UNKNOWN, bound=bound, seconds=seconds, notes=(LEFT,), goals=about.goals
+            )
+            return about, nothing
+        later = zip(about.goals[1:], found.further, strict=True)
+        claim = Outcome(
+            solver,
+            Proof.FEASIBLE,
+            plan,
+            found.objective,
+            None if bound is None else min(bound, found.objective),
+            seconds,
+            (LEFT,),
+            further=tuple(GoalClaim(goal, value, None, looked_at=False) for goal, value in later),
+            goals=about.goals,
+        )
+        return about, checked(about, claim, NEVER.within(0))
+
+    def _plan(self) -> tuple[Instance, Plan | None]:
+        """Return a plan that keeps every rule, and of which instance; no plan where there is none at hand."""
+        if self.best is not None and evaluate(self.best[1], self.best[2]).feasible:
+            return self.best[1:]
+        parts = instances_of(self.instance)
+        if self.alone:
+            return parts[0], None
+        deadline = NEVER.within(SIMPLE_S)
+        with contextlib.suppress(StoppedError):
+            for one in in_time(parts, deadline):
+                if (simple := simple_plan(one, 0.0, deadline.left_s() or 0.0)) is not None:
+                    return one, simple[1]
+        return parts[0], None
+
+    def _bound(self, about: Instance) -> int | None:
+        """Return what no plan undercuts, of no choice and no order that was asked; None where there is no time."""
+        if self.alone:
+            return self.bound
+        parts = instances_of(self.instance)
+        whole = len(parts) == 1 and not has_other_orders(self.instance)
+        with contextlib.suppress(StoppedError):
+            bounds = [lower_bound(one) * times_in_a_step(one) for one in in_time(parts, NEVER.within(BOUND_S))]
+            return max(min(bounds) // times_in_a_step(about), (self.bound or 0) if whole else 0)
+        return None
