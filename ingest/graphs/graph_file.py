@@ -34,6 +34,7 @@ _PROBLEMS_SHOWN = 10
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Size = Annotated[int, Field(ge=1, le=2**63 - 1)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
+_Note = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 
 NamedTie = tuple[tuple[str, ...], int, int]
@@ -123,6 +124,7 @@ class _Document(_Strict):
     cuts: list[_Name] | None = None
     modules: list[_ModuleEntry] = []
     unpriced: list[_Name] = []
+    notes: list[_Note] = []
 
 
 def graph_schema() -> dict[str, Any]:
@@ -181,6 +183,8 @@ def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
         document["modules"] = [asdict(call) for call in modules]
     if unpriced := graph.graph.get("unpriced"):
         document["unpriced"] = list(unpriced)
+    if notes := graph.graph.get("notes"):
+        document["notes"] = list(notes)
     return document
 
 
@@ -210,6 +214,8 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
         graph.graph["ties"] = _ties(checked.ties, graph, source)
     if checked.unpriced:
         graph.graph["unpriced"] = tuple(checked.unpriced)
+    if checked.notes:
+        graph.graph["notes"] = tuple(checked.notes)
     if checked.modules:
         graph.graph["modules"] = _modules(checked.modules, graph, source)
     return graph

@@ -268,7 +268,13 @@ def _kept(found: ScenarioFile) -> str:
 def _configured(model: ModelSection) -> Configured | None:
     from ingest.torch.hugging_face import Configured
 
-    return None if model.transformers is None else Configured(model.task, model.sequence)
+    return (
+        None
+        if model.transformers is None
+        else Configured(
+            model.task, model.sequence, tuple((name, tuple(shape)) for name, shape in sorted(model.inputs.items()))
+        )
+    )
 
 
 def _training(found: TrainingSection) -> Training:

@@ -27,8 +27,8 @@ def model_problems(model: ModelSection) -> Iterator[tuple[Where, str]]:
         listed = ", ".join(f"'{key}' ({what})" for key, what in SOURCES.items())
         yield ("model",), f"expected one of {listed}, got {' and '.join(given) or 'none'}"
     elif given != ["transformers"]:
-        for key in ("task", "sequence"):
-            if getattr(model, key) is not None:
+        for key in ("task", "sequence", "inputs"):
+            if getattr(model, key):
                 yield ("model", key), f"has no effect on '{given[0]}', only on 'transformers'"
     yield from _runtime_problems(model)
     for name, known in model.operators.items():

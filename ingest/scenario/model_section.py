@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ingest.scenario.fields import Glob, Places, Section, Whole, builder, configuration, exported_file, graph_file
+from ingest.scenario.fields import (
+    Glob,
+    Name,
+    Places,
+    Section,
+    Shape,
+    Whole,
+    builder,
+    configuration,
+    exported_file,
+    graph_file,
+)
 
 __all__: list[str] = []
 
@@ -32,6 +43,11 @@ class ModelSection(Section):
         default=None, description="what the Hugging Face model is for; without it the class that its config names"
     )
     sequence: Whole | None = Field(default=None, description="tokens of one sample of the Hugging Face model")
+    inputs: dict[Name, Shape] = Field(
+        default={},
+        description="shapes of one sample's inputs of the Hugging Face model, like {pixel_values: [3, 512, 512]},"
+        " in place of those that are made",
+    )
     operators: dict[Glob, Glob] = Field(
         default={}, description="operators without a formula, each with a known one that counts the same"
     )

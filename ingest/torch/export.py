@@ -35,13 +35,28 @@ def exported(module: nn.Module, inputs: Inputs, name: str) -> ExportedProgram:
     import torch
     import torch.export
 
-    device = next((parameter.device for parameter in module.parameters()), torch.device("meta"))
+    device = _one_device(module)
     arguments, keywords = _on_device(inputs, device)
     with as_in_training(module), marked_checkpoints(), marked_functions(), quiet(), torch.device(device):
         try:
             return torch.export.export(module, arguments, keywords, strict=False)
         except Exception as error:
             raise TraceError(_explain(name, module, inputs, error)) from error
+
+
+def _one_device(module: nn.Module) -> torch.device:
+    """Return where a module lies; one that lies on the meta device in part is moved there as a whole.
+
+    Such a module was built there, and ``torch.Tensor(8)``, which heeds no device, made the rest of it.
+    """
+    import torch
+
+    tensors = [*module.parameters(), *module.buffers()]
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1 and torch.device("meta") in devices:
+        module.to("meta")
+        return torch.device("meta")
+    return tensors[0].device if tensors else torch.device("meta")
 
 
 def _on_device(inputs: Inputs, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:

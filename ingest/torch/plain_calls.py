@@ -33,12 +33,23 @@ GIVEN, MADE, RETURNED = "given", "made", "returned"
 
 @contextlib.contextmanager
 def as_in_training(module: nn.Module) -> Iterator[None]:
-    """Put a module into training mode for a while, with the caches of its configurations switched off."""
+    """Put a module into training mode for a while, without caches of keys and values and without dropping layers.
+
+    Which layers a step leaves out (``layerdrop``) is drawn anew each time, so a plan has room for all of them.
+    """
     flags = {part: part.training for part in module.modules()}
     caching = [one for one in _configurations(module) if getattr(one, "use_cache", None) is True]
+    dropping = [
+        (one, name, value)
+        for one in [*_configurations(module), *module.modules()]
+        for name, value in vars(one).items()
+        if name.endswith("layerdrop") and isinstance(value, float) and value
+    ]
     module.train()
     for one in caching:
         setattr(one, "use_cache", False)  # noqa: B010
+    for one, name, _ in dropping:
+        setattr(one, name, 0.0)
     try:
         yield
     finally:
@@ -46,6 +57,8 @@ def as_in_training(module: nn.Module) -> Iterator[None]:
             part.training = flag
         for one in caching:
             setattr(one, "use_cache", True)  # noqa: B010
+        for one, name, value in dropping:
+            setattr(one, name, value)
 
 
 @contextlib.contextmanager

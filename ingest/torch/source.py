@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
-from ingest.errors import ModelError, place, with_causes
+from ingest.errors import ModelError, TraceError, place, with_causes
 from ingest.graphs.graph_file import read_graph
 from ingest.torch.advice import built_on_meta
 from ingest.torch.cache import find_module, load_trace, store_trace, user_modules
-from ingest.torch.hugging_face import Configured, build, config_file
+from ingest.torch.hugging_face import Configured, build, config_file, noting_reads, unread
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,7 +104,7 @@ def load_configured_graph(
     library's runs. Cached as in :func:`load_model_graph`. Raises ModelError, in one readable sentence.
     """
     file = config_file((folder or Path()).resolve() / path)
-    spec = _key(f"transformers {path} {asked.task} {asked.sequence}", operators)
+    spec = _key(f"transformers {path} {asked}", operators)
     cached = load_trace(spec, file) if use_cache else None
     if cached is not None:
         return cached
@@ -113,9 +113,16 @@ def load_configured_graph(
     from ingest.torch.export import quiet
     from ingest.torch.trace import trace
 
-    with quiet(), torch.device("meta"):
-        network, inputs = build(file, asked)
-    graph = trace(network, inputs, file.parent.name if file.stem == "config" else file.stem, operators)
+    name = file.parent.name if file.stem == "config" else file.stem
+    with noting_reads() as read:
+        with quiet(), torch.device("meta"):
+            built = build(file, asked)
+        try:
+            graph = trace(built.module, built.inputs, name, operators)
+        except TraceError as error:
+            raise built.refusal(error) from error
+    if notes := (*built.notes, *unread(built, read)):
+        graph.graph["notes"] = notes
     if use_cache:
         store_trace(spec, file, graph, loaded_before)
     return graph
@@ -129,7 +136,8 @@ def load_model(spec: str, asked: Configured | None = None, folder: Path | None =
     """
     if asked is not None:
         _torch(spec)
-        return build(config_file((folder or Path()).resolve() / spec), asked)
+        built = build(config_file((folder or Path()).resolve() / spec), asked)
+        return built.module, built.inputs
     if _FUNCTION.fullmatch(spec) is None:
         raise ModelError(f"model {spec}: only a model has weights; a graph can be planned and not run")
     _torch(spec)
