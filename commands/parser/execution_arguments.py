@@ -64,7 +64,7 @@ def _add_run(command: argparse.ArgumentParser) -> None:
         "--steps", metavar="N", type=lambda text: whole(text, 1, MOST_STEPS), default=10, help="default: 10"
     )
     command.add_argument(
-        "--learning-rate", metavar="X", type=_rate, default=0.01, help="of the optimiser (default: 0.01)"
+        "--learning-rate", metavar="X", type=_rate, help="of the optimiser (default: 0.01; that of the snapshot)"
     )
     command.add_argument(
         "--optimizer", choices=("sgd", "adam"), default="sgd", help="plain gradient descent (default), or Adam"

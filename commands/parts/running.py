@@ -47,7 +47,7 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
         layout=layout,
         steps=getattr(arguments, "steps", 1),
         seed=arguments.run_seed,
-        learning_rate=getattr(arguments, "learning_rate", 0.0),
+        learning_rate=getattr(arguments, "learning_rate", None),
         timeout_s=arguments.wait,
         optimizer=getattr(arguments, "optimizer", "sgd"),
         precision=task.instance.training.precision,
@@ -68,11 +68,13 @@ def layout_for(task: Task, plan: Plan, path: str, schedule: PipelineSchedule | N
     try:
         from execution.errors import StagesError
         from execution.running.layout import layout_of
+        from execution.running.precision import Formats
     except ImportError as error:
         raise InputError(
             "running a plan needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
         ) from error
     try:
+        Formats(training.precision)
         order = schedule or schedule_of(training, len(plan), warm_ups=plan.warm_ups(training))
         return layout_of(plan, order, training.micro_batch, task.instance)
     except (StagesError, ScheduleError) as error:

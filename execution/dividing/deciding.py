@@ -132,7 +132,9 @@ class _Deciding:
         name, split, form = ("", Split.FOLLOW, 0) if at is None else self._forms.layers[at]
         self.layer = name or self.layer
         operands = [one for one in node.all_input_nodes if one in self._effects.batched]
-        if node.target is operator.getitem:
+        if not operands:  # it reads a buffer that the samples have changed, which is whole on every device
+            self._as(node, operands, WHOLE)
+        elif node.target is operator.getitem:
             self._pick(node, operands[0])
         elif split is Split.MATRIX and form and at is not None:
             self._matrix(node, operands, form, self._product(at, form))

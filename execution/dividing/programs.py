@@ -16,7 +16,7 @@ from execution.dividing.products import PRODUCTS
 from execution.dividing.values import OUTSIDE, StageValues, StageWork
 from execution.errors import StagesError
 from execution.splitting.again import computed_again
-from execution.splitting.effects import is_random, written_by
+from execution.splitting.effects import is_random
 from execution.splitting.flat import Region
 from execution.splitting.programs import HandedTensor, Regions, StageProgram, changed_in, handed_tensor
 from execution.splitting.writes import functional
@@ -97,12 +97,12 @@ class _Writing:
             last = next(reversed(self._graph.nodes))
             self._write(number, node)
             run = self._work.again.get(self._work.flat.layer.get(node, -1))
-            if run is not None:
+            if run is not None and not self._values.replaced.keeps(node):
                 marked |= dict.fromkeys(_behind(last), run)
         self._enter(OUTSIDE)
         self._graph.output(tuple(self._values.value(node, given) for node in part.gives))
         changed = changed_in(part, self._work.effects)
-        again = computed_again(self._graph, marked, [self._values.arrived(node) for node in changed])
+        again = computed_again(self._graph, marked, self._values.lying_in(changed))
         return StageProgram(
             module=fx.GraphModule(nn.Module(), again),
             takes=tuple(self._handed(node, given) for node in part.takes),
@@ -126,6 +126,11 @@ class _Writing:
             self._write_constant(node)
             return
         lies = self._work.decided.lies[node]
+        if lies != WHOLE and self._values.replaced.keeps(node):
+            raise StagesError(
+                f"{self._work.where}: {node.name} changes a buffer by values of which each device has "
+                "a part: keep it in a stage whose layers are not divided"
+            )
         self._values.write_first(node, lies if isinstance(lies, str) else WHOLE)
         if node in self._work.decided.inner or (operator_of(node) in PRODUCTS and _begins(node, lies)):
             made = multiplied(self._values, node)
@@ -157,8 +162,7 @@ class _Writing:
         return self._call(node, args, keywords, lies, number)
 
     def _call(self, node: fx.Node, args: Any, keywords: Any, lies: Lies, number: int) -> fx.Node:  # noqa: ANN401
-        changes = any(one in self._work.effects.batched for one in written_by(node))
-        target = functional(node) if changes else node.target
+        target = functional(node) if self._values.replaced.operands(node) else node.target
         if not is_random(node):
             return self._graph.call_function(target, args, keywords)  # type: ignore[arg-type]
         place = 0 if lies == WHOLE else self._work.team.at + 1

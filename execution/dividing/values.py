@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,19 +82,23 @@ class StageValues:
         self.region = OUTSIDE
         part = work.part
         self.kept = set[int]().union(*(work.effects.storages[one] for one in part.attributes))
-        self._replaced = Replaced(part, work.effects, work.where)
+        self.replaced = Replaced(part, work.effects, work.where)
         self._by_name = {node.name: node for node in work.flat.nodes}
         self._made: dict[tuple[Any, ...], Any] = {}
         for node in (*part.takes, *part.inputs, *part.attributes):
             lies = work.given if node in part.takes else WHOLE
             self._made[node, lies, OUTSIDE] = graph.placeholder(node.name)
 
-    def arrived(self, node: fx.Node) -> fx.Node:
-        """Return a parameter or buffer as it arrives."""
-        return self._made[node, WHOLE, OUTSIDE]
+    def lying_in(self, buffers: Iterable[fx.Node]) -> list[fx.Node]:
+        """Return what became of all nodes whose results lie in the memory of buffers, and of these."""
+        storages = self.work.effects.storages
+        memory = set[int]().union(*(storages[one] for one in buffers))
+        return [made for (node, *_), made in self._made.items() if storages[node] & memory]
 
     def named(self, node: fx.Node) -> fx.Node:
-        """Return the node of the stage that is called as one of the graph for other samples."""
+        """Return the node of the stage that is called as one of the graph for other samples. Or StagesError."""
+        if node.name not in self._by_name:
+            raise StagesError(f"{self.work.where}: {node.name} is not there for another number of samples")
         return self._by_name[node.name]
 
     def in_rows(self, node: fx.Node) -> fx.Node:
@@ -107,7 +111,7 @@ class StageValues:
     def keep(self, node: fx.Node, lies: Lies, made: fx.Node) -> None:
         """Remember what became of a node, and of the operand that it writes into."""
         self._made[node, self.key(node, lies), OUTSIDE] = made
-        self._replaced.note(node)
+        self.replaced.note(node)
 
     def key(self, node: fx.Node, lies: Lies) -> Layout | str:
         """Return under which key a tensor that lies so is kept: equal parts are one."""
@@ -120,7 +124,7 @@ class StageValues:
 
     def value(self, node: fx.Node, lies: Lies) -> Any:  # noqa: ANN401 (a node)
         """Return a tensor that depends on the inputs as it is wanted, exchanged if need be."""
-        node = self._replaced.newest(node)
+        node = self.replaced.newest(node)
         want = self.key(node, lies)
         for region in (OUTSIDE, self.region):
             if (node, want, region) in self._made:

@@ -26,6 +26,9 @@ from ingest.torch.export import Inputs
 
 __all__: list[str] = []
 
+_INPUT = "input "
+"""Stands before the names of the model's inputs, which are keywords beside those of torch's runtime."""
+
 
 class TorchPipeline(Pipeline):
     """A pipeline whose steps torch's runtime runs; made and used as the other one, over torch.distributed.
@@ -60,7 +63,7 @@ class TorchPipeline(Pipeline):
             *arguments,
             target=numbers if last else None,
             losses=losses if last else None,
-            **{name: cut[name] for name in sorted(read & set(cut))},
+            **{_INPUT + name: cut[name] for name in sorted(read & set(cut))},
         )
         if last:
             self.stages[-1].total = torch.stack([one.detach() for one in losses]).sum()
@@ -96,7 +99,12 @@ class TorchPipeline(Pipeline):
         return runtime, wrapped
 
     def _check(self) -> None:
-        """Raise StagesError for a stage that torch's runtime does not run."""
+        """Raise StagesError for a stage, or formats, that torch's runtime does not run."""
+        if self._copies is not None:
+            raise StagesError(
+                "gradients of micro-batches are added up in 32 bits, the weights have 16: torch's own runtime "
+                "does not run that; leave --backend out"
+            )
         widths = [len(one) for one in self.layout.processes]
         for stage, devices in enumerate(self.layout.stages):
             what = None
@@ -127,7 +135,7 @@ class _Called(nn.Module):
     def forward(self, *arriving: torch.Tensor, **named: torch.Tensor) -> Any:  # noqa: ANN401 (as torch takes it)
         """Return one tensor as itself, several as a tuple."""
         later = self.stage.inputs if self.stage.index else ()
-        inputs = [named.get(one.name, self.fixed.get(one.name)) for one in later]
+        inputs = [named.get(_INPUT + one.name, self.fixed.get(one.name)) for one in later]
         taken = [_WithoutGaps.apply(one) if one.requires_grad else one for one in arriving]
         given = [one.clone() for one in self.stage(*taken, *inputs)]
         return given[0] if len(given) == 1 else tuple(given)

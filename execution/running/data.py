@@ -58,3 +58,20 @@ def samples_of(batch: object, rows: range) -> Any:  # noqa: ANN401 (tensors in a
     return pytree.tree_map(
         lambda one: one[rows.start : rows.stop] if isinstance(one, torch.Tensor) else one, batch
     )
+
+
+def check_samples(batch: object, what: str, many: int) -> None:
+    """Raise StagesError unless every array of a batch has ``many`` samples; ``what`` names it in the message."""
+    for place, one in pytree.tree_flatten_with_path(batch)[0]:
+        name = f"{what}{pytree.keystr(place)}"
+        if not isinstance(one, torch.Tensor):
+            if hasattr(one, "shape"):
+                raise StagesError(
+                    f"{name} is a {type(one).__name__}, whose samples are not told apart: give a tensor"
+                )
+        elif not one.dim() or len(one) != many:
+            found = f"{len(one)} samples" if one.dim() else "no samples"
+            raise StagesError(
+                f"{name} has {found} (shape {list(one.shape)}), and a step takes {many}, as planned: give as many "
+                "in dimension 0, or plan with another training.global_batch"
+            )

@@ -25,12 +25,13 @@ _WORDS = ("activation", "gradient")
 class Arriving:
     """Tensors under way to this process (None: not wanted), and the transfers that bring them.
 
-    ``own`` lists the places of those that this process sends to itself, with their tags.
+    ``own`` lists the places of those that this process sends to itself, with their tags, and the part of a tensor
+    that they are (None: all of it).
     """
 
     tensors: list[torch.Tensor | None]
     tickets: list[Ticket] = field(default_factory=list)
-    own: list[tuple[int, Tag]] = field(default_factory=list)
+    own: list[tuple[int, Tag, torch.Tensor | None]] = field(default_factory=list)
 
 
 class Exchange:
@@ -77,11 +78,14 @@ class Exchange:
             tag = self._tag(direction, cut, number, at)
             pieces = self._coming[direction][cut]
             if [piece.sender for piece in pieces] == [me]:
-                found.own.append((at, tag))
+                found.own.append((at, tag, None))
                 found.tensors.append(None)
                 continue
             buffer = torch.empty(one.shape, dtype=one.dtype, device=self._device)
             for piece in pieces:
+                if piece.sender == me:
+                    found.own.append((at, tag, _part(buffer, piece, mine)))
+                    continue
                 part = _bytes(_part(buffer, piece, mine))
                 if part.numel():
                     what = (
@@ -95,8 +99,11 @@ class Exchange:
         """Return the tensors when they are there. Raises PeerError where they do not come."""
         for ticket in found.tickets:
             ticket.wait()
-        for at, tag in found.own:
-            found.tensors[at] = self._own.pop(tag)
+        for at, tag, part in found.own:
+            if part is None:
+                found.tensors[at] = self._own.pop(tag)
+            else:
+                part.copy_(self._own.pop(tag))
         return found.tensors
 
     def send(self, direction: int, cut: int, number: int, tensors: Sequence[torch.Tensor | None]) -> None:
@@ -113,7 +120,7 @@ class Exchange:
                 receiver = piece.receiver
                 tag = self._tag(direction, cut, number, at)
                 if receiver == me:
-                    self._own[tag] = tensor
+                    self._own[tag] = _part(tensor, piece, mine)
                     continue
                 part = _bytes(_part(tensor, piece, mine).contiguous())
                 if part.numel():

@@ -29,6 +29,23 @@ def sums_of(holders: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], ..
     return tuple(sorted({one for one in holders.values() if len(one) > 1}))
 
 
+class Earlier:
+    """Gradients that are there before a step: they have been summed, and must not be summed again."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Take them out of the parameters."""
+        self._kept = [(one, one.grad) for one in parameters.values() if one.grad is not None]
+        for one, _ in self._kept:
+            one.grad = None
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Add the gradients of the step to them."""
+        for one, earlier in self._kept:
+            one.grad = earlier if one.grad is None else earlier.add_(one.grad)
+        self._kept.clear()
+
+
 def sum_gradients(
     parameters: Mapping[str, nn.Parameter], holders: Mapping[str, tuple[int, ...]], channel: Channel
 ) -> None:

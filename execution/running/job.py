@@ -31,6 +31,7 @@ from ingest.torch.source import load_function, load_model
 __all__ = ["Difference", "RunJob", "StepNews", "train"]
 
 
+LEARNING_RATE = 0.01
 FLOOR = 1e-4
 """The least size by which gradients are compared, as a share of the model's largest one."""
 
@@ -55,7 +56,8 @@ class RunJob:
     that the plan numbers. Each process waits ``timeout_s`` for another before it gives up. ``loss`` is
     ``module:function``, which takes what the model returns and the inputs of the same samples (None: the mean of
     the squares of the outputs). A snapshot is written into the folder ``snapshots`` after every ``save_every``
-    steps (0: never), and the run goes on from the latest one in ``resume``. ``by_torch``: torch's own runtime
+    steps (0: never), and the run goes on from the latest one in ``resume``. ``learning_rate`` is that of the
+    optimiser (None: that of the snapshot, or ``LEARNING_RATE``). ``by_torch``: torch's own runtime
     runs the stages.
     """
 
@@ -67,7 +69,7 @@ class RunJob:
     layout: RunLayout
     steps: int = 1
     seed: int = 0
-    learning_rate: float = 0.01
+    learning_rate: float | None = None
     timeout_s: float = 300.0
     optimizer: str = "sgd"
     precision: Precision | None = None
@@ -96,7 +98,11 @@ class RunJob:
         """Return the optimiser of a process's weights; None where it has none to train."""
         weights = [one for one in pipeline.parameters.values() if one.requires_grad]
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.SGD
-        return kind(weights, lr=self.learning_rate) if weights else None
+        return (
+            kind(weights, lr=LEARNING_RATE if self.learning_rate is None else self.learning_rate)
+            if weights
+            else None
+        )
 
     def pipeline(
         self, process: int, model: nn.Module, inputs: Inputs, *, precision: Precision | None = None
@@ -158,6 +164,8 @@ def train(process: int, say: Say, job: RunJob) -> list[tuple[str, str, int, int]
     optimizer = job.optimizer_of(pipeline)
     if job.resume is not None:
         pipeline.load(job.resume, optimizer)
+        for group in optimizer.param_groups if optimizer is not None else ():
+            group["lr"] = group["lr"] if job.learning_rate is None else job.learning_rate
     done = pipeline.steps
     for step in range(done + 1, done + job.steps + 1):
         batch = job.batch(inputs, step)

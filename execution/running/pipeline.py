@@ -13,14 +13,14 @@ from torch import nn
 from execution.dividing.parts import Indices
 from execution.processes.channel import Channel
 from execution.processes.devices import settle
-from execution.running.data import copied, samples_of
+from execution.running.data import check_samples, copied, samples_of
 from execution.running.exchange import Arriving, Exchange
-from execution.running.gradients import sum_gradients
+from execution.running.gradients import Earlier, sum_gradients
 from execution.running.layout import BACKWARD, FORWARD, RunLayout
 from execution.running.parts_of_model import groups_of, parts_of
 from execution.running.passes import StageRunner
 from execution.running.precision import Formats, FullCopies
-from execution.running.snapshots import Snapshot, entry, latest, write
+from execution.running.snapshots import Snapshot, entry, latest, settings_of, write
 from execution.splitting.stage import StageModule
 from formulation.problem.plan import Plan
 from formulation.problem.precision import Precision
@@ -117,10 +117,11 @@ class Pipeline:
         return tuple(self._runners.values())
 
     def step(self, inputs: Inputs, targets: object = None) -> float | None:
-        """Run all micro-batches of a step and sum the gradients, which are then in the parameters' ``grad``.
+        """Run all micro-batches of a step and sum the gradients, which are added to the parameters' ``grad``.
 
         ``inputs`` and ``targets`` are those of the whole global batch. Returns the loss in the processes of the
-        last stage, None in others. Raises PeerError where another process does not keep up.
+        last stage, None in others. Raises PeerError where another process does not keep up, StagesError for a
+        batch of another size than planned, and where the loss is no mean over samples.
         """
         values = self._begun(inputs, targets)
         waiting: dict[int, Arriving] = {}
@@ -135,6 +136,10 @@ class Pipeline:
 
     def _begun(self, inputs: Inputs, targets: object) -> dict[str, Any]:
         """Begin a step; return the model's inputs by name."""
+        many = self.layout.micro_batch * self.layout.schedule.micro_batches
+        check_samples(inputs, "input", many)
+        check_samples(targets, "target", many)
+        self._earlier = Earlier(self.parameters)
         if self._copies is not None:
             self._copies.hand_out()
         inputs = self._formats.arriving(inputs)
@@ -158,6 +163,7 @@ class Pipeline:
         if self._copies is not None:
             self._copies.collect()
         sum_gradients(self.parameters, self._holders, self._channel)
+        self._earlier.add()
         self.sum_ns = time.perf_counter_ns() - began
         total = self._total()
         self.doing("between steps")
@@ -166,11 +172,13 @@ class Pipeline:
     def save(self, folder: Path, optimizer: torch.optim.Optimizer | None = None) -> Path:
         """Write a snapshot of the run into a folder that all processes see, and return its own folder there.
 
-        It holds weights, buffers, what the optimiser of ``parameters`` keeps, and the number of steps. Every
-        process calls this at once. Raises OSError where it cannot be written, StagesError where it would replace
-        another.
+        It holds weights, buffers, what the optimiser of ``parameters`` keeps with its settings for each (learning
+        rate, momentum), and the number of steps. Every process calls this at once. Raises OSError where it cannot
+        be written, StagesError where it would replace another.
         """
-        found: dict[str, Any] = {"processes": self.layout.size, "weights": {}, "buffers": {}, "optimizer": {}}
+        kinds = ("weights", "buffers", "optimizer", "settings")
+        found: dict[str, Any] = {"processes": self.layout.size, **{kind: {} for kind in kinds}}
+        settings = settings_of(optimizer)
         for name, one in self.parameters.items():
             if self._holders.get(name, (self._process,))[0] == self._process:
                 found["weights"][name] = entry(one, self.held.get(name))
@@ -178,6 +186,8 @@ class Pipeline:
                 found["optimizer"][name] = {
                     key: _kept(one, value, self.held.get(name)) for key, value in state.items()
                 }
+                if one in settings:
+                    found["settings"][name] = settings[one]
         for name, one in self._buffers():
             found["buffers"][name] = entry(one, self.held.get(name))
         return write(folder, self.steps, self._process, found, self._channel.together)
@@ -186,7 +196,9 @@ class Pipeline:
     def load(self, folder: Path, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Go on from the latest snapshot in a folder, which another plan of the same model may have written.
 
-        Raises StagesError where there is none, or it is of another model.
+        The optimiser gets what it kept, and the settings that it had (learning rate, momentum) for each of its
+        groups. Raises StagesError where there is no snapshot, it is of another model or another kind of optimiser,
+        or a group of the optimiser holds parameters that had different settings.
         """
         found = Snapshot(latest(folder))
         for name, one in self.parameters.items():
@@ -194,6 +206,8 @@ class Pipeline:
             one.copy_(found.tensor("weights", name, part, one))
             if optimizer is not None and (state := found.optimizer_state(name, part)):
                 optimizer.state[one] = state
+        if optimizer is not None:
+            found.restore_settings(optimizer, {one: name for name, one in self.parameters.items()})
         for name, one in self._buffers():
             one.copy_(found.tensor("buffers", name, self.held.get(name), one))
         self.steps = found.step
@@ -246,7 +260,7 @@ class Pipeline:
             found: Sequence[torch.Tensor | None] = ()
         else:
             found = (runner.backward if action.kind is Kind.BACKWARD else runner.input_gradient)(number, tensors)
-        if self._formats.adds_in_full and self._copies is not None:
+        if self._copies is not None:
             self._copies.collect()
         return found
 

@@ -1,8 +1,8 @@
 """In which formats a run computes and keeps numbers, as ``training.precision`` says.
 
 Weights of 4 bytes and activations of 2: every stage computes under ``torch.autocast``. Weights of 2 bytes: the
-model and its inputs are converted, and where the optimiser has room for it (12 bytes a parameter) it works on a
-copy in 32 bits, into which gradients are added. Two bytes are bfloat16, which needs no scale of the loss.
+model and its inputs are converted. With gradients of 4 bytes the optimiser works on a copy in 32 bits (12 bytes a
+parameter), into which gradients are added. Two bytes are bfloat16, which needs no scale of the loss.
 """
 
 from __future__ import annotations
@@ -30,15 +30,20 @@ class Formats:
     def __init__(self, precision: Precision | None) -> None:
         """Look at the bytes of each kind. Raises StagesError for those that nothing here computes in."""
         found = None if precision is None else (precision.weights, precision.gradients, precision.activations)
-        self.converts = found in ((2, 2, 2), (2, 4, 2))
+        has_room = precision is not None and precision.optimizer >= _WITH_COPY
+        if found == (2, 2, 2) and has_room:
+            raise StagesError(
+                f"training.precision {precision} (fp16-mixed) cannot be run: float16 needs a scale of the loss, "
+                "and two bytes are bfloat16 here, whose sums need 4: plan with bf16-mixed, or with bf16"
+            )
+        self.copies = found == (2, 4, 2) and has_room
+        self.converts = found == (2, 2, 2) or self.copies
         self.autocasts = found == (4, 4, 2)
-        self.copies = self.converts and precision is not None and precision.optimizer >= _WITH_COPY
-        self.adds_in_full = found == (2, 4, 2)
-        if found not in (None, (4, 4, 4), (4, 4, 2), (2, 2, 2), (2, 4, 2)) or self.adds_in_full > self.copies:
+        if not (found in (None, (4, 4, 4)) or self.converts or self.autocasts):
             raise StagesError(
                 f"training.precision {precision} cannot be run: weights, gradients and activations of 4, 4 and 4 "
-                "bytes can, of 4, 4 and 2 (amp), of 2, 2 and 2 (bf16, fp16-mixed), and of 2, 4 and 2 with 12 or "
-                "more for the optimiser (bf16-mixed)"
+                "bytes can, of 4, 4 and 2 (amp), of 2, 2 and 2 with less than 12 for the optimiser (bf16), and of "
+                "2, 4 and 2 with 12 or more (bf16-mixed)"
             )
 
     def prepare(self, model: nn.Module) -> None:

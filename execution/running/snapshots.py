@@ -1,9 +1,9 @@
 """A run written down, to be gone on with by the same plan or another one.
 
 A snapshot is a folder ``step-N`` with a file of every process. Each weight stands in it under the model's own
-name, whole or in parts with their places, and with what the optimiser keeps of it; so any plan of the model finds
-what it needs. The folder gets its name when all files are complete. The files hold tensors, numbers and names, and
-are read as nothing else: no code in them is run.
+name, whole or in parts with their places, with what the optimiser keeps of it and the settings that it has for it;
+so any plan of the model finds what it needs. The folder gets its name when all files are complete. The files hold
+tensors, numbers and names, and are read as nothing else: no code in them is run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from execution.errors import StagesError
 
 __all__: list[str] = []
 
-FORMAT = 1
+FORMAT = 2
+_NO_SETTINGS = ("params", "param_names")
 Held = Mapping[str, tuple[int, Indices]]
 """Of which weights a process has a part: dimension and indices."""
 
@@ -63,6 +64,13 @@ def entry(tensor: torch.Tensor, part: tuple[int, Indices] | None) -> dict[str, A
     """Return a tensor, or a part of one, with its place."""
     place = {} if part is None else {"dimension": part[0], "indices": torch.tensor(list(part[1]))}
     return {"tensor": tensor.detach(), **place}
+
+
+def settings_of(optimizer: torch.optim.Optimizer | None) -> dict[torch.Tensor, dict[str, Any]]:
+    """Return by parameter the settings of its group: learning rate, momentum, and what schedulers note there."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    settings = [{key: value for key, value in group.items() if key not in _NO_SETTINGS} for group in groups]
+    return {one: mine for group, mine in zip(groups, settings, strict=True) for one in group["params"]}
 
 
 class Snapshot:
@@ -109,6 +117,32 @@ class Snapshot:
                 found[key] = (whole if part is None else taking(whole, *part)).clone()
         return found
 
+    def restore_settings(self, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
+        """Give each group of an optimiser the settings that its parameters had, if any were saved.
+
+        Raises StagesError where these differ inside a group, or are of another kind of optimiser.
+        """
+        saved = {name: mine for one in self._contents for name, mine in one["settings"].items()}
+        for number, group in enumerate(optimizer.param_groups):
+            known = [names[one] for one in group["params"] if names.get(one) in saved]
+            for name in known[:1]:
+                lacking = sorted(set(group) - set(saved[name]) - set(_NO_SETTINGS) - {"initial_lr"})
+                if lacking:
+                    raise StagesError(
+                        f"{self._folder}: the settings of {name} have no {lacking[0]}: the snapshot is of another "
+                        "kind of optimiser"
+                    )
+                group.update(saved[name])
+            for name in known[1:]:
+                unlike = [key for key in saved[name] if not _alike(saved[name][key], group.get(key))]
+                if unlike:
+                    key = unlike[0]
+                    raise StagesError(
+                        f"{self._folder}: group {number} of the optimiser holds {known[0]} with {key} "
+                        f"{group.get(key)} and {name} with {saved[name][key]}: make the groups that the "
+                        "saved run had"
+                    )
+
     def _put_together(self, entries: list[dict[str, Any]]) -> torch.Tensor | None:
         if not entries:
             return None
@@ -129,7 +163,15 @@ def _read(file: Path) -> dict[str, Any]:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
         raise StagesError(f"{file}: no part of a snapshot ({str(error).splitlines()[0]})") from error
-    wanted = {"format", "step", "processes", "weights", "buffers", "optimizer"}
+    wanted = {"format", "step", "processes", "weights", "buffers", "optimizer", "settings"}
+    if isinstance(content, dict) and content.get("format") == FORMAT - 1:
+        content = {**content, "format": FORMAT, "settings": {}}
     if not isinstance(content, dict) or not wanted <= set(content) or content["format"] != FORMAT:
-        raise StagesError(f"{file}: no part of a snapshot of format {FORMAT}")
+        raise StagesError(f"{file}: no part of a snapshot of format {FORMAT} or {FORMAT - 1}")
     return content
+
+
+def _alike(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return one == other

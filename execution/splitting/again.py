@@ -1,8 +1,9 @@
 """Layers computed again alone: runs of their operators keep what they take, and nothing between.
 
 A run is called through ``torch.utils.checkpoint``, which notes the state of the random numbers, and runs it once
-more when the backward pass comes to it. The second time it works on copies of the buffers that it changes, as the
-first time found them, so that statistics count once. Devices of a replica exchange the same both times.
+more when the backward pass comes to it. The second time it works on copies of the buffers that a pass changes, as
+the first time found them, so that statistics count once. Operators that write into buffers by themselves are in no
+run: it would have to be the same memory in several of them. Devices of a replica exchange the same both times.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__: list[str] = []
 def computed_again(graph: fx.Graph, marked: Mapping[fx.Node, int], changed: Collection[fx.Node]) -> fx.Graph:
     """Return a graph whose ``marked`` operators run again in the backward pass: neighbours of one number at once.
 
-    ``changed`` are the placeholders of buffers that a pass changes. Cost: linear in nodes.
+    ``changed`` are the nodes whose results lie in the memory of buffers that a pass changes. Cost: linear.
     """
     if not marked:
         return graph

@@ -85,11 +85,12 @@ def stage_program(flat: FlatGraph, part: PartNodes, effects: Effects, again: Aga
             made.target = functional(node)
             replaced.note(node)
         run = again.layers.get(flat.layer.get(node, -1))
-        if run is not None:
+        if run is not None and not replaced.keeps(node):
             marked[made] = run
     regions.enter(_OUTSIDE)
     graph.output(tuple(value(node) for node in part.gives))
-    graph = computed_again(graph, marked, [values[node] for node in changed])
+    memory = set[int]().union(*(effects.storages[node] for node in changed))
+    graph = computed_again(graph, marked, [one for node, one in values.items() if effects.storages[node] & memory])
 
     def handed(nodes: Sequence[fx.Node]) -> tuple[HandedTensor, ...]:
         return tuple(handed_tensor(node, node in effects.differentiable) for node in nodes)

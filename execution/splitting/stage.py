@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -12,6 +13,8 @@ from execution.errors import StagesError
 from execution.splitting.programs import HandedTensor, StageProgram
 
 __all__: list[str] = []
+
+Held = TypeVar("Held")
 
 
 class StageModule(nn.Module):
@@ -23,6 +26,9 @@ class StageModule(nn.Module):
     training, whatever ``eval()`` is told.
 
     A program is made for one size of batch; :meth:`learn` adds another one.
+
+    A model may call its parts as it likes, ``layers`` or ``forward``. So they lie where torch keeps parts of a
+    module, and are no attributes of it: those are the stage's own, and are set before the first part comes.
     """
 
     def __init__(self, index: int, layers: Sequence[str]) -> None:
@@ -32,7 +38,6 @@ class StageModule(nn.Module):
         self.layers = tuple(layers)
         self._programs: dict[tuple[tuple[int, ...], ...], StageProgram] = {}
         self._homes: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {}
-        self._latest: StageProgram | None = None
 
     @property
     def takes(self) -> tuple[HandedTensor, ...]:
@@ -57,9 +62,10 @@ class StageModule(nn.Module):
 
     @property
     def _any(self) -> StageProgram:
-        if self._latest is None:
+        found = next(iter(self._programs.values()), None)
+        if found is None:
             raise StagesError(f"stage {self.index} has no program yet")
-        return self._latest
+        return found
 
     def learn(
         self, program: StageProgram, tensors: Mapping[str, torch.Tensor], unsaved: Iterable[str] = ()
@@ -70,7 +76,6 @@ class StageModule(nn.Module):
         state dict says nothing.
         """
         self._programs[_shapes(program)] = program
-        self._latest = self._latest or program
         for name in program.attributes:
             if name not in self._homes:
                 self._homes[name] = self._adopt(name, tensors[name], persistent=name not in set(unsaved))
@@ -95,6 +100,23 @@ class StageModule(nn.Module):
         held = [self._homes[name] for name in self.program_for(tensors).attributes]
         return (*tensors, *(home[name] for home, name in held))
 
+    def train(self, mode: bool = True) -> StageModule:
+        """Do nothing: a stage has one way to compute."""
+        del mode
+        return self
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return the part of the model of a name. Raises AttributeError for one that is not here."""
+        return _named(dict(self.named_modules(remove_duplicate=False)), target, "part")
+
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """Return the parameter of a name. Raises AttributeError for one that is not here."""
+        return _named(dict(self.named_parameters(remove_duplicate=False)), target, "parameter")
+
+    def get_buffer(self, target: str) -> torch.Tensor:
+        """Return the buffer of a name. Raises AttributeError for one that is not here."""
+        return _named(dict(self.named_buffers(remove_duplicate=False)), target, "buffer")
+
     @contextlib.contextmanager
     def buffers_as(self, buffers: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Let passes use and change these tensors instead of the buffers of their names."""
@@ -115,15 +137,20 @@ class StageModule(nn.Module):
         *path, last = name.split(".")
         owner: nn.Module = self
         for part in path:
-            if part not in owner._modules:
-                owner.add_module(part, nn.Module())
-            owner = owner.get_submodule(part)
+            owner = owner._modules.setdefault(part, nn.Module())  # type: ignore[assignment]
         if isinstance(tensor, nn.Parameter):
-            owner.register_parameter(last, tensor)
+            owner._parameters[last] = tensor
             return owner._parameters, last  # type: ignore[return-value]
-        owner.register_buffer(last, tensor, persistent=persistent)
+        owner._buffers[last] = tensor
+        owner._non_persistent_buffers_set.update(() if persistent else (last,))
         return owner._buffers, last
 
 
 def _shapes(program: StageProgram) -> tuple[tuple[int, ...], ...]:
     return tuple(one.shape for one in (*program.takes, *program.inputs))
+
+
+def _named(held: Mapping[str, Held], name: str, what: str) -> Held:
+    if name not in held:
+        raise AttributeError(f"the stage has no {what} {name}")
+    return held[name]

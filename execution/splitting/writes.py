@@ -1,4 +1,7 @@
-"""Writes in place done otherwise: into a new tensor, which all later readers of the old one get."""
+"""Writes in place done otherwise: into a new tensor, which all later readers of the old one get.
+
+What lies in the memory of a parameter or buffer is written in place all the same, or the model would not keep it.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ class Replaced:
         """Keep the nodes of a stage; ``where`` names it in messages."""
         self._part, self._effects, self._where = part, effects, where
         self._place = {one: at for at, one in enumerate(part.nodes)}
+        self._kept = set[int]().union(*(effects.storages[one] for one in part.attributes))
         self._newest: dict[fx.Node, fx.Node] = {}
 
     def newest(self, node: fx.Node) -> fx.Node:
@@ -29,9 +33,14 @@ class Replaced:
             node = self._newest[node]
         return node
 
+    def keeps(self, node: fx.Node) -> bool:
+        """Tell whether a node writes into a parameter or buffer, be it through views or other writes."""
+        return bool(self._effects.writes.get(node, set()) & self._kept)
+
     def operands(self, node: fx.Node) -> list[fx.Node]:
-        """Return what a node writes into, of what depends on the inputs."""
-        return [one for one in written_by(node) if one in self._effects.batched]
+        """Return what a node writes into, of what depends on the inputs and lies in no parameter or buffer."""
+        found = [one for one in written_by(node) if one in self._effects.batched]
+        return [one for one in found if not self._effects.storages[one] & self._kept]
 
     def note(self, node: fx.Node) -> None:
         """Note that a node has written. Raises StagesError where a view of what it writes into is read later."""

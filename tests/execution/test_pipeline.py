@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from execution.errors import StagesError
 from execution.running.layout import layout_of
 from execution.running.pipeline import Pipeline
 from execution.splitting.stages import ModelProgram
@@ -128,6 +129,53 @@ def test_widths_under_other_schedules() -> None:
 @pytest.mark.parametrize("order", [one_f_one_b(2, 3), zero_bubble_h1(2, 3)], ids=["1f1b", "zb-h1"])
 def test_recomputation_changes_buffers_once(make: Callable[[], models.Made], order: PipelineSchedule) -> None:
     run(make, order, (1, 1), micro_batch=4, recompute=(0, 1))
+
+
+@pytest.mark.parametrize("widths", [(2, 1), (1, 1)], ids=str)
+def test_gradients_of_several_steps_add_up_each_once(widths: Widths) -> None:
+    """As backward passes do; a tied weight is held by both stages, and replicas hold theirs together."""
+    torch.manual_seed(3)
+    model, inputs = models.tied_gpt()
+    model = model.double()
+    plan = equal_plan(len(ModelProgram.of(model, inputs).layers), widths)
+    layout = layout_of(plan, one_f_one_b(2, 2), 4)
+    network = Network(layout.size)
+    pipelines = [
+        Pipeline(copy.deepcopy(model), inputs, plan, layout, mean_square, at, partial(channel, network, at))
+        for at in range(layout.size)
+    ]
+    parts = [(batch_of(inputs, 8), torch.randn(8, dtype=torch.double)) for _ in range(3)]
+    wanted: dict[str, torch.Tensor] = {}
+    for number, (batch, targets) in enumerate(parts):
+        for name, one in unsplit(model, batch, targets, 2)[1].items():
+            wanted[name] = wanted.get(name, 0.0) + one
+        in_threads(network, [partial(one.step, batch, targets) for one in pipelines])
+        for pipeline in pipelines:
+            for name, one in pipeline.parameters.items():
+                message = f"step {number}: {name}"
+                torch.testing.assert_close(one.grad, wanted[name], rtol=1e-12, atol=1e-12, msg=message)
+
+
+@pytest.mark.parametrize(
+    ("samples", "targets", "words"),
+    [
+        (7, 6, r"input\[0\] has 7 samples \(shape \[7, 6\]\), and a step takes 6, as planned"),
+        (5, 6, r"input\[0\] has 5 samples"),
+        (6, 9, r"target has 9 samples \(shape \[9\]\), and a step takes 6"),
+        (6, 0, r"target has no samples \(shape \[\]\)"),
+        (6, None, r"target is a ndarray, whose samples are not told apart"),
+    ],
+)
+def test_a_batch_of_another_size_than_planned_is_refused(samples: int, targets: int | None, words: str) -> None:
+    model, inputs = models.dropout()
+    plan = equal_plan(5, (1,))
+    layout = layout_of(plan, one_f_one_b(1, 2), 3)
+    pipeline = Pipeline(model, inputs, plan, layout, mean_square, 0, partial(channel, Network(1), 0))
+    given: Any = (
+        torch.zeros(6).numpy() if targets is None else torch.zeros(targets) if targets else torch.zeros(())
+    )
+    with pytest.raises(StagesError, match=words):
+        pipeline.step((torch.zeros(samples, 6),), given)
 
 
 def test_only_what_the_receiver_lacks_is_sent() -> None:

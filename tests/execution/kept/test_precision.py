@@ -29,7 +29,7 @@ def made() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-@pytest.mark.parametrize("name", ["amp", "fp16-mixed", "bf16-mixed", "bf16"])
+@pytest.mark.parametrize("name", ["amp", "bf16-mixed", "bf16"])
 @pytest.mark.parametrize("order", [one_f_one_b(2, MANY), zero_bubble_h1(2, MANY)], ids=["1f1b", "zb-h1"])
 def test_gradients_are_those_of_the_model_in_these_formats(name: str, order: object) -> None:
     precision = Precision.presets()[name]
@@ -101,10 +101,10 @@ def test_the_optimizer_moves_a_copy_that_the_weights_follow() -> None:
     assert not torch.equal(copies, before) and torch.equal(weight, copies.to(torch.bfloat16))
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 4), (2, 4, 2, 8), (4, 4, 1, 8)], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 4), (2, 4, 2, 8), (4, 4, 1, 8), (2, 2, 2, 12)], ids=str)
 def test_other_formats_are_refused(sizes: tuple[int, ...]) -> None:
     layout = layout_of(equal_plan(5, (1,)), one_f_one_b(1, 1), 4)
-    with pytest.raises(StagesError, match=r"training.precision Precision\(.*\) cannot be run"):
+    with pytest.raises(StagesError, match=r"training.precision Precision\(.*\) .*cannot be run"):
         Pipeline(
             made(),
             (torch.zeros(2, 6),),

@@ -119,6 +119,44 @@ def test_another_plan_goes_on_where_a_run_was(make: Any, tmp_path: Path) -> None
             begun[0][0].save(folder)
 
 
+def grouped(run: Started, *, lr: float) -> Started:
+    """Return the same with two groups, biases in one of their own."""
+
+    def groups(pipeline: Pipeline) -> torch.optim.Optimizer:
+        biases = [one for name, one in pipeline.parameters.items() if name.endswith("bias")]
+        others = [one for name, one in pipeline.parameters.items() if not name.endswith("bias")]
+        return torch.optim.AdamW(
+            [{"params": others}, {"params": biases, "lr": 3 * lr, "weight_decay": 0.0}], lr=lr
+        )
+
+    return [(one, groups(one)) for one, _ in run]
+
+
+def test_settings_of_every_group_come_back(tmp_path: Path) -> None:
+    """As they were, changed by a scheduler; into the groups of another plan, which hold other parameters."""
+    model, inputs, first, other = both_plans(models.cnn)
+    run = grouped(started(model, inputs, first), lr=0.1)
+    for _, optimizer in run:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        optimizer.param_groups[0]["betas"] = (0.5, 0.75)
+        optimizer.step()
+        scheduler.step()
+    saved(run, tmp_path)
+    for pipeline, optimizer in grouped(started(model, inputs, other), lr=0.7):
+        pipeline.load(tmp_path, optimizer)
+        weights, biases = optimizer.param_groups
+        for name, one in pipeline.parameters.items():
+            group = biases if name.endswith("bias") else weights
+            assert any(one is held for held in group["params"])
+        assert weights["lr"] == 0.05 and weights["betas"] == (0.5, 0.75) and weights["initial_lr"] == 0.1
+        assert biases["lr"] == pytest.approx(0.15) and biases["weight_decay"] == 0.0
+    pipeline, _ = started(model, inputs, other)[0]
+    with pytest.raises(StagesError, match=r"group 0 of the optimiser holds .* with .* make the groups that"):
+        pipeline.load(tmp_path, torch.optim.AdamW(pipeline.parameters.values()))
+    with pytest.raises(StagesError, match="have no dampening: the snapshot is of another kind of optimiser"):
+        pipeline.load(tmp_path, torch.optim.SGD(pipeline.parameters.values(), lr=1.0))
+
+
 def test_what_is_no_snapshot_is_refused_and_not_run(tmp_path: Path) -> None:
     model, inputs, first, _ = both_plans(models.cnn)
     run = started(model, inputs, first)

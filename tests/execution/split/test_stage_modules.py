@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 import pipecut
 from execution.errors import StagesError
+from execution.splitting.stage import StageModule
 from execution.splitting.stages import ModelProgram, stages
 from ingest.models.gpt import gpt
 from tests.execution import models
@@ -41,6 +43,63 @@ def test_the_parameters_are_the_models_own_under_their_names() -> None:
         is parts[2].get_parameter("tokens.weight")
         is model.get_parameter("tokens.weight")
     )
+
+
+def everything_of_a_stage() -> list[str]:
+    """Return all names that a stage's module has for itself, its class's and torch's among them."""
+    return sorted({*dir(StageModule(0, ())), "keys", "items", "values", "self", "module", "training", "inputs"})
+
+
+def test_parts_of_a_model_may_be_called_as_the_attributes_of_a_stage() -> None:
+    called = everything_of_a_stage()
+    model = nn.Module()
+    for name in called:
+        child = nn.Module()
+        child._modules[name] = nn.Linear(1, 1, bias=False)
+        child._parameters[f"{name}_"], child._parameters["type"] = (nn.Parameter(torch.randn(1)) for _ in range(2))
+        child._buffers["float"] = torch.randn(1)
+        model._modules[name] = child
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    stage = StageModule(7, ("one", "two"))
+    example = stage_of_linear().program_for([torch.zeros(3, 4)])
+    stage.learn(replace(example, attributes=tuple(tensors)), tensors)
+    assert (stage.index, stage.layers, stage.gives) == (7, ("one", "two"), example.gives)
+    assert stage.state_dict().keys() == model.state_dict().keys()
+    assert dict(stage.named_parameters()) == dict(model.named_parameters())
+    for name, one in tensors.items():
+        assert one is (stage.get_buffer(name) if name.endswith(".float") else stage.get_parameter(name))
+    again = {name: one + 1 for name, one in model.state_dict().items()}
+    assert not any(stage.load_state_dict(again)) and all(torch.equal(tensors[name], again[name]) for name in again)
+    stage.eval()
+    stage.learn(replace(example, attributes=tuple(tensors)), tensors)
+    assert stage.get_submodule("forward.forward") is dict(stage.named_modules())["forward.forward"]
+    with pytest.raises(AttributeError, match="the stage has no part absent"):
+        stage.get_submodule("absent")
+
+
+def stage_of_linear() -> StageModule:
+    model, inputs = nn.Sequential(nn.Linear(4, 4)), (torch.zeros(3, 4),)
+    return ModelProgram.of(model, inputs).split(plan_of([], 1))[0]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["on top", "below"])
+def test_a_model_whose_parts_are_called_so_is_split_as_any_other(*, nested: bool) -> None:
+    """All names that torch lets a user give, which are all but those of torch's own module."""
+    free = [name for name in everything_of_a_stage() if not hasattr(nn.Module(), name)]
+    assert {"layers", "index", "inputs", "takes", "gives", "learn", "keys"} <= set(free)
+
+    def run(m: Any, x: torch.Tensor) -> torch.Tensor:
+        for name in free:
+            x = getattr(m.inner if nested else m, name)(x).tanh()
+        return x
+
+    model = Calls(run, inner=Calls(run))
+    for name in free:
+        (model.inner if nested else model).add_module(name, nn.Linear(4, 4))
+    inputs = (torch.randn(3, 4),)
+    program, expected = ModelProgram.of(model, inputs), unsplit(model, inputs)
+    stages_of_it = program.split(plan_of([len(free)], len(program.layers)))
+    assert unlike(expected, split(stages_of_it, model, inputs)) == []
 
 
 def test_what_is_not_saved_by_the_model_is_not_saved_by_a_stage() -> None:
