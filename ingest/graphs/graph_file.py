@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from formulation.predictor.work import Product, Work
 from formulation.problem.layers import Layer, LayerGraph, Measured, Split, layer_graph, layers_of
@@ -26,7 +26,8 @@ from ingest.strict_json import parse_json
 __all__ = ["read_graph", "write_graph"]
 
 FORMAT = "pipecut layer graph"
-VERSION = 1
+VERSION = 2
+"""The version that is written. Version 1 is read too; it could have ``shared_parameters`` in the place of ties."""
 SIZE_LIMIT = 64 * 1024 * 1024
 """Largest file that is read, in bytes; a network of a thousand layers takes about 0.4 MB."""
 
@@ -100,6 +101,14 @@ class _EdgeEntry(_Strict):
     bytes: _Count
 
 
+class _SharedEntry(_Strict):
+    """Of version 1: weights that count at layer ``first`` and that layer ``other`` uses too."""
+
+    first: _Name
+    other: _Name
+    bytes: _Count
+
+
 class _TieEntry(_Strict):
     layers: Annotated[list[_Name], Field(min_length=2)]
     parameter_bytes: _Count
@@ -115,7 +124,7 @@ class _ModuleEntry(_Strict):
 
 class _Document(_Strict):
     format: Literal["pipecut layer graph"]
-    version: Literal[1]
+    version: Literal[1, 2]
     name: _Name
     element_bytes: Annotated[int, Field(ge=1, le=16)]
     layers: list[_LayerEntry]
@@ -125,6 +134,21 @@ class _Document(_Strict):
     modules: list[_ModuleEntry] = []
     unpriced: list[_Name] = []
     notes: list[_Note] = []
+    shared_parameters: list[_SharedEntry] = []
+
+    @model_validator(mode="after")
+    def _of_its_version(self) -> _Document:
+        if self.shared_parameters and (self.version > 1 or self.ties):
+            raise ValueError("shared_parameters is a key of version 1 without ties: write ties")
+        return self
+
+    @property
+    def all_ties(self) -> list[_TieEntry]:
+        """The ties; of version 1 what it shares, layers with the same weights of a first one together."""
+        shared: dict[tuple[str, int], list[str]] = {}
+        for one in self.shared_parameters:
+            shared.setdefault((one.first, one.bytes), [one.first]).append(one.other)
+        return self.ties + [_TieEntry(layers=row, parameter_bytes=size) for (_, size), row in shared.items()]
 
 
 def graph_schema() -> dict[str, Any]:
@@ -210,8 +234,8 @@ def graph_from_document(document: object, source: str) -> nx.DiGraph:
         graph = layer_graph(checked.name, layers, edges, checked.element_bytes, checked.cuts)
     except ValueError as error:
         raise GraphFileError(f"{source}: {error}") from error
-    if checked.ties:
-        graph.graph["ties"] = _ties(checked.ties, graph, source)
+    if ties := checked.all_ties:
+        graph.graph["ties"] = _ties(ties, graph, source)
     if checked.unpriced:
         graph.graph["unpriced"] = tuple(checked.unpriced)
     if checked.notes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -37,6 +37,10 @@ LARGEST_FILE = 64 * 2**20
 """Bytes of the largest certificate that is read."""
 
 
+_Whole = Annotated[int, Field(ge=0, le=2**62)]
+"""What no count, time or weight of a certificate exceeds."""
+
+
 class CertificateFileError(ValueError):
     """A file is no certificate; the message has one line for each mistake."""
 
@@ -48,11 +52,11 @@ class _Label(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    slot: int = Field(default=0, ge=0)
-    state: list[int]
-    servers: list[int]
-    lanes: int = Field(default=1, ge=1)
-    starts: list[list[int]]
+    slot: _Whole = 0
+    state: list[_Whole]
+    servers: list[_Whole]
+    lanes: _Whole = Field(default=1, ge=1)
+    starts: list[list[_Whole]]
 
     @field_validator("starts")
     @classmethod
@@ -77,10 +81,10 @@ class _Path(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    stages: int = Field(ge=1)
-    mean: int = Field(default=0, ge=0)
-    weight: int = Field(ge=1)
-    passes: list[tuple[int, Literal["F", "B"], int]]
+    stages: _Whole = Field(ge=1)
+    mean: _Whole = 0
+    weight: _Whole = Field(ge=1)
+    passes: list[tuple[_Whole, Literal["F", "B"], _Whole]]
 
     @field_validator("passes", mode="before")
     @classmethod
@@ -95,8 +99,8 @@ class _File(BaseModel):
     format: str = Field(pattern=f"^{FORMAT}$")
     version: int = Field(ge=OLDEST_VERSION, le=FORMAT_VERSION)
     fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
-    objective: int = Field(ge=0)
-    bound: int = Field(ge=0)
+    objective: _Whole
+    bound: _Whole
     plan: dict[str, Any]
     labels: list[_Label]
     paths: list[_Path] = []

@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 MAJOR = 8
 """The version of the schema that is read; torch changes it when a reader of the old one would misread the new."""
-LARGEST_DOCUMENT = 256 * 2**20
+LARGEST_DOCUMENT = 64 * 2**20
 """Bytes of the largest model that is read; a network of 70 billion weights in 80 blocks takes 10 MB."""
 _MODEL, _WEIGHTS = "models/model.json", "data/weights/model_weights_config.json"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -115,3 +116,29 @@ def test_what_cannot_be_certified_is_refused_before_the_search(pipecut: Command,
     path = scenario.parent / "c.json"
     ran = pipecut("plan", scenario, "--certificate", path, "--set", "cost.combine=sum")
     assert ran.code == 2 and "combine is 'sum'" in ran.err and not path.exists()
+
+
+def test_numbers_of_any_size_are_refused_or_prove_nothing(pipecut: Command, scenario: Path) -> None:
+    """A bound of 0 needs no proof, and the weight beside it was multiplied by 0 before its size was looked at."""
+    executed = ("--set", "objective=step_time")
+    path = scenario.parent / "c.json"
+    assert pipecut("plan", scenario, *executed, "--certificate", path).code == 0
+    written = path.read_text(encoding="utf-8")
+    for number, bound in itertools.product([2**62 - 1, 2**62, 10**30], [0, 1, None]):
+        for place in ("weight", "stages", "mean", "micro_batch", "slot", "state", "bound"):
+            content = json.loads(written)
+            content["bound"] = content["bound"] if bound is None else bound
+            row = {"stages": 1, "mean": 0, "weight": 1, "passes": [[0, "F", 0], [0, "B", 0]]}
+            label = {"slot": 0, "state": [0], "servers": [0], "starts": [[0, 0]]}
+            places = {
+                "micro_batch": (row["passes"][1], 2),
+                "slot": (label, "slot"),
+                "state": (label["state"], 0),
+                "bound": (content, "bound"),
+            }
+            holder, key = places.get(place, (row, place))
+            holder[key] = number
+            labels = [label] if place in ("slot", "state") else content["labels"]
+            path.write_text(json.dumps(content | {"paths": [row], "labels": labels}), encoding="utf-8")
+            ran = pipecut("verify", path, scenario, *executed)
+            assert ran.code in (0, 2, 3, 4) and "Traceback" not in ran.err, (place, number, bound)

@@ -62,7 +62,7 @@ class PathBounds:
         weights that are too large for it, and StoppedError after the deadline.
         """
         for one in self._every:
-            if one.weight * (step_ns + 1) * (2 * self.micro_batches + 8) >= LARGEST:
+            if one.weight * max(1, step_ns + 1) * (2 * self.micro_batches + 8) >= LARGEST:
                 raise PathError(f"paths of {one.stages} stages: weights of {one.weight} in all are too large")
         quick = self._whole <= step_ns
         allowed = [quick if rule is None else quick & self._roomy[rule] for rule in self.rules]

@@ -133,7 +133,7 @@ def refusal(path: Path, text: str | bytes) -> str:
             "tied weights with trainable_bytes 2, expected 0 to 1",
         ),
         (lambda d: d.update(layers=[], edges=[]), "no layer"),
-        (lambda d: d.update(version=2), "version: Input should be 1"),
+        (lambda d: d.update(version=3), "version: Input should be 1 or 2"),
         (lambda d: d.update(format="other"), "format: Input should be 'pipecut layer graph'"),
         (lambda d: d.update(element_bytes=0), "element_bytes"),
     ],
@@ -205,3 +205,28 @@ def test_the_documented_example_is_a_graph() -> None:
     graph = graph_from_document(json.loads(example), "example")
     assert list(graph) == ["features.0", "features.1", "flatten", "classifier.0"]
     assert graph.graph["name"] == "tiny"
+
+
+def of_version_1(*shared: dict[str, Any]) -> dict[str, Any]:
+    """A document as the version before this one wrote it: weights of ``a``, of which others use some."""
+    rows = [Layer(name, "Op", Split.MATRIX, size, 1, 1, 1, 1) for name, size in (("a", 9), ("b", 1), ("c", 1))]
+    document = graph_document(layer_graph("old", rows, [("a", "b", 1), ("b", "c", 1)], 4))
+    return document | {"version": 1, "shared_parameters": list(shared)}
+
+
+def test_the_version_before_is_read_and_written_anew_as_this_one() -> None:
+    pairs = [("b", 4), ("c", 4), ("c", 5)]
+    shared = [{"first": "a", "other": other, "bytes": size} for other, size in pairs]
+    graph = graph_from_document(of_version_1(*shared), "old.json")
+    assert graph.graph["ties"] == ((("a", "b", "c"), 4, 4), (("a", "c"), 5, 5))
+    again = graph_document(graph)
+    assert again["version"] == graph_file.VERSION == 2 and "shared_parameters" not in again
+    assert content(graph_from_document(again, "new.json")) == content(graph)
+    assert "ties" not in graph_from_document(of_version_1(), "old.json").graph
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"ties": [{"layers": ["a", "b"], "parameter_bytes": 1}]}])
+def test_keys_of_two_versions_do_not_mix(change: dict[str, Any]) -> None:
+    shared = {"first": "a", "other": "b", "bytes": 4}
+    with pytest.raises(GraphFileError, match=r"x.json: .*shared_parameters is a key of version 1 without ties"):
+        graph_from_document(of_version_1(shared) | change, "x.json")
