@@ -2,8 +2,8 @@
 
 A path is written as messages write it: ``training.global_batch``, ``cluster.servers[0].devices`` (or
 ``cluster.servers.0.devices``); a key that contains a dot stands in quotes, ``cluster.devices."GTX 1.0".memory``.
-The value is one YAML scalar. An override may add what the file leaves out; whether the result is a scenario is
-for the schema to say, with the override as the place of its mistakes.
+The value is one YAML scalar, or a list of them in brackets. An override may add what the file leaves out; whether
+the result is a scenario is for the schema to say, with the override as the place of its mistakes.
 """
 
 from __future__ import annotations

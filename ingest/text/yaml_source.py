@@ -100,10 +100,11 @@ def parse_document(text: str, source: str) -> Document:
 
 
 def parse_scalar(text: str, source: str) -> object:
-    """Return the value of one YAML scalar, such as the right side of an override. Raises ScenarioError."""
+    """Return a YAML scalar or a list of them, such as the right side of an override. Raises ScenarioError."""
     data = parse_document(text, source).data if text.strip() else None
-    if isinstance(data, dict | list):
-        raise _fatal(FilePlace(source), f"expected one value, got {shown(data)}")
+    inside = data if isinstance(data, list) else [data]
+    if any(isinstance(one, dict | list) for one in inside):
+        raise _fatal(FilePlace(source), f"expected one value or a list of values, got {shown(data)}")
     return data
 
 

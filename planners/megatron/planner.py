@@ -36,7 +36,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode, modes
 from formulation.problem.plan import Plan, Span, Stage
 from planners.baselines.naive_model_parallel import equal_parts
-from solvers.dynamic.tables.best_forms import best_forms
+from solvers.dynamic.tables.best_forms import NoFormError, best_forms
 
 __all__: list[str] = []
 
@@ -71,6 +71,9 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
             plan = plan_of(instance, configuration, deadline)
         except StoppedError:
             break
+        except NoFormError:
+            tried += 1
+            continue
         found = evaluate(instance, plan)
         tried, kept = tried + 1, kept + found.feasible
         if found.feasible and (best is None or _values(found) < _values(best[0])):

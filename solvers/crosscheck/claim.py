@@ -88,8 +88,8 @@ def claims_of(instance: Instance, outcome: Outcome) -> Iterator[Claim]:
     yield Claim(alone, outcome.solver, outcome.plan, outcome.objective, outcome.bound_by)
     before, value = first, outcome.objective
     for claim in outcome.further:
-        if value is None or claim.status is not Status.PROVED:
-            return
+        if value is None or claim.status is not Status.PROVED or before.executed:
+            return  # no instance can be limited by an executed time
         instance = limited(instance, before, value, claim.goal)
         solver, *others = claim.by or methods
         yield Claim(instance, solver, outcome.plan, claim.value, tuple(others))

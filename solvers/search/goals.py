@@ -1,14 +1,16 @@
 """Several goals in order, without weights to guess: the second decides only among the best plans of the first.
 
 Each goal is a search of its own: its optimum, once proved, becomes a limit (rule 15, ``at_most``) of the search
-for the next one. So any solver that keeps that rule can do it, and every value is proved by itself.
+for the next one. So any solver that keeps that rule can do it, and every value is proved by itself. No search
+keeps to an executed time while it works on another goal: behind one, every plan is tried where there are few, and
+where there are many nobody looks at the later goals, which the outcome says.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from formulation.constraints.plans.at_most import GoalLimit
@@ -18,6 +20,7 @@ from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Pro
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
+from solvers import exhaustive
 
 __all__: list[str] = []
 
@@ -30,13 +33,10 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
     The outcome has a claim for every goal: proved, open with its bound, or not looked at, as a goal before it is
     not proved and the rest would order an accident. It is OPTIMAL only if all are proved. The time limit is that
     of all goals together. Raises FalseClaimError where the answer about a later goal contradicts itself or the
-    plan at hand, and ValueError for a goal of executed times that is not the last.
+    plan at hand.
     """
     if len(instance.goals) == 1:
         return solve(instance, limits)
-    for goal, after in itertools.pairwise(instance.goals):
-        if goal.executed:
-            raise ValueError(f"no search keeps to a {goal} while it works on {after}; make {goal} the last goal")
     began, limits = time.monotonic(), limits.begun()
     outcome = solve(instance, limits)
     if outcome.plan is None or outcome.objective is None:
@@ -44,14 +44,19 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
     plan, claims, notes = outcome.plan, list[GoalClaim](), list(outcome.notes)
     # Beside a plan that breaks what its solver is blind to, nothing can be ordered.
     proved = outcome.bound == outcome.objective and evaluate(instance, plan).feasible
-    value, narrowed = outcome.objective, instance
+    value, narrowed, held, search = outcome.objective, instance, list[tuple[Goal, int]](), solve
     for before, goal in itertools.pairwise(instance.goals):
         claim = GoalClaim(goal, 0, None, looked_at=False)
         if proved:
+            held += [(before, value)] if before.executed else []
             narrowed = limited(narrowed, before, value, goal)
+            search, refused = _search_for(narrowed, held, solve)
+            notes += [f"{goal}: {refused}"] if refused else []
+            proved = not refused
+        if proved:
             # Nobody is told of the bounds of later goals, which are in other units.
             quiet = replace(limits, progress=lambda _: None, start=plan, below=None, known=None)
-            found = _best_by(narrowed, plan, solve, quiet)
+            found = _best_by(narrowed, plan, search, quiet)
             plan, claim = found.plan, found.claim
             notes += [f"{goal}: {note}" for note in found.notes]
             proved, value = claim.status is Status.PROVED, claim.value
@@ -65,6 +70,27 @@ def solve_in_order(instance: Instance, solve: Solve, limits: Limits) -> Outcome:
         notes=tuple(notes),
         seconds=time.monotonic() - began,
     )
+
+
+def _search_for(narrowed: Instance, held: Sequence[tuple[Goal, int]], solve: Solve) -> tuple[Solve, str]:
+    """Return who searches for the goal of an instance among plans that keep to executed times, or why none."""
+    if not held:
+        return solve, ""
+    if reason := exhaustive.accepts(narrowed).reason:
+        return (
+            solve,
+            f"not looked at, as no search keeps to {held[0][0]}, and there are {reason.partition(': ')[2]}",
+        )
+    judged = replace(narrowed, goals=tuple(goal for goal, _ in held))
+
+    def keeps(plan: Plan) -> bool:
+        found = evaluate(judged, plan)
+        values = (found.objective, *found.further)
+        return found.feasible and all(
+            value is not None and value <= most for value, (_, most) in zip(values, held, strict=True)
+        )
+
+    return lambda instance, limits: exhaustive.solve(instance, limits, keeps), ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +122,12 @@ def _best_by(narrowed: Instance, plan: Plan, solve: Solve, limits: Limits) -> _F
 
 
 def limited(instance: Instance, before: Goal, value: int, goal: Goal) -> Instance:
-    """Return the instance that is judged by ``goal`` among plans with at most ``value`` of ``before``."""
+    """Return the instance that is judged by ``goal`` among plans with at most ``value`` of ``before``.
+
+    Of an executed time the instance cannot say that.
+    """
+    if before.executed:
+        return replace(instance, goals=(goal,))
     others = (limit for limit in instance.constraints.at_most if limit.goal is not before)
     constraints = replace(instance.constraints, at_most=(*others, GoalLimit(before, value)))
     return replace(replace(instance, constraints=constraints), goals=(goal,))

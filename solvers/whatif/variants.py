@@ -141,13 +141,35 @@ def _servers(instance: Instance) -> Iterator[ChangedInstance]:
             yield _made(
                 ChangeKind.SERVERS,
                 f"one server fewer, without {last.name} ({devices})",
-                lambda last=last: _on(instance, without(cluster, last.name)),
+                lambda last=last: _on(_reserving(instance, last.name, ()), without(cluster, last.name)),
             )
         yield _made(
             ChangeKind.SERVERS,
             f"one server more, like {last.name} ({devices})",
-            lambda last=last: _on(instance, with_another(cluster, last.name)),
+            lambda last=last: _with_another(instance, last.name),
         )
+
+
+def _with_another(instance: Instance, name: str) -> Instance:
+    """Return the instance with a server more that is like one, and of whose memory as much is reserved."""
+    cluster = with_another(instance.cluster, name)
+    before = {server.name for server in instance.cluster.servers}
+    names = (name, *(server.name for server in cluster.servers if server.name not in before))
+    found = replace(instance, cluster=cluster)
+    return _reserving(found, name, names)
+
+
+def _reserving(instance: Instance, name: str, names: Iterable[str]) -> Instance:
+    """Return the instance with what is reserved on a server reserved on each of these instead.
+
+    That is a property of the server, which goes and comes with it; and nobody may have written its name, where a
+    scenario says the same of several servers.
+    """
+    reserve = instance.constraints.reserve
+    rows = (
+        replace(row, server=one) for row in reserve for one in (names if row.server == name else (row.server,))
+    )
+    return replace(instance, constraints=replace(instance.constraints, reserve=tuple(rows)))
 
 
 def _links(instance: Instance) -> Iterator[ChangedInstance]:

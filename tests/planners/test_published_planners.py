@@ -8,14 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import Proof, checked
+from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints
-from formulation.problem.options import Placement, Recompute
+from formulation.problem.model.across import Across, Axis
+from formulation.problem.options import Placement, Recompute, Training
 from planners.alpa import planner as alpa
 from planners.baselines import naive_model_parallel
+from planners.catalogue import all_names, find_any
 from planners.gpipe import planner as gpipe
 from planners.pipedream import planner as pipedream
 from solvers.dynamic.line import solver as line_dp
+from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, divisible, instances, layer_graphs
 
 PLANNERS = {
@@ -56,3 +59,20 @@ def test_no_planner_beats_the_optimum(name, instance):
     assert best.proof is Proof.OPTIMAL
     assert outcome.objective is not None and best.bound is not None
     assert outcome.objective >= best.bound
+
+
+@pytest.mark.parametrize("name", all_names())
+def test_a_layer_without_a_form_is_told_by_its_name(name: str) -> None:
+    """Attention of one sample, whose rows may be parts of a sequence, has no form 0 on four devices."""
+    attention = replace(matrix("attention", 10), across=Across(Axis.CONTEXT, 4, 10))
+    instance = instance_of(chain([attention, matrix("b", 20)], [5]), mesh(4), training=Training(1))
+    instance = replace(instance, constraints=Constraints(splits=(Axis.CONTEXT,)))
+    entry = find_any(name)
+    if not entry.accepts(instance).takes:
+        return
+    try:
+        outcome = entry.load()(instance, Limits(time_limit_s=20.0))
+    except ValueError as error:
+        assert "layer attention has" in str(error)
+    else:
+        assert outcome.plan is not None

@@ -47,6 +47,10 @@ def edges_into(instance: Instance) -> dict[int, list[tuple[int, FormEdge]]]:
     return found
 
 
+class NoFormError(ValueError):
+    """A layer cannot be on such a group."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     """A back-pointer: the form of the newest form-bearing layer and the chosen ones before it."""
@@ -64,7 +68,8 @@ def best_forms(tables: Tables, kind: int, span: Span) -> tuple[int, ...]:
     """Return the forms with the least communication of a stage on ``kind``, one per layer (FOLLOW layers: 0).
 
     Computation does not depend on forms, so they are best under either reading of a stage's time. Ties go to
-    the state found first, lower forms first. Raises ValueError for a span without layers.
+    the state found first, lower forms first. Raises ValueError for a span without layers, and for one with a layer
+    that has no form on such a group.
     Cost: O(layers x 3**live) steps in Python.
     """
     if len(span) == 0:
@@ -81,6 +86,9 @@ def best_forms(tables: Tables, kind: int, span: Span) -> tuple[int, ...]:
             edges = [(index, edge) for index, edge in incoming.get(layer, []) if edge.source in span]
             states = _bear(tables, (kind, span.first), layer, live, states, edges)
             live = [*live, layer]
+        if not states:
+            name, devices = tables.instance.layers[layer].name, tables.kinds[kind].devices
+            raise NoFormError(f"layer {name} has no form in which {devices} devices share it")
         states, live = _retire(states, live, [one for one in live if last[one] > layer])
     _, chosen = min(states.values(), key=lambda state: state[0])
     forms = [0] * len(span)

@@ -90,7 +90,13 @@ SET: tuple[tuple[str, str], ...] = (
     ("training.warm_up=3", "expected classic, eager, choose, or a list of whole numbers by stage, got 3"),
     ("training.global_batch", "expected path=value, like training.global_batch=128"),
     ("=1", "expected path=value, like training.global_batch=128"),
-    ("training.global_batch=[1]", "expected one value, got a list"),
+    ("training.global_batch=[1]", "expected a whole number, got a list"),
+    ("training.global_batch=[[1]]", "expected one value or a list of values, got a list"),
+    (
+        "constraints.splits=[sequence,contxt]",
+        "expected 'sequence', 'context', 'experts', 'vocabulary' or 'pairs', got 'contxt';"
+        " did you mean 'context'?",
+    ),
     ("training.global_batch=*a", "alias *a: aliases are not allowed; write the value out"),
     (
         "cluster.servers[7].devices=1",

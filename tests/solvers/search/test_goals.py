@@ -15,6 +15,7 @@ from formulation.problem.options import Constraints, Goal
 from solvers import exhaustive as brute_force
 from solvers.crosscheck.claim import claims_of
 from solvers.search.goals import Solve, solve_in_order
+from solvers.search.support import Support
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW
@@ -131,3 +132,30 @@ def test_whenever_it_is_stopped_no_claim_is_false(
     if last < 3:
         assert (outcome.claims[last].bound or 0) <= best[last] <= outcome.claims[last].value
     assert (outcome.proof is Proof.OPTIMAL) == all(status is Status.PROVED for status in statuses(outcome))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(instances(layer_graphs(3), cluster_graphs(3)), st.data())
+def test_an_executed_time_may_stand_before_other_goals(instance: Instance, data: st.DataObject) -> None:
+    assume(brute_force.count_plans(instance) <= 500)
+    executed = Goal.STEP_TIME if instance.training.schedule.flushes else Goal.PERIOD
+    others = data.draw(st.permutations([Goal.DEVICES, Goal.MEMORY, Goal.BOTTLENECK]))
+    goals = [*others[:1] * data.draw(st.integers(0, 1)), executed, *others[1:]]
+    instance = replace(instance, goals=tuple(goals))
+    outcome = checked(instance, solve_in_order(instance, brute_force.solve, Limits()))
+    rows = [evaluate(instance, plan) for plan in brute_force.plans(instance)]
+    best = min((row.objective or 0, *row.further) for row in rows if row.feasible)
+    assert outcome.proof is Proof.OPTIMAL and tuple(claim.value for claim in outcome.claims) == best
+    # No instance says what a plan may take as executed, so other routes are asked up to there.
+    asked = [claim.goal for claim in claims_of(instance, outcome)]
+    assert asked == goals[: goals.index(executed) + 1]
+
+
+def test_where_plans_are_too_many_a_goal_behind_an_executed_time_is_said_to_be_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instance = replace(three(), goals=(Goal.STEP_TIME, Goal.DEVICES))
+    monkeypatch.setattr(brute_force, "accepts", lambda _: Support(reason="three: over 9 plans"))
+    outcome = checked(instance, solve_in_order(instance, brute_force.solve, Limits()))
+    assert outcome.proof is Proof.FEASIBLE and statuses(outcome) == [Status.PROVED, Status.NOT_LOOKED_AT]
+    assert "devices: not looked at, as no search keeps to step_time, and there are over 9 plans" in outcome.notes

@@ -261,3 +261,16 @@ def test_bandwidth_is_scaled_where_it_is_asked(link: Link) -> None:
         found = with_bandwidth(cluster, 2, 1, inside=inside)
         for one, other in itertools.product(range(2), repeat=2):
             assert found.links[one][other] == (twice if (one == other) is inside else link)
+
+
+def test_what_is_reserved_on_a_server_goes_and_comes_with_it(tmp_path: Path) -> None:
+    """A scenario says it of several servers by a name that they share; that of a single one nobody wrote."""
+    instance = load_scenario(write_scenario(tmp_path), ["constraints.reserve.node=100 MiB"]).load()
+    kept = {
+        one.what: one.instance and [row.server for row in one.instance.constraints.reserve]
+        for one in ChangedInstance.variants(instance)
+        if one.kind is ChangeKind.SERVERS
+    }
+    fewer, more = kept.values()
+    assert fewer == ["node0"] and more is not None and more[:2] == ["node0", "node1"]
+    assert all(names is not None and len(set(names)) == len(names) for names in kept.values()) and len(more) == 3
