@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from formulation.predictor.work import Product, Work
 from formulation.problem.layers import Layer, LayerGraph, Measured, Split, layer_graph, layers_of
@@ -134,17 +134,21 @@ class _Document(_Strict):
     modules: list[_ModuleEntry] = []
     unpriced: list[_Name] = []
     notes: list[_Note] = []
-    shared_parameters: list[_SharedEntry] = []
-
-    @model_validator(mode="after")
-    def _of_its_version(self) -> _Document:
-        if self.shared_parameters and (self.version > 1 or self.ties):
-            raise ValueError("shared_parameters is a key of version 1 without ties: write ties")
-        return self
 
     @property
     def all_ties(self) -> list[_TieEntry]:
-        """The ties; of version 1 what it shares, layers with the same weights of a first one together."""
+        """The ties, also what a version before this one had in their place."""
+        return self.ties
+
+
+class _FormerDocument(_Document):
+    """What version 1 could be: with ties, or with what layers share with a first one."""
+
+    shared_parameters: list[_SharedEntry] = []
+
+    @property
+    def all_ties(self) -> list[_TieEntry]:
+        """The ties; of what is shared, layers with the same weights of a first one together."""
         shared: dict[tuple[str, int], list[str]] = {}
         for one in self.shared_parameters:
             shared.setdefault((one.first, one.bytes), [one.first]).append(one.other)
@@ -215,7 +219,8 @@ def graph_document(graph: nx.DiGraph) -> dict[str, Any]:
 def graph_from_document(document: object, source: str) -> nx.DiGraph:
     """Build the layer graph that a document describes. Raises GraphFileError; ``source`` names it in messages."""
     try:
-        checked = _Document.model_validate(document)
+        former = isinstance(document, dict) and document.get("version") == 1
+        checked = (_FormerDocument if former else _Document).model_validate(document)
     except ValidationError as error:
         raise GraphFileError(f"{source}: {_problems(error)}") from error
     try:
