@@ -45,7 +45,7 @@ from solvers.auto.solve import plan as planned
 from solvers.catalogue import find_solver
 from solvers.certifying.certify import certify
 from solvers.choices.decide import decide
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from tests.enumerator import Truth, truth
 from tests.formulation.page.evaluator import StagePrice, evaluate_page
 

@@ -26,8 +26,8 @@ from solvers.auto.advice import advice
 from solvers.auto.at_once import told_at_once
 from solvers.catalogue import AUTO, MAIN
 from solvers.crosscheck.checked_solve import RefutedError, better, cross_checked, largest_bytes
+from solvers.goals import solve_in_order
 from solvers.ingredients import METHODS
-from solvers.search.goals import solve_in_order
 
 if TYPE_CHECKING:
     from solvers.catalogue import Solve, SolverEntry

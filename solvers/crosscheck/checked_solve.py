@@ -20,8 +20,8 @@ from solvers import catalogue
 from solvers.catalogue import MAIN, find_solver
 from solvers.crosscheck import certificate
 from solvers.crosscheck.claim import Answer, Claim, Verdict
+from solvers.goals import solve_in_order
 from solvers.resting import independent_of, is_described, methods_of
-from solvers.search.goals import solve_in_order
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance

@@ -13,7 +13,7 @@ from formulation.outcome import Limits, Outcome, Proof, Status
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
-from solvers.search.goals import limited
+from solvers.goals import limited
 
 __all__ = ["Claim", "Verdict"]
 

@@ -34,7 +34,7 @@ PLUMBING = (
     *(
         "solvers.catalogue",
         "solvers.crosscheck.",
-        "solvers.search.goals",
+        "solvers.goals",
         "solvers.ingredients",
         "solvers.resting",
         "solvers.search.support",

@@ -14,7 +14,7 @@ from formulation.problem.options import Constraints, Placement
 from planners.catalogue import all_solvers
 from solvers import exhaustive as brute_force
 from solvers.dynamic.line import solver as line_dp
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW

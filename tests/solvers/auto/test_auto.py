@@ -21,8 +21,8 @@ from solvers.auto.simpler import plan_of_a_neighbour
 from solvers.auto.solve import plan
 from solvers.catalogue import SOLVERS, find_solver
 from solvers.crosscheck.checked_solve import SAME_OPTIMUM, better
+from solvers.goals import solve_in_order
 from solvers.resting import independent_of, methods_of
-from solvers.search.goals import solve_in_order
 from tests.commands.fakes import instead_of, some_plan
 from tests.enumerator import truth
 from tests.problems import problems

@@ -23,9 +23,9 @@ from solvers.crosscheck.checked_solve import NO_SECOND, SAME_OPTIMUM
 from solvers.crosscheck.claim import claims_of
 from solvers.crosscheck.routes import double_check
 from solvers.executed.demands import unseen_by_executed
+from solvers.goals import solve_in_order
 from solvers.ingredients import Ingredient
 from solvers.resting import PROPOSES, independent_of, methods_of, shared_with
-from solvers.search.goals import solve_in_order
 from tests.solvers.auto.test_by_formula import asking_for_the_middle
 from tests.solvers.cpsat.demanded import MADE, SLOW
 from tests.solvers.dynamic.test_period import judged_by_period

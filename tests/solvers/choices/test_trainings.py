@@ -22,7 +22,7 @@ from solvers.auto.solve import plan
 from solvers.choices.decide import decide
 from solvers.choices.trainings import best_training
 from solvers.crosscheck.checked_solve import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)

@@ -35,7 +35,7 @@ from solvers.cpsat.on_atoms.families import within
 from solvers.cpsat.on_atoms.prices import DevicePrices
 from solvers.cpsat.on_atoms.support import accepts
 from solvers.dynamic.states import solver as states
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from tests.enumerator import every_plan, more_plans_than, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.problems import problems

@@ -39,7 +39,7 @@ from solvers.certifying.certify import certify
 from solvers.cpsat import solver as layered
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (
     cluster_graphs,

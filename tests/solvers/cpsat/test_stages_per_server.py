@@ -21,7 +21,7 @@ from solvers.cpsat.constraints.placing import alike_servers
 from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as state_dp
 from solvers.explain.explain import explain
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from tests.command_line import Command
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs

@@ -31,8 +31,8 @@ from solvers.crosscheck import case_split, highs, milp, presolve
 from solvers.crosscheck.claim import Verdict, claims_of
 from solvers.crosscheck.routes import ROUTES, Route, double_check
 from solvers.dynamic.line import solver as line_dp
+from solvers.goals import solve_in_order
 from solvers.search.background import in_background
-from solvers.search.goals import solve_in_order
 from tests import generators
 
 LIMITS = Limits(time_limit_s=120)

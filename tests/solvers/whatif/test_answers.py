@@ -18,7 +18,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.units import Link
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from solvers.whatif.answers import NOBODY, ChangedAnswer, answers
 from solvers.whatif.carried import carried
 from solvers.whatif.clusters import with_another, with_bandwidth, without

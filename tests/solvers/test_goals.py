@@ -14,7 +14,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal
 from solvers import exhaustive as brute_force
 from solvers.crosscheck.claim import claims_of
-from solvers.search.goals import Solve, solve_in_order
+from solvers.goals import Solve, solve_in_order
 from solvers.search.support import Support
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
