@@ -240,12 +240,17 @@ def build(
     the executed time, of a step or, without a flush, of a micro-batch. Of several goals a later one counts among
     plans equal in all before it. Raises ValueError where the parts make no problem.
     """
+    from formulation.problem.counted import with_counted_choices
     from formulation.problem.instance import Instance
     from formulation.problem.options import Constraints, CostModel, default_goals
 
     cost = cost or CostModel.on_devices(server.device_class for server in cluster.servers)
     asked, judged = constraints or Constraints(), tuple(goals) or default_goals(training, cost)
-    return Instance(model=layers, cluster=cluster, training=training, cost=cost, constraints=asked, goals=judged)
+
+    def make(one: Training) -> Instance:
+        return Instance(model=layers, cluster=cluster, training=one, cost=cost, constraints=asked, goals=judged)
+
+    return with_counted_choices(make, training)
 
 
 def plan(

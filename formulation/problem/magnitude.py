@@ -30,14 +30,18 @@ MOST = 1 << 58
 """A step in ns, a device's bytes, a price in millionths and a limit on any of these are less than this."""
 
 
+class MagnitudeError(ValueError):
+    """What an instance adds up to could leave 64 bits."""
+
+
 def check_magnitude(instance: Instance) -> None:
-    """Raise ValueError, with both numbers of each, for what could leave 64 bits.
+    """Raise MagnitudeError, with both numbers of each, for what could leave 64 bits.
 
     Cost: linear in layers and edges.
     """
     problems = [*_times(instance), *_amounts(instance), *_limits(instance)]
     if problems:
-        raise ValueError("; ".join(problems))
+        raise MagnitudeError("; ".join(problems))
 
 
 def longest_ns(instance: Instance) -> int:

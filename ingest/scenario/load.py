@@ -106,6 +106,7 @@ class Scenario:
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
+        from formulation.problem.counted import with_counted_choices
         from formulation.problem.instance import build_instance
 
         layers = layers.copy()
@@ -118,7 +119,11 @@ class Scenario:
             asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
             scaled = f"{asked}, the model's elements have {size}: all bytes are scaled"
             layers.graph["notes"] = (*layers.graph["notes"], scaled)
-        found = build_instance(layers, whole.cluster, whole.training, self.cost, self.constraints, self.goals)
+
+        def make(training: Training) -> Instance:
+            return build_instance(layers, whole.cluster, training, self.cost, self.constraints, self.goals)
+
+        found = with_counted_choices(make, whole.training)
         if self.runtime is None:
             return found
         from ingest.graphs.runtime_places import divided_by

@@ -8,15 +8,18 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
+import pipecut
 from formulation.constraints.devices.memory import enough_bytes
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.ceiling import ceiling
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
+from formulation.problem.cluster import Cluster
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.magnitude import MOST, MOST_NS, longest_ns, most_bytes
+from formulation.problem.layers import LayerGraph
+from formulation.problem.magnitude import MOST, MOST_NS, MagnitudeError, longest_ns, most_bytes
 from formulation.problem.options import BoundaryCharge, Constraints, CostModel, Goal, Schedule, Training
 from solvers.exhaustive import plans
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
@@ -119,3 +122,25 @@ def test_the_first_layer_starts_a_stage_whatever_forbids_cuts_there() -> None:
     free = replace(instance_of(chain(layers, [4]), mesh(1, 2)), training=training)
     assert most_bytes(replace(free, constraints=Constraints(no_cut=("a",)))) == most_bytes(free)
     assert most_bytes(replace(free, constraints=Constraints(no_cut=("b",)))) < most_bytes(free)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kept"), [((1, 10, 100), (10, 100)), ((10, 1), (10,)), ((10, 100), (10, 100))]
+)
+def test_choices_that_cannot_be_counted_are_left_out(numbers: tuple[int, ...], kept: tuple[int, ...]) -> None:
+    training = Training(4 * 10**15, numbers[0], micro_batch_choices=numbers)
+    layers, cluster = chain([matrix("a", 1), matrix("b", 10)], [0]), mesh(1, 1)
+    found = pipecut.build(LayerGraph.of(layers), Cluster.of(cluster), training, cost=PLAIN)
+    assert tuple(one.micro_batches for one in found.training.choices) == kept
+    assert found.training.micro_batches == kept[0]
+    notes = [note for note in found.model.notes if "are no choice" in note]
+    assert bool(notes) == (kept != numbers)
+    if notes:
+        assert notes[0].startswith("1 micro-batches are no choice") and f"less than {MOST_NS} ns" in notes[0]
+
+
+def test_where_no_choice_can_be_counted_the_least_says_why() -> None:
+    training = Training(10**17, 1, micro_batch_choices=(1, 10**17))
+    layers, cluster = chain([matrix("a", 1)], []), mesh(1)
+    with pytest.raises(MagnitudeError, match=f"less than {MOST_NS} ns"):
+        pipecut.build(LayerGraph.of(layers), Cluster.of(cluster), training, cost=PLAIN)
