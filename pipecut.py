@@ -240,7 +240,7 @@ def build(
     the executed time, of a step or, without a flush, of a micro-batch. Of several goals a later one counts among
     plans equal in all before it. Raises ValueError where the parts make no problem.
     """
-    from formulation.problem.counted import with_counted_choices
+    from formulation.counted import with_counted_choices
     from formulation.problem.instance import Instance
     from formulation.problem.options import Constraints, CostModel, default_goals
 

@@ -106,7 +106,7 @@ class Scenario:
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
-        from formulation.problem.counted import with_counted_choices
+        from formulation.counted import with_counted_choices
         from formulation.problem.instance import build_instance
 
         layers = layers.copy()
