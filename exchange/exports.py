@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from exchange import deepspeed, megatron, torchtitan
-from exchange.whole_blocks import TargetError, as_run, run_of
+from exchange.whole_blocks import RuntimePlan, TargetError, as_run, runs_of
 from formulation.constraints.violation import Violation
 from formulation.evaluate import Evaluation, evaluate
 from formulation.problem.instance import Instance
@@ -70,15 +70,24 @@ def exported_plan(instance: Instance, plan: Plan, target: str, source: Source) -
         return Export(text, planned, instance, plan, planned)
     module = WRITERS[target]
     program: Runtime = module.PROGRAM
-    text: str = module.write(instance, run_of(instance, plan, program))
+    found = [_read_back(instance, plan, planned, module, run) for run in runs_of(instance, plan, program)]
     _check_rules(planned.violations, "the plan breaks a rule of its scenario")
+    nearest = min(found, key=lambda one: (bool(_of_user(one.priced.violations)), one.otherwise))
+    differs = f", which divides {nearest.otherwise} layers otherwise," if nearest.otherwise else ""
+    broken = _of_user(nearest.priced.violations)
+    _check_rules(broken, f"as {program.name}{differs} runs it, the plan breaks a rule")
+    return nearest
+
+
+def _read_back(
+    instance: Instance, plan: Plan, planned: Evaluation, module: ModuleType, run: RuntimePlan
+) -> Export:
+    """Return what is written to have a program run this, and the price of what was written."""
+    text: str = module.write(instance, run)
     wide, runs = as_run(instance, module.read(instance, text))
-    priced = evaluate(wide, runs)
-    otherwise = _otherwise(instance, plan, runs)
-    differs = f", which divides {otherwise} layers otherwise," if otherwise else ""
-    _check_rules(_of_user(priced.violations), f"as {program.name}{differs} runs it, the plan breaks a rule")
     say: Callable[[Instance], list[str]] = getattr(module, "notes", lambda _: [])
-    return Export(text, planned, wide, runs, priced, otherwise, tuple(say(instance)))
+    otherwise = _otherwise(instance, plan, runs)
+    return Export(text, planned, wide, runs, evaluate(wide, runs), otherwise, tuple(say(instance)))
 
 
 def _check_rules(broken: tuple[Violation, ...], what: str) -> None:

@@ -2,7 +2,7 @@
 
 All three cut a model between whole modules and hand one tensor on (``ingest.graphs.runtime_places``), give all
 stages equally many devices in equally many replicas, divide layers in their own way or not at all, and do alike
-in all stages whatever else a stage may do. :func:`run_of` makes a plan into what they can be told, or says which
+in all stages whatever else a stage may do. :func:`runs_of` makes a plan into what they can be told, or says which
 stage or layer is at fault; :func:`as_run` makes that into the plan that is run, priced like any other. Stages
 whose layers all have form 0 are copies: replicas of one device each.
 """
@@ -28,7 +28,7 @@ from ingest.graphs.runtimes import ComputedAgain, Runtime
 
 OF_ROWS = (3, 4)
 """Forms that only sequence parallelism has."""
-BY_SCRIPT = "pipecut run and export --to script take it"
+BY_SCRIPT = "pipecut run takes it, and so does export --to script where a function builds the model"
 
 
 class TargetError(ValueError):
@@ -73,31 +73,48 @@ class RuntimePlan:
         return self.training.micro_batch // self.replicas
 
 
-def run_of(instance: Instance, plan: Plan, program: Runtime) -> RuntimePlan:
-    """Return what a program is told to run a plan. Raises TargetError for what it cannot run."""
+def runs_of(instance: Instance, plan: Plan, program: Runtime) -> tuple[RuntimePlan, ...]:
+    """Return what a program may be told to run a plan, or what is nearest to it. Raises TargetError for the rest.
+
+    Where stages divide layers, that is the degree of the plan; where they divide no more than half of them, copies
+    too.
+    """
     _check_order(instance, plan, program)
     _check_cuts(instance, plan, program)
-    replicas, degree = _degrees(instance, plan, program)
-    first, again = plan.stages[0].group, _again(instance, plan, program)
-    for at, stage in enumerate(plan.stages):
-        _check_sharded(at, stage.group, first, program, replicas)
-    training = instance.training
-    if training.micro_batch % replicas:
-        raise TargetError(
-            f"stage 0: {replicas} replicas share micro-batches of {training.micro_batch} samples, and"
-            f" {program.name} gives each equally many: take micro-batches that they divide"
-        )
+    training, first, again = instance.training, plan.stages[0].group, _again(instance, plan, program)
     groups = plan.stages[: training.ranks(len(plan))]
-    return RuntimePlan(
+    told = RuntimePlan(
         starts=tuple(stage.span.first for stage in plan.stages),
-        degree=degree,
-        replicas=replicas,
+        degree=1,
+        replicas=first.devices,
         sharded=first.mode.sharded,
         again=again,
-        sequence=degree > 1 and any(form in OF_ROWS for stage in plan.stages for form in stage.forms),
+        sequence=False,
         servers=tuple(server for one in groups for server, count in one.group.counts for _ in range(count)),
         training=_told(training, training.schedule, len(plan)),
     )
+    rows = any(form in OF_ROWS for stage in plan.stages for form in stage.forms)
+    if _check_degrees(instance, plan, program):
+        found = [told]
+    else:
+        degree = first.tensor_parallel_degree
+        found = [replace(told, degree=degree, replicas=first.replicas, sequence=rows and degree > 1)]
+        found += [told] if _mostly_copies(instance, plan) else []
+    for at, stage in enumerate(plan.stages):
+        _check_sharded(at, stage.group, first, program)
+    kept = [one for one in found if one.sharded is Sharded.NONE or one.replicas > 1]
+    if not kept:
+        raise TargetError(
+            f"stage 0 has sharded '{first.mode.sharded}' in one replica: {program.name} divides among replicas"
+            " only; plan with constraints.tensor_parallel_degrees: [1]"
+        )
+    whole = [one for one in kept if training.micro_batch % one.replicas == 0]
+    if not whole:
+        raise TargetError(
+            f"stage 0: {kept[0].replicas} replicas share micro-batches of {training.micro_batch} samples, and"
+            f" {program.name} gives each equally many: take micro-batches that they divide"
+        )
+    return tuple(whole)
 
 
 def as_run(instance: Instance, run: RuntimePlan) -> tuple[Instance, Plan]:
@@ -120,7 +137,7 @@ def as_run(instance: Instance, run: RuntimePlan) -> tuple[Instance, Plan]:
         starts = (one.first for one in chain.segments())
         model = replace(model, cuts=tuple(sorted({*starts, *run.starts} - {0})))
     found = replace(instance, constraints=constraints, cost=cost, model=model, training=run.training)
-    forms = (0,) * len(instance.layers)
+    forms: tuple[int, ...] = (0,) * len(instance.layers)
     if run.degree > 1:
         splits = (*instance.constraints.splits, *(Axis.SEQUENCE,) * run.sequence)
         found = replace(found, constraints=replace(constraints, splits=tuple(dict.fromkeys(splits))))
@@ -218,8 +235,12 @@ def _check_cuts(instance: Instance, plan: Plan, program: Runtime) -> None:
             raise TargetError(f"stage {at} holds no module, and {program.name} needs one in every stage")
 
 
-def _degrees(instance: Instance, plan: Plan, program: Runtime) -> tuple[int, int]:
-    """Return replicas and devices of each, alike in all stages. Raises TargetError where they are not."""
+def _check_degrees(instance: Instance, plan: Plan, program: Runtime) -> bool:
+    """Tell whether every device holds a copy of its stage.
+
+    Raises TargetError where stages have other numbers of devices or replicas, or divide layers that a program
+    does not.
+    """
     copies = all(_copies(instance, stage) for stage in plan.stages)
     first = plan.stages[0].group
     for at, stage in enumerate(plan.stages):
@@ -237,12 +258,19 @@ def _degrees(instance: Instance, plan: Plan, program: Runtime) -> tuple[int, int
                 f" {instance.layers[layer].name} by {stage.in_words(stage.form(layer))}, and {program.name}'s"
                 " pipeline divides none: plan with constraints.tensor_parallel_degrees: [1]"
             )
-    return (first.devices, 1) if copies else (first.replicas, first.tensor_parallel_degree)
+    return copies
 
 
 def _copies(instance: Instance, stage: Stage) -> bool:
     """Tell whether each device of a stage holds all of it."""
     return not any(_divided(instance, stage, layer) for layer in stage.span.layers)
+
+
+def _mostly_copies(instance: Instance, plan: Plan) -> bool:
+    """Tell whether no more than half of the layers that can be divided are."""
+    layers = [(stage, layer) for stage in plan.stages for layer in stage.span.layers]
+    own = sum(instance.layers[layer].split is not Split.FOLLOW for _, layer in layers)
+    return 2 * sum(_divided(instance, *one) for one in layers) <= own
 
 
 def _divided(instance: Instance, stage: Stage, layer: int) -> bool:
@@ -301,8 +329,8 @@ def _check_recompute(instance: Instance, at: int, stage: Stage, first: Group, ta
         )
 
 
-def _check_sharded(at: int, group: Group, first: Group, program: Runtime, replicas: int) -> None:
-    """Raise TargetError for a stage whose devices divide what the program does not, or not among replicas."""
+def _check_sharded(at: int, group: Group, first: Group, program: Runtime) -> None:
+    """Raise TargetError for a stage whose devices divide what the program, or the first stage, does not."""
     sharded, target = group.mode.sharded, program.name
     if sharded is not first.mode.sharded:
         raise TargetError(
@@ -313,9 +341,4 @@ def _check_sharded(at: int, group: Group, first: Group, program: Runtime, replic
         raise TargetError(
             f"stage {at} has sharded '{sharded}', which {target} does not run in a pipeline: plan with "
             f"constraints.sharded: [{listed}]"
-        )
-    if sharded is not Sharded.NONE and replicas == 1:
-        raise TargetError(
-            f"stage {at} has sharded '{sharded}' in one replica: {target} divides among replicas only; plan with "
-            "constraints.tensor_parallel_degrees: [1]"
         )

@@ -172,8 +172,8 @@ def split_words(form: int, sizes: tuple[int, int] | None = None) -> str:
 def modes(instance: Instance, devices: int) -> tuple[Mode, ...]:
     """Return the modes in which an instance allows so many devices to hold a stage, in a fixed order.
 
-    None where a stage may not have so many devices, or no allowed degree divides them; at each degree every layer
-    has one of its forms.
+    None where a stage may not have so many devices, no allowed degree divides them, or replicas would have to get
+    equally many samples and cannot; at each degree every layer has one of its forms.
     ``Recompute.ALLOWED`` offers all; where memory does not count recomputing only costs time. One device has
     nobody to divide anything with.
     """
@@ -186,11 +186,13 @@ def modes(instance: Instance, devices: int) -> tuple[Mode, ...]:
     recompute = {Recompute.NEVER: (False,), Recompute.ALLOWED: either, Recompute.ALWAYS: (True,)}
     whole = recompute.get(constraints.recompute, (False, True))
     on_host = {OnHost.NEVER: (False,), OnHost.ALLOWED: (False, True), OnHost.ALWAYS: (True,)}
+    even = instance.training.micro_batch if constraints.equal_samples else 0
     forms = {(row.across, row.allowed_forms) for row in instance.layers if row.across is not None}
     return tuple(
         mode
         for mode in Mode.every(devices, grids=Axis.PAIRS in instance.demands.splits)
         if mode.tensor_parallel_degree(devices) in degrees
+        and even % mode.replicas == 0
         and mode.recompute in whole
         and mode.sharded in (constraints.sharded if devices > 1 else (Sharded.NONE,))
         and mode.optimizer_on_host in on_host[constraints.optimizer_on_host]

@@ -26,7 +26,7 @@ from formulation.problem.plan import Span
 from ingest.errors import ModelError
 from ingest.graphs.runtimes import DEEPSPEED, MEGATRON, RUNTIMES, TORCHTITAN, Runtime
 
-WAY_OUT = "pipecut run and export --to script take any cut: leave model.runtime out for them"
+WAY_OUT = "pipecut run and export --to script cut anywhere: leave model.runtime out for them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +231,12 @@ def with_vocabulary(instance: Instance) -> Instance:
 
 
 def forms_of(instance: Instance, *, sequence: bool) -> tuple[int, ...]:
-    """Return the form in which torchtitan and Megatron-LM divide each layer over the devices of a replica."""
-    return forms_in(instance, Chain.of(instance.model).segments(), sequence=sequence)
+    """Return the form in which torchtitan and Megatron-LM divide each layer over the devices of a replica.
+
+    They do so whatever ``constraints.forms`` of a user says.
+    """
+    free = replace(instance, constraints=replace(instance.constraints, forms=()))
+    return forms_in(free, Chain.of(instance.model).segments(), sequence=sequence)
 
 
 def _numbered_block(name: str) -> str:

@@ -227,7 +227,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
 def _constraints(found: ScenarioFile) -> Constraints:
     """Return the constraints, and that stages are equal where the program that runs the plan wants it."""
     read = read_constraints(found.constraints, Names(ends_by_name(found.cluster.servers, [])))
-    return read if found.model.runtime is None else replace(read, equal_stages=True)
+    return read if found.model.runtime is None else replace(read, equal_stages=True, equal_samples=True)
 
 
 def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:

@@ -7,14 +7,18 @@ import itertools
 import json
 import re
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exchange.exports import Export, Source, exported_plan
 from exchange.whole_blocks import TargetError
 from formulation.evaluate import evaluate
+from formulation.outcome import Limits
 from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.constraints import Constraints
 from formulation.problem.groups import Group
@@ -26,7 +30,12 @@ from formulation.problem.options import CostModel, Goal, Placement, Recompute, S
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
 from formulation.problem.units import Link
+from ingest.graphs.runtime_places import cut_for, divided_by
+from ingest.scenario.load import load_scenario
+from solvers.auto.solve import plan as best
+from solvers.catalogue import AUTO
 
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Source("plan.json", "net.yaml", "package.net:build")
 TARGETS = ("torchtitan", "megatron", "deepspeed")
 BLOCK = ("norm", "up", "act", "down", "add")
@@ -281,3 +290,50 @@ def test_every_export_is_read_back_and_priced(data: st.DataObject) -> None:
         assert str(error)
     else:
         check(instance, plan, target, found)
+
+
+@settings(max_examples=12)
+@given(data=st.data())
+def test_what_is_planned_for_a_program_is_what_it_runs(data: st.DataObject) -> None:
+    drawn, runtime = data.draw(instances(open_forms=False)), data.draw(st.sampled_from(TARGETS))
+    limits = replace(drawn.constraints, equal_stages=True, equal_samples=True)
+    model = LayerGraph.of(cut_for(drawn.layer_graph, runtime))
+    try:
+        instance = divided_by(replace(drawn, model=model, constraints=limits), runtime)
+    except ValueError as error:
+        assert "model.runtime: the plan is for" in str(error) or "says" in str(error)
+        return
+    outcome = best(instance, Limits(time_limit_s=5.0), AUTO)
+    if outcome.plan is None:
+        return
+    found = exported_plan(instance, outcome.plan, runtime, SOURCE)
+    assert found.otherwise == 0 and found.priced.objective == found.planned.objective == outcome.objective
+    check(instance, outcome.plan, runtime, found)
+
+
+SCENARIOS = sorted((ROOT / "scenarios").glob("*/*.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [one for one in SCENARIOS if "sweep" not in one.name], ids=lambda one: one.stem)
+def test_plans_of_shipped_scenarios_run_as_planned_or_are_refused(path: Path) -> None:
+    """Two stages of copies on as many devices each: the first plan of the README, for Llama-7B."""
+    instance = load_scenario(path).load()
+    names = [layer.name for layer in instance.layers]
+    half = names.index("layers.16.input_layernorm") if path.stem == "llama7b" else len(names) // 2
+    width = next(one for one in (4, 1) if instance.training.micro_batch % one == 0 and instance.devices >= 2 * one)
+    stages = [
+        Stage(span, Group.on_line(instance, at * width, width), (0,) * len(span))
+        for at, span in enumerate((Span(0, half), Span(half, len(names))))
+    ]
+    plan, taken = Plan(tuple(stages)), 0
+    for target in TARGETS:
+        try:
+            found = exported_plan(instance, plan, target, SOURCE)
+        except TargetError as error:
+            assert re.search(r"stage \d|the plan is for|Megatron-LM takes one list|bytes", str(error))
+        else:
+            taken += 1
+            assert found.priced.objective == found.planned.objective == evaluate(instance, plan).objective
+    if path.stem == "llama7b":
+        assert taken == 3 and evaluate(instance, plan).objective == 2_472_619_086

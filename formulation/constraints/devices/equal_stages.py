@@ -20,7 +20,11 @@ __all__: list[str] = []
 
 @dataclass(frozen=True, slots=True)
 class EqualStages(Constraint):
-    """Whether all stages share their work alike, as programs want it that know one degree for all of them."""
+    """Whether all stages share their work alike, as programs want it that know one degree for all of them.
+
+    With ``equal_samples`` each replica also gets equally many samples of a micro-batch: a scenario asks for it
+    with the program that runs the plan.
+    """
 
     number, rule, rank = 17, "equal_stages", 65
     key = Key(
@@ -31,9 +35,21 @@ class EqualStages(Constraint):
     )
 
     equal_stages: bool = False
+    equal_samples: bool = False
+
+    @classmethod
+    def read(cls, found: Any, names: object) -> Mapping[str, Any]:  # noqa: ANN401
+        """Return whether stages are alike."""
+        return {"equal_stages": found}
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
-        """(17) Every stage has as many devices and replicas as the first."""
+        """(17) Every stage has as many devices and replicas as the first, and replicas equally many samples."""
+        samples = instance.training.micro_batch
+        for index, stage in enumerate(plan.stages if self.equal_samples else ()):
+            many = stage.group.replicas
+            if samples % many:
+                message = f"stage {index}: {many} replicas share micro-batches of {samples} samples unequally"
+                yield Violation(self.rule, f"stage {index}", many, samples, "replicas", message)
         for index, stage in enumerate(plan.stages if self.equal_stages else ()):
             first = plan.stages[0].group
             for unit, found, wanted in (
@@ -53,4 +69,4 @@ class EqualStages(Constraint):
 
     def without(self, gone: Collection[tuple[str, int | str]], instance: Instance) -> Mapping[str, Any]:
         """Return that stages may differ."""
-        return {"equal_stages": False} if (self.rule, 0) in gone else {}
+        return {"equal_stages": False, "equal_samples": False} if (self.rule, 0) in gone else {}

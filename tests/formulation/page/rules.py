@@ -291,8 +291,9 @@ def _stages_per_server(numbers: Numbers, plan: Plan) -> bool:
 
 
 def _equal_stages(numbers: Numbers, plan: Plan) -> bool:
-    sizes = {(stage.group.devices, stage.group.replicas) for stage in plan.stages}
-    return not numbers.constraints.equal_stages or len(sizes) == 1
+    sizes, asked = {(stage.group.devices, stage.group.replicas) for stage in plan.stages}, numbers.constraints
+    even = not any(numbers.training.micro_batch % replicas for _, replicas in sizes)
+    return (even or not asked.equal_samples) and (len(sizes) == 1 or not asked.equal_stages)
 
 
 KEPT: dict[str, Callable[[Numbers, Plan], bool]] = {
