@@ -30,6 +30,12 @@ class Formats:
     def __init__(self, precision: Precision | None) -> None:
         """Look at the bytes of each kind. Raises StagesError for those that nothing here computes in."""
         found = None if precision is None else (precision.weights, precision.gradients, precision.activations)
+        kept = None if precision is None else precision.frozen
+        if precision is not None and kept is not None and kept != precision.weights:
+            raise StagesError(
+                f"training.precision.frozen {float(kept):g} cannot be run: weights that are not trained are"
+                f" kept like the others, in {precision.weights} bytes"
+            )
         has_room = precision is not None and precision.optimizer >= _WITH_COPY
         if found == (2, 2, 2) and has_room:
             raise StagesError(

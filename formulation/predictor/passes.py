@@ -172,8 +172,11 @@ class Predictor:
     def _by_roofline(self, layer: Layer, device: DeviceClass, part: LayerPart) -> tuple[Fraction, Fraction]:
         speeds = Speeds(device.flops_per_second, device.memory_bytes_per_second)
         samples = LayerPart(part.samples * self.training.micro_batch, part.inner, part.columns)
-        weights, gradients, activation = self._element_ratios
-        held = _up(weights * layer.parameter_bytes), _up(gradients * layer.trained_bytes)
+        gradients, activation = self._element_ratios
+        of, same = self.training.precision, Fraction(self.training.bytes_per_element, self.element_bytes)
+        size, trained = layer.parameter_bytes, layer.trained_bytes
+        weights = of.weight_bytes(size, trained, self.element_bytes) if of else _up(same * size)
+        held = weights, _up(gradients * trained)
         steps = self.training.micro_batches
         sizes = Bytes(activation, *held, self._products(layer), Fraction(steps - 1, steps))
         if layer.work is not None:
@@ -182,11 +185,10 @@ class Predictor:
         return roofline.unsized(layer.macs, moved, samples, sizes, speeds, self.cost.roofline)
 
     @cached_property
-    def _element_ratios(self) -> tuple[Fraction, Fraction, Fraction]:
+    def _element_ratios(self) -> tuple[Fraction, Fraction]:
         of, same = self.training.precision, self.training.bytes_per_element
-        found = (of.weights, of.gradients, of.activations) if of else (same, same, same)
-        sizes = (Fraction(one, self.element_bytes) for one in found)
-        return next(sizes), next(sizes), next(sizes)
+        found = (of.gradients, of.activations) if of else (same, same)
+        return Fraction(found[0], self.element_bytes), Fraction(found[1], self.element_bytes)
 
 
 def part_of(layer: Layer, form: int, share: Share) -> LayerPart:

@@ -22,19 +22,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Copy", "Precision"]
 
+MOST_FROZEN = 8
+"""Bytes of the largest weight that is not trained."""
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Bytes of one element of each kind, and what the optimiser keeps of a parameter beside weight and gradient.
 
-    ``optimizer`` includes master weights, where the weights themselves are kept in less. Raises ValueError for a
-    number below 1, and below 0 for the optimiser.
+    ``optimizer`` includes master weights, where the weights themselves are kept in less. ``frozen``: bytes of a
+    weight that is not trained, which may be parts of one (4 bits: 1/2); None: as any other. Raises ValueError for
+    a number below 1, below 0 for the optimiser, and for frozen weights not above 0 or above 8.
     """
 
     weights: int
     gradients: int
     activations: int
     optimizer: int
+    frozen: Fraction | int | None = None
 
     @staticmethod
     def of(training: Training) -> Precision:
@@ -62,8 +67,21 @@ class Precision:
     def __post_init__(self) -> None:
         for one in fields(self):
             value, least = getattr(self, one.name), 0 if one.name == "optimizer" else 1
-            if type(value) is not int or value < least:
-                raise ValueError(f"precision.{one.name} is {value!r}, expected {least} bytes or more")
+            if one.name == "frozen":
+                if value is not None and not 0 < value <= MOST_FROZEN:
+                    raise ValueError(
+                        f"precision.frozen is {value}, expected more than 0 and at most {MOST_FROZEN}"
+                    )
+            elif type(value) is not int or value < least:
+                raise ValueError(f"precision.{one.name} is {value}, expected {least} or more, in whole bytes")
+
+    def weight_bytes(self, size: int, trained: int, element_bytes: int) -> int:
+        """Return the bytes of weights of ``size`` bytes in the graph's elements, of which so many are trained.
+
+        Rounded up once.
+        """
+        kept = Fraction(self.weights if self.frozen is None else self.frozen)
+        return ceil_fraction((trained * self.weights + (size - trained) * kept) / element_bytes)
 
 
 def lent_bytes(
@@ -119,7 +137,9 @@ def layer_sizes(layers: Sequence[Layer], element_bytes: int, training: Training)
     elements = Precision.of(training)
     weights, gradients = (Fraction(size, element_bytes) for size in (elements.weights, elements.gradients))
     return {
-        "parameter_bytes": _scaled((layer.parameter_bytes for layer in layers), weights),
+        "parameter_bytes": tuple(
+            elements.weight_bytes(layer.parameter_bytes, layer.trained_bytes, element_bytes) for layer in layers
+        ),
         "updated_bytes": _scaled((layer.trained_bytes for layer in layers), weights),
         "gradient_bytes": _scaled((layer.trained_bytes for layer in layers), gradients),
         "optimizer_bytes": tuple(
@@ -172,7 +192,8 @@ def copies_of(ties: Iterable[Tie], layers: int, element_bytes: int, training: Tr
             before = found[layer] or replace(NOTHING_COPIED, earlier=earlier)
             found[layer] = Copy(
                 min(earlier, before.earlier),
-                before.parameter_bytes + ceil_fraction(tie.parameter_bytes * weights),
+                before.parameter_bytes
+                + elements.weight_bytes(tie.parameter_bytes, tie.trained_bytes, element_bytes),
                 before.updated_bytes + ceil_fraction(tie.trained_bytes * weights),
                 before.gradient_bytes + ceil_fraction(tie.trained_bytes * gradients),
                 before.optimizer_bytes + ceil_div(tie.trained_bytes, element_bytes) * elements.optimizer,

@@ -6,7 +6,7 @@ import dataclasses
 from enum import StrEnum
 from fractions import Fraction
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic import WithJsonSchema as Shown
@@ -155,18 +155,29 @@ def _cuts(value: object) -> object:
     raise ValueError(f"expected {', '.join(GRAINS)} or a list of globs like [layers.*]{hint}")
 
 
-KINDS = tuple(one.name for one in dataclasses.fields(Precision))
+FROZEN = "frozen"
+KINDS = tuple(one.name for one in dataclasses.fields(Precision) if one.name != FROZEN)
 
 
 def _precision(value: object) -> object:
     """Take the name of a preset, or bytes of every kind. Raises ValueError for anything else."""
     if isinstance(value, str) and value in Precision.presets():
         return Precision.presets()[value]
-    if isinstance(value, dict) and set(value) == set(KINDS):
-        return Precision(**value)
+    if isinstance(value, dict) and set(value) - {FROZEN} == set(KINDS):
+        return Precision(**{key: _bytes_of(key, one) for key, one in value.items()})
     hint = did_you_mean(value, Precision.presets()) if isinstance(value, str) else ""
-    listed = ", ".join(f"{kind}: bytes" for kind in KINDS)
+    listed = ", ".join(f"{kind}: bytes" for kind in (*KINDS, FROZEN))
     raise ValueError(f"expected {', '.join(Precision.presets())} or {{{listed}}}, got {shown(value)}{hint}")
+
+
+def _bytes_of(kind: str, value: object) -> Any:  # noqa: ANN401 (whole, of frozen weights a fraction)
+    """Take whole bytes, of frozen weights parts of one, too. Raises ValueError for anything else."""
+    if kind == FROZEN:
+        return None if value is None else quantities.ratio(value)
+    if type(value) is int:
+        return value
+    apart = "; weights that are not trained may have less: frozen: 0.5" if kind == "weights" else ""
+    raise ValueError(f"{kind}: expected whole bytes, got {shown(value)}{apart}")
 
 
 Elements = Annotated[
@@ -178,7 +189,8 @@ Elements = Annotated[
                 {"enum": list(Precision.presets())},
                 {
                     "type": "object",
-                    "properties": {kind: {"type": "integer", "minimum": 0} for kind in KINDS},
+                    "properties": {kind: {"type": "integer", "minimum": 0} for kind in KINDS}
+                    | {FROZEN: {"type": ["number", "string", "null"], "examples": [0.5, 1, 2]}},
                     "required": list(KINDS),
                     "additionalProperties": False,
                 },

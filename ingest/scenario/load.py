@@ -115,6 +115,11 @@ class Scenario:
         measured = any(row["layer"].measured for _, row in layers.nodes(data=True))
         said = () if measured or not self.note else (self.note,)
         layers.graph["notes"] = (*layers.graph.get("notes", ()), *said, *((self.kept,) if self.kept else ()))
+        if (of := whole.training.precision) is not None and of.frozen is not None:
+            rows = [row["layer"] for _, row in layers.nodes(data=True)]
+            if all(row.trained_bytes == row.parameter_bytes for row in rows):
+                unused = "training.precision.frozen is not used: all weights are trained"
+                layers.graph["notes"] = (*layers.graph["notes"], unused)
         if whole.training.precision is None and whole.training.bytes_per_element != size:
             asked = f"training.bytes_per_element is {whole.training.bytes_per_element}"
             scaled = f"{asked}, the model's elements have {size}: all bytes are scaled"

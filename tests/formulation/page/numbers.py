@@ -102,7 +102,8 @@ def numbers_of(instance: Instance) -> Numbers:
     place = {name: at for at, name in enumerate(graph.nodes)}
     size, chosen = graph.graph["element_bytes"], training.precision
     same, state = training.bytes_per_element, training.optimizer_bytes_per_parameter
-    weight, gradient, activation, state = astuple(chosen) if chosen else (same, same, same, state)
+    weight, gradient, activation, state, still = (*astuple(chosen),) if chosen else (same, same, same, state, None)
+    still = weight if still is None else still
     trained = [row.parameter_bytes if row.trainable_bytes is None else row.trainable_bytes for row in layers]
     shared = [
         (sorted(place[name] for name in names), weights, gradients)
@@ -113,7 +114,7 @@ def numbers_of(instance: Instance) -> Numbers:
         for before, user in pairwise(users):
             earlier, sizes = copies.get(user, (before, (0, 0, 0, 0)))
             more = (
-                ceil(Fraction(weight, size) * weights),
+                ceil(Fraction(weight * gradients + still * (weights - gradients), size)),
                 ceil(Fraction(gradient, size) * gradients),
                 ceil(Fraction(weight, size) * gradients),
                 state * ceil(Fraction(gradients, size)),
@@ -134,7 +135,10 @@ def numbers_of(instance: Instance) -> Numbers:
     margin = instance.constraints.memory_margin
     return Numbers(
         layers=layers,
-        weights=[ceil(Fraction(weight, size) * layer.parameter_bytes) for layer in layers],
+        weights=[
+            ceil(Fraction(weight * one + still * (layer.parameter_bytes - one), size))
+            for layer, one in zip(layers, trained, strict=True)
+        ],
         updated=[ceil(Fraction(weight, size) * one) for one in trained],
         gradients=[ceil(Fraction(gradient, size) * one) for one in trained],
         optimizer=[state * ceil(Fraction(one, size)) for one in trained],

@@ -91,7 +91,9 @@ def free_instances(draw: st.DrawFn) -> Instance:
         schedule=schedule,
         warm_up=draw(warm_ups) if schedule is Schedule.ONE_F_ONE_B else "classic",
         precision=draw(
-            st.none() | st.sampled_from(list(Precision.presets().values())) | st.just(Precision(3, 5, 1, 0))
+            st.none()
+            | st.sampled_from(list(Precision.presets().values()))
+            | st.sampled_from([Precision(3, 5, 1, 0), Precision(2, 2, 2, 8, Fraction(3, 8))])
         ),
     )
     return build_instance(layers, cluster, training, cost)

@@ -154,6 +154,10 @@ def test_numbers_of_micro_batches_that_cannot_be(tmp_path: Path, written: str, r
     [
         ("bf16-mixed", Precision(2, 4, 2, 12)),
         ("{weights: 1, gradients: 2, activations: 3, optimizer: 0}", Precision(1, 2, 3, 0)),
+        (
+            "{weights: 2, gradients: 2, activations: 2, optimizer: 8, frozen: 0.5}",
+            Precision(2, 2, 2, 8, Fraction(1, 2)),
+        ),
     ],
 )
 def test_precision_is_a_preset_or_four_numbers(tmp_path: Path, written: str, found: Precision) -> None:
@@ -164,6 +168,9 @@ def test_precision_is_a_preset_or_four_numbers(tmp_path: Path, written: str, fou
     instance = load_scenario(path).instance(graph)
     sizes = (instance.parameter_bytes, instance.gradient_bytes, instance.optimizer_bytes, instance.input_bytes)
     parameters, elements_read = 20, 8 * 10
+    assert ("training.precision.frozen is not used: all weights are trained" in instance.model.notes) == bool(
+        found.frozen
+    )
     kinds = (found.weights, found.gradients, found.optimizer)
     assert sizes == (*((parameters * size,) for size in kinds), (elements_read * found.activations,))
 
@@ -173,6 +180,15 @@ def test_precision_is_a_preset_or_four_numbers(tmp_path: Path, written: str, fou
     [
         ("precision: bf16-mxed", "did you mean 'bf16-mixed'"),
         ("precision: {weights: 2}", "expected fp32, amp, fp16-mixed, bf16-mixed, bf16 or {weights: bytes"),
+        (
+            "precision: {weights: 0.5, gradients: 2, activations: 2, optimizer: 8}",
+            "weights: expected whole bytes, got 0.5; weights that are not trained may have less: frozen: 0.5",
+        ),
+        (
+            "precision: {weights: 2, gradients: 2, activations: 2, optimizer: 8, frozen: x}",
+            "expected a number of 0",
+        ),
+        ("precision: {weights: 2, gradients: 2, activations: 2, optimizer: 8, frozen: 0}", "expected more than 0"),
         ("precision: {weights: 0, gradients: 2, activations: 3, optimizer: 0}", "precision.weights is 0"),
         ("precision: fp32, bytes_per_element: 4", "training.precision says this already"),
         ("precision: fp32, optimizer_bytes_per_parameter: 4", "training.precision says this already"),
