@@ -268,10 +268,13 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> Chose
 def _in_anyorder(outcome: Outcome, done: list[_Found], times: int) -> int | None:
     """Return what no order of the layers undercuts with any number, for one of ``times`` micro-batches.
 
-    None where the layers have one order. That a number has no plan in one order says nothing of others.
+    None where the layers have one order. That a number has no plan in one order says nothing of others; where all
+    orders are free the claim is about all of them.
     """
     if outcome.any_order_bound is None:
         return None
+    free = any(one.instance.model.free_order for one in done)
+    done = [one for one in done if not (free and one.outcome and one.outcome.proof is Proof.INFEASIBLE)]
     known = ((one.outcome and one.outcome.any_order_bound) for one in done)
     bounds = (
         (lower_bound(one.instance) if bound is None else bound) * times_in_a_step(one.instance)
