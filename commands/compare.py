@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from commands.parts.comparison import (
     ComparisonRow,
@@ -28,6 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         return run_all(arguments)
     task = open_task(arguments)
+    # Each solver is asked alone, about the layers as they were traced: so nothing is said of other orders.
+    model = replace(task.instance.model, free_order=False)
+    task = replace(task, instance=replace(task.instance, model=model))
     rows = held_to_the_best(task, [compared_row(task, solver) for solver in arguments.solvers])
     best = strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
     if arguments.json:

@@ -109,3 +109,9 @@ def test_a_claim_says_what_it_compares(pipecut: Command, towers_yaml: Path) -> N
     traced = pipecut("plan", towers_yaml, "--set", "training.micro_batches=4", "--set", "model.order=traced").out
     assert "4 cuts of the traced order of 5 layers" in traced
     assert "no order of the layers is below 156.0 us (156,000 ns), gap 23.5 %" in traced
+
+
+def test_a_comparison_speaks_of_the_one_order_that_its_solvers_search(pipecut: Command, towers_yaml: Path) -> None:
+    found = pipecut("compare", towers_yaml, "--solvers", "cpsat", "--set", "training.micro_batches=4", "--json")
+    assert found.json["solvers"][0]["proof"] == "optimal" and found.json["solvers"][0]["objective"] == 204_000
+    assert "the traced order" in " ".join(found.json["scope"]["words"])

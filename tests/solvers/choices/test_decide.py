@@ -34,7 +34,7 @@ from solvers.choices.any_order import MOST_ORDERS, in_order
 from solvers.choices.decide import Ask, decide
 from solvers.choices.interleavings import covering
 from solvers.choices.trainings import instances_of, times_in_a_step
-from solvers.search.goals import solve_in_order
+from solvers.goals import solve_in_order
 from tests.enumerator import more_plans_than, truth
 from tests.generators import any_costs, any_recomputation, cluster_graphs, goals_of, instances, layer_graphs
 from tests.problems import MEMORY_BYTES
