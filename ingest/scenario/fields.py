@@ -99,7 +99,7 @@ def _one_or_more(one: dict[str, object], *words: dict[str, object]) -> Shown:
 Name = Annotated[str, AfterValidator(_name)]
 Glob = Annotated[str, AfterValidator(_glob)]
 Whole = Annotated[int, Field(ge=1)]
-Shape = Annotated[list[Annotated[int, Field(ge=1, le=10**9)]], Field(min_length=1, max_length=8)]
+InputShape = Annotated[list[Annotated[int, Field(ge=1, le=10**9)]], Field(min_length=1, max_length=8)]
 Bandwidth = Annotated[int, BeforeValidator(quantities.bandwidth), _quantity("10 Gbit/s")]
 Memory = Annotated[int, BeforeValidator(quantities.memory), _quantity("11 GiB")]
 """What there is room for; parts of a byte are left out."""

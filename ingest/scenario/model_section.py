@@ -8,10 +8,10 @@ from pydantic import AfterValidator, Field
 
 from ingest.scenario.fields import (
     Glob,
+    InputShape,
     Name,
     Places,
     Section,
-    Shape,
     Whole,
     builder,
     configuration,
@@ -43,7 +43,7 @@ class ModelSection(Section):
         default=None, description="what the Hugging Face model is for; without it the class that its config names"
     )
     sequence: Whole | None = Field(default=None, description="tokens of one sample of the Hugging Face model")
-    inputs: dict[Name, Shape] = Field(
+    inputs: dict[Name, InputShape] = Field(
         default={},
         description="shapes of one sample's inputs of the Hugging Face model, like {pixel_values: [3, 512, 512]},"
         " in place of those that are made",
