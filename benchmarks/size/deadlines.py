@@ -1,6 +1,7 @@
 """How far past its time limit a search goes: ``python -m benchmarks.size.deadlines``.
 
-Options: ``--json``, ``--limits "2;10"`` (seconds), ``--only TEXT`` (rows whose name or solver contains it).
+Options: ``--json``, ``--limits "2;10"`` (seconds), ``--only TEXT`` (rows whose name or solver contains it), and
+``--commands FOLDER;FOLDER`` for ``pipecut plan`` from start to prompt on every scenario of these folders instead.
 
 Every row is a search on one of the largest instances that ship, with limits that end it in its tables, its search
 or its explanation. A limit is kept if the overrun is at most 1 s and 5 % of it. Times are those of one run.
@@ -9,9 +10,11 @@ or its explanation. A limit is kept if the overrun is at most 1 s and 5 % of it.
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,17 +119,53 @@ def _words(outcome: Outcome) -> str:
     return f"{outcome.proof}{gap}"
 
 
+def scenarios_in(folders: Sequence[Path]) -> list[Path]:
+    """Return the scenarios in folders and their folders, in order; a sweep is none."""
+    found = [path for folder in folders for path in sorted(folder.rglob("*.yaml"))]
+    return [path for path in found if "library" not in path.parts and not path.stem.endswith(".sweep")]
+
+
+def commanded(scenario: Path, limit_s: float) -> dict[str, Any]:
+    """Run ``pipecut plan`` on a scenario, in its folder; return what it took to the prompt, and what it said."""
+    words = [sys.executable, "-m", "commands.entry", "plan", scenario.name, "--time-limit", str(limit_s)]
+    began = time.monotonic()
+    paths = os.pathsep.join((str(ROOT), str(scenario.parent)))
+    ran = subprocess.run(
+        words, cwd=scenario.parent, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    wall = time.monotonic() - began
+    over = max(0.0, wall - limit_s)
+    first = next(iter((ran.stdout or ran.stderr).splitlines()), "nothing")
+    return {
+        "scenario": scenario.stem,
+        "limit (s)": limit_s,
+        "wall (s)": round(wall, 2),
+        "overrun (s)": round(over, 2),
+        "kept": "yes" if over <= OVER_S + OVER_SHARE * limit_s else "NO",
+        "exit": ran.returncode,
+        "said": first[:80],
+    }
+
+
 def main() -> int:
     """Print the table, row by row; exit code 1 where a limit was not kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
     parser.add_argument("--limits", default="2;10", help="seconds, with semicolons between")
     parser.add_argument("--only", default="", help="only rows whose name and solver contain this text")
+    parser.add_argument("--commands", help="folders of scenarios, with semicolons between")
     arguments = parser.parse_args()
     limits = [float(limit) for limit in arguments.limits.split(";")]
     lost: list[str] = []
 
     def rows() -> Iterator[dict[str, Any]]:
+        if arguments.commands:
+            for scenario in scenarios_in([Path(folder) for folder in arguments.commands.split(";")]):
+                for limit in limits if arguments.only in scenario.stem else ():
+                    found = commanded(scenario, limit)
+                    lost.extend([scenario.stem] * (found["kept"] != "yes"))
+                    yield found
+            return
         for row, solver in [(one, solver) for one in (*ROWS, *EXPLAINED) for solver in one.solvers]:
             for limit in limits if arguments.only in f"{row.name} {solver}" else ():
                 found = measured(row, solver, limit)

@@ -1,0 +1,47 @@
+"""A limit is kept from the first import to the prompt, whatever it ends, and there is always an answer.
+
+The machine may be busy with other tests: all but those that are marked ``alone`` say nothing of the clock.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.size.deadlines import ROOT, commanded, scenarios_in
+
+SHARED = Path(os.environ.get("PIPECUT_DATA", ROOT.parent / "shared" / "data"))
+SHIPPED = scenarios_in([ROOT / "scenarios"])
+FIELD = scenarios_in([SHARED / "field", SHARED / "defects"])
+CODES = (0, 1, 2, 3)
+"""Proved, no plan, a scenario that is refused, and stopped; no other one can come of a limit."""
+
+
+def told(scenario: Path, limit_s: float) -> None:
+    """Run the command, and hold that it ends with an answer."""
+    found = commanded(scenario, limit_s)
+    assert found["exit"] in CODES and found["said"] != "nothing", found
+
+
+@pytest.mark.parametrize("limit_s", [1, 3])
+def test_a_small_scenario_has_an_answer(limit_s: float) -> None:
+    told(ROOT / "scenarios" / "witness" / "line.yaml", limit_s)
+
+
+@pytest.mark.skipif(not FIELD, reason="needs the folder of data that PIPECUT_DATA names")
+def test_a_long_chain_has_an_answer() -> None:
+    told(SHARED / "field" / "two-cards.yaml", 3)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize("limit_s", [1, 3, 10])
+@pytest.mark.parametrize("scenario", [*SHIPPED, *FIELD], ids=lambda path: path.stem)
+def test_limits_are_kept(scenario: Path, limit_s: float) -> None:
+    """To 1 s and 5 %; once more where something else was on the machine."""
+    found = commanded(scenario, limit_s)
+    if found["kept"] != "yes":
+        found = commanded(scenario, limit_s)
+    assert found["kept"] == "yes" and found["exit"] in CODES and found["said"] != "nothing", found
