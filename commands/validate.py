@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _checked_profile(task: Task) -> LayerProfile | None:
     """Return the scenario's profile. Raises InputError where it is of another processor or torch than these."""
     scenario = task.scenario
-    if scenario.profile is None:
+    if scenario.profile is None or not scenario.profile.endswith(".json"):  # a table does not say where it is from
         return None
     import torch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -81,8 +81,14 @@ class LayerProfile(_Row):
 
 def read_profile(path: Path) -> LayerProfile:
     """Read a profile. Raises GraphFileError naming the file and what is wrong with it."""
+    content = read_json(path, "a profile")
+    if isinstance(content, dict) and "traceEvents" in content:
+        raise GraphFileError(
+            f"{path}: a profiler's trace, which knows kernels and no layers of this model: let 'pipecut profile"
+            " SCENARIO --out profile.json' measure them, or give a table (layer,forward_ms,backward_ms)"
+        )
     try:
-        return LayerProfile.model_validate(read_json(path, "a profile"))
+        return LayerProfile.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
@@ -128,6 +134,17 @@ def with_times(
                 f"{source}: layer {name} is in the {'model' if name in graph else 'profile'} only: the profile is "
                 f"that of another model ({profile.model})"
             )
+    return measured_graph(graph, curves, sizes, samples, source)
+
+
+def measured_graph(
+    graph: nx.DiGraph,
+    curves: Mapping[str, Sequence[Measured]],
+    sizes: Sequence[int],
+    samples: Collection[int],
+    source: str,
+) -> nx.DiGraph:
+    """Return a layer graph with measured times by layer, and a note on micro-batches of other ``sizes``."""
     timed = graph.copy()
     for name, rows in curves.items():
         timed.nodes[name]["layer"] = replace(graph.nodes[name]["layer"], measured=tuple(rows))

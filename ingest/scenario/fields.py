@@ -67,6 +67,16 @@ def graph_file(text: str) -> str:
     return text
 
 
+def times_file(text: str) -> str:
+    """Keep the path of times of layers. Raises ValueError if its name does not say what it is."""
+    if not text.endswith((".json", ".csv")) or not text.isprintable():
+        raise ValueError(
+            "expected the path of times of layers: a profile that 'pipecut profile' wrote, ending in .json, or a"
+            " table with the columns layer, forward_ms, backward_ms, ending in .csv"
+        )
+    return text
+
+
 def exported_file(text: str) -> str:
     """Keep the path of an exported model. Raises ValueError if its name does not say that it is one."""
     if not text.endswith(".pt2") or not text.isprintable():

@@ -168,10 +168,13 @@ class Scenario:
     def _timed(self, graph: nx.DiGraph, path: Path) -> nx.DiGraph:
         from formulation.problem.cluster import servers_of
         from ingest.graphs.layer_profile import read_profile, with_times
+        from ingest.graphs.layer_table import with_table
 
         classes = {server.device_class.name for server in servers_of(self.cluster)}
         numbers = self.training.micro_batch_choices or (self.training.micro_batches,)
         samples = {self.training.global_batch // number for number in numbers}
+        if path.suffix == ".csv":
+            return with_table(graph, path, classes, samples)
         return with_times(graph, read_profile(path), classes, samples, str(path))
 
     def load(self) -> Instance:

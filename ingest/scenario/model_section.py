@@ -17,6 +17,7 @@ from ingest.scenario.fields import (
     configuration,
     exported_file,
     graph_file,
+    times_file,
 )
 
 __all__: list[str] = []
@@ -56,9 +57,10 @@ class ModelSection(Section):
         description="where stages may start: blocks (what the model repeats), modules, operators (any layer), or"
         " globs on layers and modules; without it the places that the graph names, else blocks",
     )
-    profile: Annotated[str, AfterValidator(graph_file)] | None = Field(
+    profile: Annotated[str, AfterValidator(times_file)] | None = Field(
         default=None,
-        description="times of layers that pipecut profile measured, a JSON file; relative to the scenario file",
+        description="times of layers: a JSON file that pipecut profile wrote, or a CSV table with the columns"
+        " layer, forward_ms, backward_ms; relative to the scenario file",
     )
     runtime: Literal["torchtitan", "megatron", "deepspeed"] | None = Field(
         default=None,
