@@ -230,13 +230,12 @@ def between(
     degree: int,
     *,
     parts: tuple[Fraction, Fraction, Fraction],
-    forwards: int = 1,
 ) -> Volume:
     """Volume to change a layout: from ``have`` to ``want`` forward, and the gradient back.
 
-    ``parts`` are those of :func:`change`. The forward pass runs ``forwards`` times.
+    ``parts`` are those of :func:`change`.
     """
-    return _both_ways(change(have, want, parts), change(want, have, parts), degree, forwards)
+    return _both_ways(change(have, want, parts), change(want, have, parts), degree)
 
 
 def between_on_grid(
@@ -246,7 +245,6 @@ def between_on_grid(
     *,
     whole: Fraction,
     load: Fraction,
-    forwards: int = 1,
 ) -> tuple[Volume, Volume]:
     """Volumes to change a layout over two axes of a grid of these ``sizes``: inside its rows, and across them.
 
@@ -257,8 +255,8 @@ def between_on_grid(
     """
     forward, backward = (_steps(*ends, sizes, whole=whole, load=load) for ends in ((have, want), (want, have)))
     return (
-        _both_ways(forward[0], backward[0], sizes[0], forwards),
-        _both_ways(forward[1], backward[1], sizes[1], forwards),
+        _both_ways(forward[0], backward[0], sizes[0]),
+        _both_ways(forward[1], backward[1], sizes[1]),
     )
 
 
@@ -274,9 +272,9 @@ def _steps(
     return found
 
 
-def _both_ways(forward: Fraction, backward: Fraction, degree: int, forwards: int) -> Volume:
-    messages = (forwards * (forward > 0) + (backward > 0)) * (degree - 1)
-    return Volume(forwards * forward + backward, messages) if messages else NOTHING
+def _both_ways(forward: Fraction, backward: Fraction, degree: int) -> Volume:
+    messages = ((forward > 0) + (backward > 0)) * (degree - 1)
+    return Volume(forward + backward, messages) if messages else NOTHING
 
 
 def layouts(consumer: Split, source: int, form: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

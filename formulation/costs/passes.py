@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import add
 
-from formulation.costs import forms, times
+from formulation.costs import times
 from formulation.costs.prices import form_of
 from formulation.executed.pipeline import PipelinePasses
 from formulation.problem.groups import GroupKind
@@ -85,7 +85,8 @@ def stage_passes(instance: Instance, stage: Stage, *, halves: bool) -> StagePass
     for edge in instance.form_edges:
         if edge.source in stage.span and edge.consumer in stage.span:
             kind = kinds[edge.consumer]
-            changed = _between(instance, edge, (stage.form(edge.source), stage.form(edge.consumer)), kind)
+            ends = stage.form(edge.source), stage.form(edge.consumer)
+            changed = times.change_ns(instance, edge, *ends, kind)
             for run in range(forward_passes(instance, kind.mode, edge.consumer)):
                 forward_sent[run] += changed[0]
             backward_sent[0] += changed[1]
@@ -162,21 +163,8 @@ def change_parts(
     instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
 ) -> tuple[int, int, int]:
     """Return the same with what is run again apart, behind the backward pass."""
-    forward, backward = _between(instance, edge, (source, form), kind)
+    forward, backward = times.change_ns(instance, edge, source, form, kind)
     return forward, backward, forward * (forward_passes(instance, kind.mode, edge.consumer) - 1)
-
-
-def _between(instance: Instance, edge: FormEdge, ends: tuple[int, int], kind: GroupKind) -> tuple[int, int]:
-    """Return the change of layout at an edge, from form to form, in the forward and in the backward pass.
-
-    Along two axes of a grid each change by itself.
-    """
-    forward = backward = 0
-    for have, want, spent in times.changes_ns(instance, edge, *ends, _once(kind)):
-        whole = forms.WHOLE in (have, want)
-        first = spent * (want == forms.WHOLE) if whole else spent - spent // 2
-        forward, backward = forward + first, backward + spent - first
-    return forward, backward
 
 
 def _once(kind: GroupKind) -> GroupKind:

@@ -222,29 +222,42 @@ def passes_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> tup
 
 
 def between_ns(instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind) -> int:
-    """Communication to change a layout from form ``source`` to ``form`` at an edge inside a stage."""
-    return sum(time for _, _, time in changes_ns(instance, edge, source, form, kind))
+    """Communication to change a layout from form ``source`` to ``form`` at an edge inside a stage: all passes."""
+    forward, backward = change_ns(instance, edge, source, form, kind)
+    return forward_passes(instance, kind.mode, edge.consumer) * forward + backward
+
+
+def change_ns(instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind) -> tuple[int, int]:
+    """Return what a change of layout at an edge takes in a forward and in a backward pass.
+
+    What becomes whole does so in the forward pass, and what was whole in the backward pass; between others it is
+    half and half, the odd nanosecond forward. Along two axes of a grid each change by itself.
+    """
+    forward = backward = 0
+    for have, want, spent in changes_ns(instance, edge, source, form, kind):
+        first = spent * (want == forms.WHOLE) if forms.WHOLE in (have, want) else spent - spent // 2
+        forward, backward = forward + first, backward + spent - first
+    return forward, backward
 
 
 def changes_ns(
     instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
 ) -> tuple[tuple[str, str, int], ...]:
-    """Return what :func:`between_ns` adds up: how the tensor lies, how it is wanted, and the time of the change.
+    """Return how a tensor lies, how it is wanted, and the time of the change and of that of its gradient back.
 
     One of all devices of a replica; two where one of the forms is a pair, inside the rows of a grid and across.
     """
     if kind.inner is None:
         return ()
-    consumer, forwards = instance.layers[edge.consumer].split, forward_passes(instance, kind.mode, edge.consumer)
-    size, load = edge.size_bytes, instance.cost.expert_load
+    consumer, size, load = instance.layers[edge.consumer].split, edge.size_bytes, instance.cost.expert_load
     have, want = forms.layouts(consumer, source, form)
     if kind.axes is None or len(have) == len(want) == 1:
         parts = size * kind.shares.gather, size * kind.shares.turn, size * kind.shares.turn * load
-        volume = forms.between(have[0], want[0], kind.tensor_parallel_degree, parts=parts, forwards=forwards)
+        volume = forms.between(have[0], want[0], kind.tensor_parallel_degree, parts=parts)
         return ((have[0], want[0], volume.transfer_ns(kind.inner)),)
     sizes, whole = kind.grid, size * kind.shares.replica
     have, want = (have * 2)[:2], (want * 2)[:2]
-    volumes = forms.between_on_grid(have, want, sizes, whole=whole, load=load, forwards=forwards)
+    volumes = forms.between_on_grid(have, want, sizes, whole=whole, load=load)
     found = zip(have, want, volumes, kind.axes, strict=True)
     return tuple((a, b, 0 if link is None else volume.transfer_ns(link)) for a, b, volume, link in found)
 

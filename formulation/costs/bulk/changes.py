@@ -79,11 +79,12 @@ def _changes(instance: Instance, kind: GroupKind, batch: _Batch) -> Iterator[tup
     takes = MATRIX_TAKES if batch.matrix else JOIN_TAKES
     for (source, made), (form, taken) in itertools.product(enumerate(MADE[:forms]), enumerate(takes[:forms])):
         there, back = MOVES.get(made + taken, NONE), MOVES.get(taken + made, NONE)
-        a, b, c = (runs * one + other for one, other in zip(there, back, strict=True))
+        a, b, c = (one + other for one, other in zip(there, back, strict=True))
         part = a * gather + (b + c * load) * turn
         if part and kind.inner is not None:
             messages = (a + b + c) * (t - 1)
-            yield (source, form), transfer(sizes * part.numerator, part.denominator, messages, kind.inner)
+            spent = transfer(sizes * part.numerator, part.denominator, messages, kind.inner)
+            yield (source, form), _run(spent, made, taken, runs)
     if kind.axes is not None and forms > SINGLES:
         made, taken = ([_lies(letters, form) for form in range(forms)] for letters in (MADE, takes))
         known = cache(lambda have, want: _on_grid(kind, have, want, load, sizes, runs))
@@ -98,10 +99,10 @@ def _lies(letters: str, form: int) -> str:
 
 
 def _on_grid(kind: GroupKind, have: str, want: str, load: Fraction, sizes: Column, runs: int) -> Column:
-    """Return the time to change a tensor from these two letters to those, and its gradient back."""
+    """Return the time to change a tensor from these two letters to those, so often, and its gradient back."""
     parts, messages = [Fraction(0), Fraction(0)], [0, 0]
     held = {"R": Fraction(1), "C": Fraction(1), "E": load}
-    for times, (lies, ends) in ((runs, (have, want)), (1, (want, have))):
+    for lies, ends in ((have, want), (want, have)):
         late = [(ends[axis] == "W") - (lies[axis] == "W") for axis in (0, 1)]
         for axis in (0, 1):
             all_moved, turned, sent = MOVES.get(lies[axis] + ends[axis], NONE)
@@ -109,13 +110,19 @@ def _on_grid(kind: GroupKind, have: str, want: str, load: Fraction, sizes: Colum
             rest = (lies if first else ends)[other]
             left = Fraction(1) if rest == "W" else min(Fraction(1), held[rest] / kind.grid[other])
             own = kind.grid[axis]
-            parts[axis] += times * left * Fraction(own - 1, own) * (all_moved + (turned + sent * load) / own)
-            messages[axis] += times * (own - 1) * (all_moved + turned + sent)
+            parts[axis] += left * Fraction(own - 1, own) * (all_moved + (turned + sent * load) / own)
+            messages[axis] += (own - 1) * (all_moved + turned + sent)
+    whole = [kind.shares.replica * part for part in parts]
     times = (
-        transfer(sizes * part.numerator, part.denominator, number, link)
-        for part, number, link in zip(
-            (kind.shares.replica * part for part in parts), messages, kind.axes or (), strict=True
-        )
+        _run(transfer(sizes * part.numerator, part.denominator, number, link), *ends, runs)
+        for part, number, link, *ends in zip(whole, messages, kind.axes or (), have, want, strict=True)
         if link is not None
     )
     return sum(times, start=0 * sizes)
+
+
+def _run(spent: Column, have: str, want: str, runs: int) -> Column:
+    """Return a change there and back with what of it lies in the forward pass as often as that is run."""
+    if "W" in (have, want):
+        return runs * spent if want == "W" else spent
+    return spent + (runs - 1) * (spent - spent // 2)

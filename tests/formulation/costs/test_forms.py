@@ -32,12 +32,12 @@ WEIGHTS, OUTPUT, INPUT = Fraction(1000), Fraction(100), Fraction(10)
 GATHERED, SUMMED = Fraction(7), Fraction(8)
 
 
-def changed(consumer: Split, source: int, form: int, size: int, devices: int, forwards: int = 1) -> Volume:
+def changed(consumer: Split, source: int, form: int, size: int, devices: int) -> Volume:
     """What one of so many equal devices moves at an edge."""
     shares = equal_shares(devices, 1)
     parts = (size * shares.gather, size * shares.turn, 2 * size * shares.turn)
     (have, *_), (want, *_) = forms.layouts(consumer, source, form)
-    return forms.between(have, want, devices, parts=parts, forwards=forwards)
+    return forms.between(have, want, devices, parts=parts)
 
 
 def spent(split: Split, form: int, devices: int, kind: AllReduce) -> list[Volume]:
@@ -80,13 +80,6 @@ def test_messages_count_peers_each_way():
     assert changed(Split.MATRIX, 0, 1, 9, 3) == Volume(Fraction(4), 4)
     assert changed(Split.MATRIX, 1, 0, 9, 3) == Volume(Fraction(6), 2)
     assert changed(Split.MATRIX, 2, 1, 9, 3) == NOTHING
-
-
-def test_a_second_forward_pass_moves_what_goes_forward_again():
-    """Rows to columns: F and E, 2 bytes and 2 messages each; columns to whole goes forward, whole to rows back."""
-    assert changed(Split.MATRIX, 0, 1, 9, 3, forwards=2) == Volume(Fraction(6), 6)
-    assert changed(Split.MATRIX, 2, 2, 9, 3, forwards=2) == Volume(Fraction(12), 4)
-    assert changed(Split.MATRIX, 1, 0, 9, 3, forwards=2) == Volume(Fraction(6), 2)
 
 
 @pytest.mark.parametrize(

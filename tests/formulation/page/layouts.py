@@ -101,10 +101,8 @@ def in_pair(stage: PricedStage, row: Layer, form: int) -> tuple[Fraction, Part]:
     return sigma, (found[0], found[1], found[2])
 
 
-def on_axes(
-    stage: PricedStage, v: int, forms: tuple[int, int], size: int, forwards: int
-) -> list[tuple[str, str, int]]:
-    """Of each axis how a tensor lies along it, how it is wanted, and the time, so often forward and once back."""
+def on_axes(stage: PricedStage, v: int, forms: tuple[int, int], size: int) -> list[tuple[str, str, int]]:
+    """Of each axis how a tensor lies along it, how it is wanted, and the time there and back."""
     takes = TAKEN if stage.numbers.layers[v].split is Split.MATRIX else TAKEN_BY_JOIN
     lies = [MADE[one] for one in PAIRS.get(forms[0], (forms[0],) * 2)]
     ends = [takes[one] for one in PAIRS.get(forms[1], (forms[1],) * 2)]
@@ -112,8 +110,8 @@ def on_axes(
     moved = zip(_one_way(stage, lies, ends, size), _one_way(stage, ends, lies, size), strict=True)
     for at, (there, back) in enumerate(moved):
         k = (stage.grid, stage.degree // stage.grid)[at]
-        messages = (k - 1) * (forwards * (there > 0) + (back > 0))
-        time = transfer_ns(forwards * there + back, messages, stage.grid_links[at])
+        messages = (k - 1) * ((there > 0) + (back > 0))
+        time = transfer_ns(there + back, messages, stage.grid_links[at])
         found.append((lies[at], ends[at], time))
     return found
 

@@ -9,7 +9,6 @@ from operator import add
 from formulation.problem.options import BoundaryCharge, Schedule, StageTime, Synchronisation
 from tests.formulation.page.chunks import groups, in_order, on
 from tests.formulation.page.computing import passes_ns
-from tests.formulation.page.layouts import COLUMNS, EXPERTS, ROWS, WHOLE
 from tests.formulation.page.memory import gradients_made, in_flight
 from tests.formulation.page.numbers import Numbers
 from tests.formulation.page.stages import PricedStage
@@ -140,7 +139,7 @@ def _passes(stage: PricedStage) -> tuple[int, int, int]:
     """All, and what is computed again."""
     for layer in stage.layers:
         again = stage.again(layer)
-        each = list(zip(stage.servers, stage.work(layer), strict=True))
+        each = sorted(zip(stage.servers, stage.work(layer), strict=True), key=lambda one: _place(numbers, one[0]))
         shares = [tuple(map(ceil, passes_ns(numbers, layer, server, *work))) for server, work in each]
         at = max(range(len(each)), key=lambda at: (1 + again) * shares[at][0] + shares[at][1])
         one, other = shares[at]
@@ -156,12 +155,18 @@ def _passes(stage: PricedStage) -> tuple[int, int, int]:
             forward[part], there[part] = forward[part] + runs * one, there[part] + runs * moved
         backward, back, weights_sent = backward + other, back + gathered + added, weights_sent + added
     for u, v, size in numbers.edges:
-        one, other = _change(stage, u, v, size)
+        one, other = stage.change_ns(u, v, size) if v in stage.layers else (0, 0)
         there, back = [there[0] + one, there[1] + stage.again(v) * one], back + other
     both = max if numbers.cost.stage_time is StageTime.OVERLAP else add
     whole, part = map(both, forward, there)
     of_weights = both(backward, back) - both(backward - weights_at_work, back - weights_sent)
     return whole, both(backward, back) + part, of_weights
+
+
+def _place(numbers: Numbers, server: int) -> int:
+    """The first server of the cluster with devices of the same class."""
+    kinds = [(row.device_class, memory) for row, memory in zip(numbers.servers, numbers.memory, strict=True)]
+    return kinds.index(kinds[server])
 
 
 def _of_weights(numbers: Numbers, layer: int, where: tuple[int, tuple], backward: int) -> int:
@@ -175,16 +180,3 @@ def _of_weights(numbers: Numbers, layer: int, where: tuple[int, tuple], backward
     trained = [0 if at == layer else one for at, one in enumerate(numbers.gradients)]
     alone, (server, work) = replace(numbers, frozen=frozen, gradients=trained), where
     return backward - ceil(passes_ns(alone, layer, server, *work)[1])
-
-
-def _change(stage: PricedStage, u: int, v: int, size: int) -> tuple[int, int]:
-    """What a change of layout takes in a forward and in a backward pass, for one pass of either."""
-    there = back = 0
-    for have, want, whole in stage.changes(u, v, size, 1) if v in stage.layers else []:
-        forward = whole - whole // 2
-        if WHOLE in (have, want):
-            forward = whole if want == WHOLE else 0
-        else:
-            assert {have, want} <= {ROWS, COLUMNS, EXPERTS}
-        there, back = there + forward, back + whole - forward
-    return there, back

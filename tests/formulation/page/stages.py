@@ -20,10 +20,14 @@ from tests.formulation.page.chunks import on
 from tests.formulation.page.computing import Part, hidden_ns, part, passes_ns, updating_ns
 from tests.formulation.page.devices import Devices
 from tests.formulation.page.layouts import (
+    COLUMNS,
+    EXPERTS,
     MADE,
     PAIRS,
+    ROWS,
     TAKEN,
     TAKEN_BY_JOIN,
+    WHOLE,
     Axis,
     changed,
     divides,
@@ -188,20 +192,33 @@ class PricedStage(Devices):
     @cached_property
     def between_ns(self) -> int:
         edges = [(u, v, size) for u, v, size in self.numbers.edges if v in self.layers]
-        return sum(time for u, v, size in edges for _, _, time in self.changes(u, v, size, 1 + self.again(v)))
+        passes = [(1 + self.again(v), self.change_ns(u, v, size)) for u, v, size in edges]
+        return sum(often * forward + backward for often, (forward, backward) in passes)
 
-    def changes(self, u: int, v: int, size: int, forwards: int) -> list[tuple[str, str, int]]:
-        """How a tensor lies, how it is wanted and the time between, of all devices or along either axis."""
+    def change_ns(self, u: int, v: int, size: int) -> tuple[int, int]:
+        """forward_uv and backward_uv."""
+        there = back = 0
+        for have, want, whole in self.changes(u, v, size):
+            forward = whole - whole // 2
+            if WHOLE in (have, want):
+                forward = whole if want == WHOLE else 0
+            else:
+                assert {have, want} <= {ROWS, COLUMNS, EXPERTS}
+            there, back = there + forward, back + whole - forward
+        return there, back
+
+    def changes(self, u: int, v: int, size: int) -> list[tuple[str, str, int]]:
+        """How a tensor lies, how it is wanted and the time there and back, of all devices or along either axis."""
         split, source = self.numbers.layers[v].split, self.source(u)
         if split is Split.FOLLOW or source is None or source not in self.layers:
             return []
         ends = self.forms[source], self.forms[v]
         if not PAIRS.keys().isdisjoint(ends):
-            return on_axes(self, v, ends, size, forwards)
+            return on_axes(self, v, ends, size)
         have, want = MADE[ends[0]], (TAKEN if split is Split.MATRIX else TAKEN_BY_JOIN)[ends[1]]
         there, back = changed(self, have, want, size), changed(self, want, have, size)
-        messages = (self.degree - 1) * (forwards * (there > 0) + (back > 0))
-        return [(have, want, transfer_ns(forwards * there + back, messages, self.inner_link))]
+        messages = (self.degree - 1) * ((there > 0) + (back > 0))
+        return [(have, want, transfer_ns(there + back, messages, self.inner_link))]
 
     @cached_property
     def activation_ns(self) -> int:
