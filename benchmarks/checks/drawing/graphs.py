@@ -49,6 +49,8 @@ def drawn_graph(choice: Random, classes: list[str], *, measured: bool, chunked: 
         document["modules"] = list(_modules(names))
     if choice.random() < 0.1:
         document["unpriced"] = ["any"]
+    if choice.random() < 0.1:
+        document["notes"] = ["drawn"]
     return document
 
 

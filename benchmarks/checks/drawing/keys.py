@@ -6,7 +6,6 @@ the format refuses beside what is written already; it never leaves out what a me
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from benchmarks.checks.drawing.models import BUILD, CONFIGURATION, EXPORTED
 from benchmarks.checks.drawing.schema import LEFT_OUT, Drawing, Rule, one_of, sometimes
 from formulation.problem.options import Goal, Schedule
-from formulation.problem.precision import Precision
 from ingest.graphs.module_calls import GRAINS
+from ingest.scenario.fields import KINDS
 
 LIMITED = 0.3
 """In how many scenarios goals are limited, each that is to what some plan has or a little less."""
@@ -73,7 +72,7 @@ def _cuts(at: Drawing) -> object:
 
 
 def _runtime(at: Drawing) -> object:
-    return LEFT_OUT if "cuts" in at.here else at.choice.choice(["torchtitan", "megatron"])
+    return LEFT_OUT if "cuts" in at.here else at.property("ModelSection", "model.runtime")
 
 
 def _order(at: Drawing) -> object:
@@ -168,9 +167,7 @@ def _micro_batches(at: Drawing) -> object:
 def _precision(at: Drawing) -> object:
     if {"bytes_per_element", "optimizer_bytes_per_parameter"} & set(at.here):
         return LEFT_OUT
-    presets = [*Precision.presets()]
-    numbers = {one.name: at.choice.choice([1, 2, 4]) for one in dataclasses.fields(Precision)}
-    return at.choice.choice([*presets, numbers, numbers])
+    return at.property("TrainingSection", "training.precision")
 
 
 def _schedule(at: Drawing) -> object:
@@ -326,6 +323,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "model.transformers": _source("transformers", CONFIGURATION),
         "model.task": _of_configuration(LEFT_OUT, "text-generation", "features"),
         "model.sequence": _of_configuration(4, 7),
+        "model.inputs": _of_configuration(LEFT_OUT, {"input_ids": [5]}),
         "model.operators": sometimes(lambda at: {"any": "linear"}, 0.03),
         "model.cuts": _cuts,
         "model.profile": sometimes(_profile),
@@ -355,6 +353,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "training.bytes_per_element": sometimes(one_of(1, 2, 4, 8)),
         "training.optimizer_bytes_per_parameter": sometimes(one_of(0, 4, 8)),
         "training.precision": sometimes(_precision),
+        **{f"training.precision.{kind}": one_of(1, 2, 4) for kind in KINDS},
         "training.schedule": sometimes(_schedule, 0.75),
         "training.chunks": _chunks,
         "training.warm_up": sometimes(_warm_up),

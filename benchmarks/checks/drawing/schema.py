@@ -69,6 +69,10 @@ class Drawing:
         """Return what the schema defines under a name."""
         return self.by_schema({"$ref": f"#/$defs/{name}"}, path)
 
+    def property(self, section: str, path: str) -> Any:  # noqa: ANN401
+        """Return what the schema alone says of a key of a section that it defines."""
+        return self.by_schema(self.schema["$defs"][section]["properties"][path.rpartition(".")[2]], path)
+
     def _rule(self, path: str) -> Rule | None:
         """Return the rule of a path, or the one of the last key in it wherever that stands."""
         return self.rules.get(path) or self.rules.get(f"*.{path.rpartition('.')[2]}")
