@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from commands.parts.running import layout_for
+from commands.parts.running import check_runs
 from commands.parts.task import Task, open_task
 from commands.tables.display import objective_text
 from commands.terminal import human, output
@@ -65,7 +65,7 @@ def _exported(arguments: argparse.Namespace, task: Task, plan: Plan) -> Export:
     except TargetError as error:
         raise InputError(f"{arguments.plan}: {error}") from error
     if arguments.to == SCRIPT:
-        layout_for(task, plan, arguments.plan)
+        check_runs(task, plan, arguments.plan)
     return exported
 
 

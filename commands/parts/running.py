@@ -13,7 +13,7 @@ from commands.parts.task import Task, open_task
 from commands.simulation.best_order import search_order
 from commands.simulation.orders import order_of
 from commands.terminal import output
-from commands.terminal.failures import InputError
+from commands.terminal.failures import InputError, reading
 from formulation.problem.plan import Plan
 from formulation.schedules.catalogue import schedule_of
 from formulation.schedules.table import PipelineSchedule, ScheduleError
@@ -78,6 +78,26 @@ def layout_for(task: Task, plan: Plan, path: str, schedule: PipelineSchedule | N
         order = schedule or schedule_of(training, len(plan), warm_ups=plan.warm_ups(training))
         return layout_of(plan, order, training.micro_batch, task.instance)
     except (StagesError, ScheduleError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def check_runs(task: Task, plan: Plan, path: str) -> None:
+    """Split the model of a task as a plan of a file says, without its weights, and run nothing.
+
+    Raises InputError for a plan that cannot be run.
+    """
+    layout = layout_for(task, plan, path)
+    import torch
+
+    from execution.running.parts_of_model import check_parts
+    from ingest.torch.source import load_model
+
+    scenario, layers = task.scenario, tuple(layer.name for layer in task.instance.layers)
+    with reading(scenario.path), torch.device("meta"):
+        model, inputs = load_model(scenario.model, scenario.configured, scenario.path.parent.resolve())
+    try:
+        check_parts(model, inputs, plan, layout, layers)
+    except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
 

@@ -63,6 +63,19 @@ def parts_of(
     return _Splitting(model, inputs, plan, layout, process, layers).parts()
 
 
+def check_parts(
+    model: nn.Module, inputs: Inputs, plan: Plan, layout: RunLayout, layers: Sequence[str] | None
+) -> None:
+    """Split a model, which may have no weights, as one process of each stage would, and run nothing.
+
+    Cost: an export of the model for each number of samples. Raises as :func:`parts_of` does.
+    """
+    splitting = _Splitting(model, inputs, plan, layout, 0, layers)
+    for process in sorted({devices.processes[0] for devices in layout.stages}):
+        splitting.process = process
+        splitting.parts()
+
+
 class _Splitting:
     """Splits a model; ``_programs`` and ``_splits`` are kept by the number of samples."""
 
@@ -76,14 +89,14 @@ class _Splitting:
         layers: Sequence[str] | None,
     ) -> None:
         self._model, self._inputs, self._plan, self._layout = model, inputs, plan, layout
-        self._process, self._layers = process, layers
+        self.process, self._layers = process, layers
         self._programs: dict[int, ModelProgram] = {}
         self._splits: dict[int, ModelStages] = {}
 
     def parts(self) -> PartsOfModel:
         """Return what the process has."""
-        layout, mine = self._layout, self._layout.stages_of(self._process)
-        sizes = {at: len(layout.samples(at, self._process)) for at in mine}
+        layout, mine = self._layout, self._layout.stages_of(self.process)
+        sizes = {at: len(layout.samples(at, self.process)) for at in mine}
         every = self._split(sizes[mine[0]])
         stages = [self._split(sizes.get(at, sizes[mine[0]]))[at] for at in range(len(every))]
         found = PartsOfModel(stages, every.interface, holders_of(every, layout))
@@ -95,7 +108,7 @@ class _Splitting:
 
     def _divide(self, at: int, found: PartsOfModel) -> None:
         """Replace a stage by this device's part of it."""
-        layout, process = self._layout, self._process
+        layout, process = self._layout, self.process
         team = Team(members := layout.team(at, process), members.index(process))
         others = {name for one in self._split(next(iter(self._splits))) if one.index != at for name in _named(one)}
         shares, degree = layout.stages[at].shares, layout.stages[at].degree
@@ -112,7 +125,7 @@ class _Splitting:
                 found.holders[name] = layout.counterparts(at, process)
 
     def _divided(self, at: int, team: Team, others: set[str], *, alike: bool) -> tuple[DividedStage, ModelProgram]:
-        layout, process = self._layout, self._process
+        layout, process = self._layout, self.process
         devices, all_of = layout.stages[at], layout.rows_of_team(at, process)
         program = self._program(len(all_of))
         named = program.layers if self._layers is None else tuple(self._layers)

@@ -116,6 +116,22 @@ def test_no_script_is_written_for_a_plan_that_is_not_run(pipecut: Command, plan:
         assert ran.code == 2 and why in ran.err
 
 
+def test_no_script_is_written_for_layers_that_are_not_divided(
+    pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of output features of a grouped convolution keeps every rule, and no process can run it."""
+    monkeypatch.chdir(tmp_path)
+    net = NET.replace("nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)", "nn.Conv2d(4, 4, 3, groups=2)")
+    Path("grouped_net.py").write_text(net.replace("zeros(2, 4)", "zeros(2, 4, 8, 8)"), encoding="utf-8")
+    scenario = SCENARIO.replace("small_net", "grouped_net")
+    Path("grouped.yaml").write_text(scenario, encoding="utf-8")
+    stages = '{"stages": [{"layers": ["0"], "devices": {"one0": 1, "one1": 1}, "forms": [2]}]}'
+    Path("plan.json").write_text(stages, encoding="utf-8")
+    ran = pipecut("export", "plan.json", "grouped.yaml", "--to", "script", "--out", "train.py")
+    assert ran.code == 2 and "stage 0: layer 0 has form 2, and a grouped convolution" in ran.err
+    assert not Path("train.py").exists()
+
+
 @pytest.mark.slow
 def test_what_a_process_meets_is_told(pipecut: Command, plan: Path) -> None:
     """The model is built anew in every process, whatever is kept of an earlier trace."""
