@@ -18,8 +18,8 @@ from solvers.executed.demands import unseen_names
 
 __all__: list[str] = []
 
-PATIENCE_S = 0.5
-"""After how long no further method is looked at: of large instances that takes seconds each, past the limit."""
+PATIENCE_S, LATE_S = 0.5, 0.25
+"""After how long no further method is looked at, before and after the limit: of large ones each takes time."""
 MANY_CUTS, MANY_KINDS = 64, 12
 """From how many places to cut, and kinds of device groups, fewer of them make a proof much easier."""
 
@@ -30,10 +30,11 @@ def advice(instance: Instance, outcome: Outcome, limits: Limits) -> tuple[str, .
 
 
 def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]:
-    if limits.time_limit_s is not None and limits.deadline.over():
+    late = limits.time_limit_s is not None and limits.deadline.over()
+    if late:
         yield f"more time than {limits.time_limit_s:g} s (--time-limit)"
     plain = without_demands(instance)
-    patience = NEVER.within(PATIENCE_S)
+    patience = NEVER.within(LATE_S if late else PATIENCE_S)
     for entry in catalogue.SOLVERS:
         if not entry.exact or entry.name == outcome.solver or patience.over():
             continue

@@ -15,7 +15,6 @@ from formulation.limits.deadline import NEVER, StoppedError, in_time
 from formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from solvers.choices.any_order import has_other_orders
 from solvers.choices.trainings import instances_of, times_in_a_step
 from solvers.search.simple import simple_plan
 
@@ -27,22 +26,20 @@ BOUND_S = 0.1
 
 @dataclass(slots=True)
 class Standing:
-    """The best plan of ``instance``, or of a choice that it leaves open, that was told, and a bound.
+    """The best plan of ``instance``, or of a choice that it leaves open, that was told.
 
-    ``best`` is what a whole step takes by the first goal, what the plan is a plan of, and the plan. ``alone``:
-    nothing is added to what was told, as it shall be the word of one solver.
+    ``best`` is what a whole step takes by the first goal, what the plan is a plan of, and the plan. Of a bound
+    that was told nobody knows what it is about, as a method may have looked at a part of all plans: the claim has
+    the one that needs no search. ``alone``: nothing is added to what was told, as it is the word of one solver.
     """
 
     instance: Instance
     alone: bool = False
     best: tuple[int, Instance, Plan] | None = None
-    bound: int | None = None
 
     def hear(self, progress: Progress) -> None:
         """Keep what is better than what stands; what is about no instance is about the whole. From any thread."""
         about = progress.instance or self.instance
-        if about is self.instance and progress.bound is not None:
-            self.bound = max(self.bound or 0, progress.bound)
         if progress.objective is None or progress.plan is None:
             return
         value = progress.objective * times_in_a_step(about)
@@ -93,12 +90,9 @@ class Standing:
         return parts[0], None
 
     def _bound(self, about: Instance) -> int | None:
-        """Return what no plan undercuts, of no choice and no order that was asked; None where there is no time."""
-        if self.alone:
-            return self.bound
-        parts = instances_of(self.instance)
-        whole = len(parts) == 1 and not has_other_orders(self.instance)
+        """Return what no plan of any choice and order undercuts; None where there is no time."""
+        parts = [] if self.alone else instances_of(self.instance)
         with contextlib.suppress(StoppedError):
             bounds = [lower_bound(one) * times_in_a_step(one) for one in in_time(parts, NEVER.within(BOUND_S))]
-            return max(min(bounds) // times_in_a_step(about), (self.bound or 0) if whole else 0)
+            return min(bounds) // times_in_a_step(about) if bounds else None
         return None

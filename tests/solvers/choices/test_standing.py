@@ -1,0 +1,60 @@
+"""What is said of a search that was left: never more than is known without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from formulation.evaluate import evaluate
+from formulation.outcome import Progress, Proof, checked
+from formulation.problem.instance import Instance
+from solvers.choices.standing import LEFT, Standing
+from solvers.exhaustive import count_plans, plans
+from tests.problems import problems
+
+SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.data())
+def test_the_best_told_plan_stands_whatever_was_told_of_bounds(instance: Instance, data: st.DataObject) -> None:
+    assume(count_plans(instance) <= 200)
+    priced = [(evaluate(instance, plan), plan) for plan in plans(instance)]
+    kept = [(found, plan) for found, plan in priced if found.feasible]
+    told = data.draw(st.lists(st.sampled_from(kept), max_size=4)) if kept else []
+    standing = Standing(instance)
+    for found, plan in told:
+        standing.hear(Progress(found.objective, found.objective, plan, instance))
+        standing.hear(Progress(found.objective, None, plan))
+    about, outcome = standing.outcome("anyone", 1.0)
+    assert checked(about, outcome) == outcome and LEFT in outcome.notes
+    values = [found.objective for found, _ in kept if found.objective is not None]
+    assert outcome.bound is None or outcome.bound <= min(values, default=outcome.bound)
+    if told:
+        assert outcome.objective == min(found.objective or 0 for found, _ in told)
+    # A proof is only what sums over layers and devices say; that there is no plan nobody says.
+    assert outcome.proof is not Proof.INFEASIBLE
+    assert outcome.proof is not Proof.OPTIMAL or outcome.objective == min(values)
+    assert outcome.plan is not None or not told
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@given(problems())
+def test_of_one_solver_nothing_stands_but_its_word(instance: Instance) -> None:
+    _, outcome = Standing(instance, alone=True).outcome("anyone", 1.0)
+    assert (outcome.proof, outcome.plan, outcome.bound) == (Proof.UNKNOWN, None, None)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.data())
+def test_a_plan_that_breaks_a_rule_does_not_stand(instance: Instance, data: st.DataObject) -> None:
+    broken = replace(instance, constraints=replace(instance.constraints, memory=False, at_most=()))
+    wrong = [plan for plan in plans(broken) if not evaluate(instance, plan).feasible]
+    assume(wrong)
+    plan = data.draw(st.sampled_from(wrong[:20]))
+    standing = Standing(instance)
+    standing.hear(Progress(1, 1, plan, instance))
+    _, outcome = standing.outcome("anyone", 1.0)
+    assert outcome.plan is None or evaluate(instance, outcome.plan).feasible
