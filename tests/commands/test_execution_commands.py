@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("small_net.py").write_text(NET, encoding="utf-8")
     Path("small.yaml").write_text(SCENARIO, encoding="utf-8")
+    sys.modules.pop("small_net", None)  # of another test: a model is built before a script is written of it
     return write_plan({"one0": 1}, {"one1": 1})
 
 
