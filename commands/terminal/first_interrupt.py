@@ -6,10 +6,13 @@ exception out of the middle of an import can come out as anything. Once the comm
 """
 
 import os
-import signal
 import sys
 import time
-from types import FrameType
+
+try:  # what ``signal`` is made of: that one imports a dozen modules, in which Ctrl-C would be a traceback
+    import _signal as signal  # pyright: ignore[reportMissingImports]
+except ImportError:
+    import signal
 
 __all__: list[str] = []
 
@@ -32,7 +35,7 @@ def imported() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _abort(_signal: int, _frame: FrameType | None) -> None:
+def _abort(_signal: int, _frame: object) -> None:
     if "--json" in sys.argv:
         os.write(1, JSON)
     os.write(2, b"aborted\n")

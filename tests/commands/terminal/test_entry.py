@@ -59,3 +59,23 @@ def test_with_json_it_is_one_object_as_well() -> None:
     code, out, err = interrupted("commands.main", "plan", "x.yaml", "--json")
     assert (code, err) == (130, "aborted\n")
     assert json.loads(out) == {"error": {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}}
+
+
+def test_nothing_is_imported_before_an_interrupt_is_one_line() -> None:
+    """What Python itself imports is there already; in everything else Ctrl-C would still be a traceback."""
+    code = "import sys; before = set(sys.modules); import commands.entry; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) - {
+        "os",
+        "stat",
+        "_stat",
+        "os.path",
+        "posixpath",
+        "genericpath",
+        "_collections_abc",
+    } == {
+        "commands",
+        "commands.entry",
+        "commands.terminal",
+        "commands.terminal.first_interrupt",
+    }
