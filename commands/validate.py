@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any
 
 from commands.parts.measuring import measured_content
@@ -15,47 +16,49 @@ from ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile
 
 if TYPE_CHECKING:
     from commands.parts.task import Task
-    from execution.running.job import Difference
+    from execution.running.validating import Difference
 
 __all__: list[str] = []
 
-TOLERANCE = 1e-10
-"""The largest difference that rounding in float64 explains, as a share of the largest value of a gradient."""
-
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare gradients; exit with 1, the parameter and both numbers, where one differs by more than rounding.
+    """Compare steps; exit with 1, what differs and both numbers, where rounding does not explain it.
 
     Then measure some steps. Under torchrun the first process tells of these.
     """
     task, job = job_of(arguments)
     profile = _checked_profile(task)
     from execution.measuring.steps import validate_and_measure
+    from execution.running.validating import STEPS
 
     results = carried_out(arguments, job, validate_and_measure, lambda _: None)
-    found = [one for result in results.values() for one in result.differences]
+    found = [one for result in results.values() for one in result.compared.differences]
+    faults = [one for result in results.values() for one in result.compared.faults]
     measured = results[min(results)].measured
     tells = bool(measured) and (0 in results or not by_torchrun())
     content = measured_content(task, job, measured, profile) if tells else None
     worst = _worst_of_stages(found)
-    unlike = [one for one in worst.values() if one.relative > TOLERANCE]
+    unlike = [one for one in worst.values() if not one.equal]
     if arguments.json:
         arguments.reply.put(
-            _to_dict(task.scenario.name, arguments.plan, worst, len(found)) | {"measured": content}
+            _to_dict(task.scenario.name, arguments.plan, worst, len(found), faults) | {"measured": content}
         )
     else:
         for one in worst.values():
             output.write(f"stage {one.stage}: largest difference {one.relative:.1e}, in {one.parameter}\n")
         for one in unlike:
+            where = f"stage {one.stage}: {one.parameter}" + (f", step {one.step}" if one.step > 1 else "")
+            output.write(f"{where}: {one.found!r}, the unsplit model {one.expected!r}\n")
+        for fault in faults:
+            output.write(f"{fault}\n")
+        if not unlike and not faults:
             output.write(
-                f"stage {one.stage}: {one.parameter}: {one.found!r}, the unsplit model {one.expected!r}\n"
+                f"losses, gradients and buffers of {STEPS} steps ({human.count(len(found), 'tensor')} on "
+                f"{human.count(job.layout.size, 'device')}) are those of the unsplit model\n"
             )
-        if not unlike:
-            counts = f"{human.count(len(found), 'gradient')} on {human.count(job.layout.size, 'device')}"
-            output.write(f"{counts} are those of the unsplit model\n")
         if content is not None:
             write_measured(content)
-    return ExitCode.NO_PLAN if unlike else ExitCode.DONE
+    return ExitCode.NO_PLAN if unlike or faults else ExitCode.DONE
 
 
 def _checked_profile(task: Task) -> LayerProfile | None:
@@ -77,28 +80,37 @@ def _checked_profile(task: Task) -> LayerProfile | None:
 
 
 def _worst_of_stages(found: list[Difference]) -> dict[int, Difference]:
-    """Return the largest difference of each stage that has parameters, by stage."""
+    """Return by stage the difference that exceeds most what is allowed."""
     worst: dict[int, Difference] = {}
-    for one in sorted(found, key=lambda one: (one.stage, -one.relative)):
+    for one in sorted(found, key=lambda one: (one.stage, -one.relative / one.most)):
         worst.setdefault(one.stage, one)
     return worst
 
 
-def _to_dict(scenario: str, plan: str, worst: dict[int, Difference], gradients: int) -> dict[str, Any]:
+def _to_dict(
+    scenario: str, plan: str, worst: dict[int, Difference], compared: int, faults: list[str]
+) -> dict[str, Any]:
     return {
         "scenario": scenario,
         "plan": plan,
-        "equal": all(one.relative <= TOLERANCE for one in worst.values()),
-        "tolerance": TOLERANCE,
-        "gradients": gradients,
+        "equal": all(one.equal for one in worst.values()) and not faults,
+        "compared": compared,
+        "faults": faults,
         "stages": [
             {
                 "stage": one.stage,
                 "parameter": one.parameter,
-                "found": one.found,
-                "expected": one.expected,
-                "relative_difference": one.relative,
+                "step": one.step,
+                "found": _number(one.found),
+                "expected": _number(one.expected),
+                "relative_difference": _number(one.relative),
+                "tolerance": one.most,
             }
             for one in worst.values()
         ],
     }
+
+
+def _number(value: float) -> float | None:
+    """Return a value for JSON, which has no word for what is no number."""
+    return value if math.isfinite(value) else None

@@ -33,13 +33,18 @@ class RunOutput(Output):
 
 
 class DifferencePart(Part):
-    """The value of a stage's gradients that differs most from the unsplit model's."""
+    """The value of a stage's losses, gradients and buffers that differs most from the unsplit model's.
+
+    ``step`` counts from 1. Null: no finite number. Where ``tolerance`` is that of 16 bits, the values are norms.
+    """
 
     stage: int
     parameter: str
-    found: float
-    expected: float
-    relative_difference: float
+    step: int
+    found: float | None
+    expected: float | None
+    relative_difference: float | None
+    tolerance: float
 
 
 class MeasuredStagePart(Part):
@@ -86,16 +91,17 @@ class MeasuredRunPart(Part):
 
 
 class ValidateOutput(Output):
-    """What ``pipecut validate --json`` writes: whether all gradients are equal within the tolerance.
+    """What ``pipecut validate --json`` writes: whether all that was ``compared`` is equal within its tolerance.
 
-    ``measured`` is null with ``--steps 0``, and under torchrun in all processes but the first.
+    ``faults`` says in words what differs otherwise. ``measured`` is null with ``--steps 0``, and under torchrun in
+    all processes but the first.
     """
 
     scenario: str
     plan: str
     equal: bool
-    tolerance: float
-    gradients: int
+    compared: int
+    faults: list[str]
     stages: list[DifferencePart]
     measured: MeasuredRunPart | None
 

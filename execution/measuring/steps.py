@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 from execution.measuring.clocks import clock_of, probe_ns, processor_name
 from execution.measuring.held import HeldMemory
 from execution.processes.devices import device_here
-from execution.running.job import Difference, RunJob, Say, validate
+from execution.running.job import RunJob, Say
 from execution.running.pipeline import Pipeline
+from execution.running.validating import StepsCompared, validate
 from ingest.torch.export import Inputs
 
 __all__ = ["MeasuredSteps", "validate_and_measure"]
@@ -51,24 +52,24 @@ class MeasuredSteps:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Differences of gradients that one process found, and what all processes measured (empty: not wanted)."""
+    """What one process found beside the unsplit model, and what all processes measured (empty: not wanted)."""
 
-    differences: list[Difference]
+    compared: StepsCompared
     measured: list[MeasuredSteps]
 
 
 def validate_and_measure(process: int, say: Say, job: RunJob) -> Validation:
-    """Compare gradients in float64, then measure ``job.steps`` steps in the model's own formats.
+    """Compare steps with the unsplit model, then measure ``job.steps`` steps in the model's own formats.
 
     Raises StagesError, TraceError, PeerError.
     """
-    differences = validate(process, say, job)
+    compared = validate(process, say, job)
     if job.steps == 0:
-        return Validation(differences, [])
+        return Validation(compared, [])
     mine = _measure(process, say, job)
     everyone: list[Any] = [None] * job.layout.size
     dist.all_gather_object(everyone, mine)
-    return Validation(differences, everyone)
+    return Validation(compared, everyone)
 
 
 def _measure(process: int, say: Say, job: RunJob) -> MeasuredSteps:

@@ -1,25 +1,21 @@
-"""What every process of ``pipecut run`` and ``pipecut validate`` does."""
+"""What the processes of ``pipecut run`` and ``pipecut validate`` get to do, and what those of ``run`` do."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
-from execution.dividing.moves import taking
-from execution.errors import StagesError
-from execution.processes.channel import DistributedChannel
+from execution.processes.channel import Channel, DistributedChannel
 from execution.processes.devices import device_here
 from execution.running.by_torch import TorchPipeline
-from execution.running.data import mean_square, placed, samples_like, samples_of
+from execution.running.data import mean_square, placed, samples_like
 from execution.running.layout import RunLayout
 from execution.running.pipeline import LossFunction, Pipeline
 from formulation.problem.plan import Plan
@@ -28,12 +24,8 @@ from ingest.torch.export import Inputs
 from ingest.torch.hugging_face import Configured
 from ingest.torch.source import load_function, load_model
 
-__all__ = ["Difference", "RunJob", "StepNews", "train"]
-
-
 LEARNING_RATE = 0.01
-FLOOR = 1e-4
-"""The least size by which gradients are compared, as a share of the model's largest one."""
+"""Of the optimiser, where nobody gives one."""
 
 
 class Say(Protocol):
@@ -104,20 +96,30 @@ class RunJob:
             else None
         )
 
+    def connection(self, process: int) -> Callable[..., Channel]:
+        """Return what joins a process to the others."""
+        del process
+        return partial(DistributedChannel, timeout_s=self.timeout_s)
+
     def pipeline(
-        self, process: int, model: nn.Module, inputs: Inputs, *, precision: Precision | None = None
+        self,
+        process: int,
+        model: nn.Module,
+        inputs: Inputs,
+        *,
+        precision: Precision | None = None,
+        loss: LossFunction | None = None,
     ) -> Pipeline:
         """Return a process's part of the run. Raises StagesError, TraceError, PeerError."""
-        connect = partial(DistributedChannel, timeout_s=self.timeout_s)
         kind = TorchPipeline if self.by_torch else Pipeline
         return kind(
             model,
             inputs,
             self.plan,
             self.layout,
-            self.loss_function(),
+            loss or self.loss_function(),
             process,
-            connect,
+            self.connection(process),
             layers=self.layers,
             seed=self.seed,
             precision=precision,
@@ -135,21 +137,6 @@ class StepNews:
     loss: float
     time_ns: int
     snapshot: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The value of a gradient that differs most from the unsplit model's: by ``relative`` of the largest in it.
-
-    A gradient that is 0 but for rounding (a bias before a softmax has one) is compared by ``FLOOR`` of the model's
-    largest gradient.
-    """
-
-    stage: int
-    parameter: str
-    found: float
-    expected: float
-    relative: float
 
 
 def train(process: int, say: Say, job: RunJob) -> list[tuple[str, str, int, int]]:
@@ -182,75 +169,3 @@ def train(process: int, say: Say, job: RunJob) -> list[tuple[str, str, int, int]
         if loss is not None and process == job.layout.processes[-1][0]:
             say(StepNews(step, loss, spent, saved))
     return [(str(action), action.kind.letter, start, stop) for action, start, stop in pipeline.times]
-
-
-def validate(process: int, say: Say, job: RunJob) -> list[Difference]:
-    """Run one step in float64, and the unsplit model in process 0; return the largest difference of each gradient.
-
-    Dropout is switched off in both, as they draw different numbers. Raises StagesError for statistics of BatchNorm
-    over several devices, which are not those of the whole micro-batch, as in data parallelism.
-    """
-    model, inputs = job.built()
-    _prepare(model, job.layout)
-    inputs = torch.utils._pytree.tree_map(_doubled, inputs)  # pyright: ignore[reportAttributeAccessIssue]
-    batch = job.batch(inputs, 0)
-    expected = _unsplit(model, batch, job) if process == 0 else {}
-    say("reference")
-    pipeline = job.pipeline(process, model, inputs)
-    pipeline.doing = say.doing
-    pipeline.step(batch, batch)
-    found = []
-    most = torch.tensor(max((float(one.abs().max()) for one in expected.values()), default=0.0))
-    dist.broadcast(most, 0)
-    stages = {name: one.module.index for one in pipeline.stages for name, _ in one.module.named_parameters()}
-    for name, whole in model.named_parameters():
-        reference = expected[name] if process == 0 else torch.empty_like(whole.detach())
-        dist.broadcast(reference, 0)
-        if name in stages:
-            parameter, part = pipeline.parameters[name], pipeline.held.get(name)
-            reference = reference if part is None else taking(reference, *part)
-            ours = torch.zeros_like(reference) if parameter.grad is None else parameter.grad
-            found.append(_difference(stages[name], name, ours, reference, FLOOR * float(most)))
-    return found
-
-
-def _prepare(model: nn.Module, layout: RunLayout) -> None:
-    model.double()
-    for name, part in model.named_modules():
-        if isinstance(part, _DropoutNd):
-            part.p = 0.0
-        if isinstance(part, _BatchNorm) and any(len(one) > 1 for one in layout.processes):
-            raise StagesError(
-                f"layer {name}: over several devices BatchNorm takes the statistics of each device's samples, as "
-                "in data parallelism, so gradients differ from the unsplit model's: validate a plan with one "
-                "device a stage"
-            )
-
-
-def _doubled(one: Any) -> Any:  # noqa: ANN401 (any leaf)
-    return one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
-
-
-def _unsplit(model: nn.Module, batch: Inputs, job: RunJob) -> dict[str, torch.Tensor]:
-    """Return the gradients of a step of the whole model, micro-batch by micro-batch."""
-    layout, loss = job.layout, job.loss_function()
-    many = layout.schedule.micro_batches
-    model.train()
-    for number in range(many):
-        part = samples_of(batch, range(number * layout.micro_batch, (number + 1) * layout.micro_batch))
-        outputs = model(**part) if isinstance(part, dict) else model(*part)
-        (loss(outputs, part) / many).backward()
-    found = {}
-    for name, one in model.named_parameters():
-        found[name] = torch.zeros_like(one.detach()) if one.grad is None else one.grad.clone()
-        one.grad = None
-    return found
-
-
-def _difference(stage: int, name: str, ours: torch.Tensor, reference: torch.Tensor, least: float) -> Difference:
-    """Return the largest difference, by the size of the gradient, or by ``least`` if that is more."""
-    apart = (ours - reference).abs().reshape(-1)
-    at = int(apart.argmax())
-    largest = max(float(reference.abs().max()), least)
-    relative = float(apart[at]) / largest if largest else float(apart[at])
-    return Difference(stage, name, float(ours.reshape(-1)[at]), float(reference.reshape(-1)[at]), relative)

@@ -141,11 +141,16 @@ class _Dividing:
         return tuple(copied)
 
     def _check_buffers(self) -> None:
-        for name in sorted(self._effects.written):
+        storages = self._effects.storages
+        for kept in (one for one in self._flat.nodes if one.op == "get_attr"):
+            name = str(kept.target)
+            if name not in self._effects.written:
+                continue
+            # Views of it and results of writes into it are the buffer, too: behind a cut they would be a copy.
             using = [
                 stage
                 for stage, run in enumerate(self._run)
-                if any(node.op == "get_attr" and str(node.target) == name for node in run)
+                if any(node is kept or storages[node] & storages[kept] for node in run)
             ]
             if len(using) > 1:
                 raise StagesError(

@@ -5,7 +5,8 @@ node                                       runs in
 =========================================  ===========================================================
 with a layer                               the stage of its layer
 picks one of several results               where these are made
-writes a buffer                            the latest stage that it needs; else that of its module call
+writes a buffer                            the latest stage that it needs; else that of its module call, or where
+                                           its result is used
 random, and depends on no input            the first stage that needs it: all others must get the same
 any other that depends on no input         every stage that needs it, so it has no home
 that nothing needs                         nowhere
@@ -58,7 +59,17 @@ def homes_of(flat: FlatGraph, effects: Effects, stage_of_layer: Sequence[int]) -
             )
         for storage in set[int]().union(*(effects.storages[one] for one in node.all_input_nodes)):
             readers[storage] = max(homes[node], readers.get(storage, 0))
+    _move_to_users(flat, effects, homes)
     return homes | _random(flat, effects, homes)
+
+
+def _move_to_users(flat: FlatGraph, effects: Effects, homes: dict[fx.Node, int]) -> None:
+    """Move what writes into a buffer and depends on no input to the stage that goes on with its result."""
+    for node in reversed(flat.nodes):
+        if node in homes and node not in flat.layer and node not in effects.batched:
+            stages = {homes[user] for user in node.users if user in homes}
+            if len(stages) == 1 and min(stages) > homes[node]:
+                homes[node] = stages.pop()
 
 
 def _keeps(flat: FlatGraph, node: fx.Node, effects: Effects) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ pytest.importorskip("torch")
 
 from commands import validate
 from execution.measuring.steps import Validation
-from execution.running.job import Difference
+from execution.running.validating import Difference, StepsCompared
 from tests.command_line import Command
 
 NET = """
@@ -81,12 +82,32 @@ def test_a_difference_ends_with_stage_parameter_and_both_numbers(
     pipecut: Command, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     differences = [Difference(0, "0.weight", 1.0, 1.0, 0.0), Difference(1, "2.bias", 1.5, 1.25, 0.2)]
-    told = {at: Validation([one], []) for at, one in enumerate(differences)}
+    told = {at: Validation(StepsCompared([one]), []) for at, one in enumerate(differences)}
     monkeypatch.setattr(validate, "carried_out", lambda *_: told)
     ran = pipecut("validate", plan, "small.yaml")
     assert ran.code == 1 and "stage 1: 2.bias: 1.5, the unsplit model 1.25" in ran.out
     found = pipecut("validate", plan, "small.yaml", "--json")
     assert found.code == 1 and not found.json["equal"] and found.json["stages"][1]["expected"] == 1.25
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (
+            StepsCompared([Difference(0, "0.bias", math.nan, 1.0, math.inf, step=2)]),
+            "stage 0: 0.bias, step 2: nan",
+        ),
+        (StepsCompared([Difference(0, "loss", 1.0, 1.0, math.nan)]), "stage 0: loss: 1.0, the unsplit model 1.0"),
+        (StepsCompared([], ["parameter 0.bias: no stage trains it"]), "parameter 0.bias: no stage trains it"),
+    ],
+)
+def test_what_is_no_number_or_missing_does_not_pass(
+    pipecut: Command, plan: Path, monkeypatch: pytest.MonkeyPatch, told: StepsCompared, words: str
+) -> None:
+    monkeypatch.setattr(validate, "carried_out", lambda *_: {0: Validation(told, [])})
+    ran = pipecut("validate", plan, "small.yaml")
+    assert ran.code == 1 and words in ran.out and "are those of the unsplit model" not in ran.out
+    assert pipecut("validate", plan, "small.yaml", "--json").json["equal"] is False
 
 
 def test_a_plan_is_exported(pipecut: Command, plan: Path) -> None:

@@ -152,6 +152,22 @@ class ThreadChannel:
             piece.copy_(self.network.taken(peer, self.process, -1))
 
 
+@dataclass
+class ThreadPeers:
+    """Threads that tell each other what they found."""
+
+    network: Network
+    process: int
+
+    def gather(self, mine: object) -> list[Any]:
+        for peer in range(self.network.size):
+            self.network.box(self.process, peer, "told").put(mine)  # type: ignore[arg-type]
+        return [self.network.taken(peer, self.process, "told") for peer in range(self.network.size)]
+
+    def share(self, tensor: torch.Tensor) -> None:
+        tensor.copy_(self.gather(tensor.clone())[0])
+
+
 def in_threads(network: Network, works: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run the work of every process; return what it returns. Raises what one raises."""
     results: list[Any] = [None] * network.size

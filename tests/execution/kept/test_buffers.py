@@ -126,3 +126,42 @@ def test_a_buffer_is_the_unsplit_models_or_refused(write: str, way: str, reads: 
         return
     found.check()
     found.check_buffers()
+
+
+def late(m: Any, x: torch.Tensor) -> torch.Tensor:
+    x = m.b(m.a(x).tanh())
+    with torch.no_grad():
+        m.one.mul_(0.9).add_(x.mean(0))
+    return m.c(x)
+
+
+def early(m: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        view = m.two[0]
+        view.mul_(0.9)
+        x = m.b(m.a(x).tanh())
+        view.add_(x.mean(0))
+    return m.c(x)
+
+
+@pytest.mark.parametrize("run", [late, early])
+def test_a_buffer_is_written_in_one_stage_or_refused(run: Any) -> None:
+    """What one write returns is the buffer, which would be a copy of it behind a cut."""
+
+    def make() -> models.Made:
+        torch.manual_seed(5)
+        model = Calls(run, a=nn.Linear(4, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 4))
+        model.register_buffer("one", torch.rand(4))
+        model.register_buffer("two", torch.rand(2, 4))
+        return model, (torch.randn(4, 4),)
+
+    for stages in (2, 3, 4):
+        try:
+            found = run_divided(make, [(1, 1)] * stages)
+        except StagesError as error:
+            assert run is early and "use buffer two, which the model changes in every pass" in str(error)
+            continue
+        found.check()
+        found.check_buffers()
+        holders = [at for at, one in enumerate(found.pipelines) if one.stages[0].module.written]
+        assert len(holders) == 1
