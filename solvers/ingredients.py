@@ -42,13 +42,20 @@ class Ingredient(enum.Enum):
     )
     GROUPS = (
         "possible groups",
-        ("formulation.problem.groups:possible_groups", "formulation.problem.modes:modes"),
+        (
+            *(
+                f"formulation.problem.groups:{name}"
+                for name in ("Group.possible", "_free_groups", "_places", "modes_by_size", "line_places")
+            ),
+            "formulation.problem.modes:modes",
+        ),
         True,
     )
     ALIKE = (
         "alike servers",
         (
             *(f"formulation.problem.shares:{name}" for name in ("same_servers", "_same", "server_classes")),
+            "formulation.problem.groups:GroupKind.all_of",
             *(
                 f"formulation.suffixes.states:{name}"
                 for name in ("alike_servers", "_of_equal_groups", "_told_by_order", "_parts", "_kinds_stay")
@@ -257,6 +264,16 @@ def shared(one: str, other: str, unused: tuple[str, ...] = ()) -> tuple[Ingredie
     common = METHODS[one].rests_on & METHODS[other].rests_on
     counted = (ingredient for ingredient in Ingredient if ingredient in common and not ingredient.ground)
     return tuple(ingredient for ingredient in counted if ingredient.name not in unused)
+
+
+def ground_of(one: str, other: str) -> tuple[Ingredient, ...]:
+    """Return the common ground of two methods beside the problem statement itself: a mistake there both make.
+
+    The statement is what a plan is, costs and keeps: every plan that is found is priced by it anew.
+    """
+    both = METHODS[one].rests_on & METHODS[other].rests_on if {one, other} <= set(METHODS) else frozenset()
+    statement = (Ingredient.EVALUATOR, Ingredient.FORMULAS)
+    return tuple(found for found in Ingredient if found in both and found.ground and found not in statement)
 
 
 def independent(one: str, other: str, unused: tuple[str, ...] = ()) -> bool:

@@ -22,6 +22,7 @@ class RoutePart(Part):
     reason: str
     independent: bool
     shares: list[str]
+    common_ground: list[str]
 
 
 class LimitPart(Part):

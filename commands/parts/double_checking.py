@@ -93,6 +93,7 @@ def checks_to_list(checks: Sequence[Check]) -> list[dict[str, Any]]:
             "reason": check.answer.reason,
             "independent": check.shared == (),
             "shares": [one.words for one in check.shared or ()],
+            "common_ground": [one.words for one in check.ground],
         }
         for check in checks
     ]
@@ -103,7 +104,10 @@ def _note(check: Check) -> str:
 
     name, answer = check.route.summary, check.answer
     if check.confirms:
-        return f"double-checked: {name} agrees ({check.seconds:.1f} s)"
+        ground = ", ".join(one.words for one in check.ground)
+        return f"double-checked: {name} agrees ({check.seconds:.1f} s)" + (
+            f"; both read {ground}" if ground else ""
+        )
     if answer.verdict is Verdict.AGREED:
         rests = ", ".join(one.words for one in check.shared or ()) or "nobody knows what"
         return f"asked again: {name} agrees ({check.seconds:.1f} s), resting on {rests} like {check.claim.solver}"

@@ -14,7 +14,7 @@ from formulation.problem.options import Goal
 from solvers.crosscheck import case_split, certificate, exact, highs, presolve
 from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, claims_of
 from solvers.crosscheck.question import of_model
-from solvers.ingredients import Ingredient
+from solvers.ingredients import Ingredient, ground_of
 from solvers.resting import shared_with
 
 __all__ = ["Check", "double_check"]
@@ -54,6 +54,12 @@ class Check:
     def shared(self) -> tuple[Ingredient, ...] | None:
         """What route and claimant both rest on beyond common ground; None: nobody said what the claimant reads."""
         return shared_with(self.claim.by, self.route.name)
+
+    @property
+    def ground(self) -> tuple[Ingredient, ...]:
+        """What of their common ground route and claimant read beside the problem statement."""
+        found = {one for method in self.claim.by for one in ground_of(method, self.route.name)}
+        return tuple(one for one in Ingredient if one in found)
 
     @property
     def confirms(self) -> bool:

@@ -233,6 +233,17 @@ def test_whatever_groups_may_do_a_plan_stays_the_same_when_alike_servers_change_
                 assert judged(judged_by, plan) == judged(judged_by, exchanged(plan, *pair))
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(with_twins())
+def test_groups_that_are_told_apart_no_more_are_of_one_kind(instance: Instance) -> None:
+    """Kinds are found once for groups of alike servers in the same order; here each is found by itself."""
+    try:
+        groups = Group.possible(instance)
+    except ValueError:
+        reject()
+    assert GroupKind.all_of(instance, groups) == [GroupKind.of(instance, group) for group in groups]
+
+
 @pytest.mark.parametrize(("instance", "classes"), DEMANDED.values(), ids=DEMANDED)
 def test_the_model_tells_servers_apart_that_a_pin_tells_apart(
     instance: Instance, classes: list[list[int]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import itertools
 import pkgutil
@@ -9,12 +11,15 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
 import solvers
 from formulation.certificates.check import verify
+from formulation.constraints.layers.forms import FormLimit
+from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.demands import with_servers
 from formulation.problem.instance import Instance
@@ -25,11 +30,12 @@ from solvers.certifying.certify import certify
 from solvers.cpsat import solver as layered
 from solvers.crosscheck.claim import Claim, Verdict, claims_of
 from solvers.crosscheck.routes import ROUTES, double_check
-from solvers.ingredients import METHODS, Ingredient, independent, shared
-from tests.enumerator import truth
+from solvers.ingredients import METHODS, Ingredient, ground_of, independent, shared
+from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 
 ONE = Limits(workers=1)
+TESTS = Path(__file__).parents[1]
 PLUMBING = (
     *(
         "solvers.catalogue",
@@ -210,7 +216,8 @@ def claimed(instance: Instance, more: int = 0) -> Claim:
     return claim
 
 
-def reads(name: str) -> set[tuple[str, str]]:
+@functools.cache
+def reads(name: str) -> frozenset[tuple[str, str]]:
     """Trace a method on every case: a solver as it is asked for a plan, a route as it is asked about a claim."""
     called: set[tuple[str, str]] = set()
     more = {"cpsat": EXECUTED, "step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED}.get(name, ())
@@ -223,14 +230,130 @@ def reads(name: str) -> set[tuple[str, str]]:
         else:
             solve = find_solver(name).load()
             called |= traced(lambda solve=solve, instance=instance: solve(instance, ONE))
+    return frozenset(called)
+
+
+def stated() -> set[tuple[str, str]]:
+    """Trace the problem statement: instances are made, and plans of them judged."""
+    called: set[tuple[str, str]] = set()
+    demands = Constraints(
+        memory=True, no_cut=("b",), devices_per_stage=(1, 2), forms=(FormLimit("a", (0,)),), apart=(("a", "c"),)
+    )
+    for instance in (*CASES, *STEPS, *PERIODS, *EXECUTED, *HALVES, *CHUNKED[:2]):
+        called |= traced(lambda instance=instance: replace(instance, constraints=demands))
+        called |= traced(lambda instance=instance: with_servers(instance, instance.servers))
+        for plan in itertools.islice(every_plan(instance), 40):
+            called |= traced(lambda instance=instance, plan=plan: evaluate(instance, plan).feasible)
     return called
+
+
+ATTACKED = {
+    "formulation.costs.bulk.": "formulation/costs/test_tables.py:test_cells",
+    "formulation.costs.bulk.pairs": "formulation/costs/test_tables.py:test_pairs_of_forms",
+    "formulation.costs.bulk.crossing": (
+        "formulation/costs/test_tables.py:test_what_crosses_every_cut_is_counted_in_one_pass"
+    ),
+    "formulation.costs.tables": "formulation/costs/test_tables.py:test_kinds_and_links_of_groups",
+    "formulation.costs.memory_tables": (
+        "solvers/cpsat/test_cpsat_memory.py:test_memory_tables_are_the_specification_cell_by_cell"
+    ),
+    "formulation.costs.lower_bound": "formulation/costs/test_lower_bound.py:test_no_plan_undercuts_it",
+    "formulation.costs.ceiling": (
+        "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
+    ),
+    "formulation.problem.magnitude": (
+        "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
+    ),
+    "formulation.costs.megatron_forms": (
+        "formulation/costs/test_megatron_forms.py:test_the_forms_of_a_transformer_block_are_those_of_megatron"
+    ),
+    "formulation.costs.passes": "solvers/cpsat/test_executed.py:test_it_finds_what_pricing_every_plan_finds",
+    "formulation.predictor.passes": (
+        "formulation/costs/test_predictor.py:test_no_share_takes_less_than_its_part_nor_more_than_all"
+    ),
+    "formulation.problem.cuts": (
+        "formulation/problem/test_cuts.py:test_what_is_closed_or_kept_together_is_no_place"
+    ),
+    "formulation.problem.groups": (
+        "solvers/test_common_ground.py:test_the_possible_groups_are_those_of_the_plans_that_keep_the_rules"
+    ),
+    "formulation.problem.groups:GroupKind.": (
+        "solvers/test_common_ground.py:test_groups_that_are_told_apart_no_more_are_of_one_kind"
+    ),
+    "formulation.problem.modes": (
+        "formulation/problem/test_modes.py:test_the_modes_of_an_instance_are_those_that_its_rule_accepts"
+    ),
+    "formulation.problem.shares": (
+        "solvers/test_common_ground.py:"
+        "test_servers_are_alike_exactly_if_every_plan_costs_the_same_when_they_change_places"
+    ),
+    "formulation.schedules.keeps": (
+        "solvers/cpsat/test_cpsat_memory.py:test_tables_know_copies_and_micro_batches_in_flight_of_every_slot"
+    ),
+    "formulation.suffixes.states": (
+        "solvers/test_common_ground.py:test_every_method_finds_what_pricing_every_plan_finds"
+    ),
+    "formulation.suffixes.states:alike_servers": (
+        "solvers/test_common_ground.py:"
+        "test_whatever_groups_may_do_a_plan_stays_the_same_when_alike_servers_change_places"
+    ),
+}
+"""What methods that confirm each other have in common beside the problem statement, and the test that attacks it.
+
+By module, or the beginning of names in it; each test has a reading of its own of what it attacks.
+"""
+WORDS = (
+    *("formulation.limits.", "formulation.costs.amounts", "formulation.outcome", "formulation.constraints."),
+    *("formulation.problem.constraints", "formulation.problem.demands", "formulation.problem.instance"),
+    *("formulation.problem.precision", "formulation.problem.cluster", "formulation.schedules.training"),
+)
+"""What counts time and writes amounts, and what makes an instance of what a user says: read, never searched."""
+
+
+def of_code(module: str, name: str, code: str) -> bool:
+    at, _, begins = code.partition(":")
+    return (module == at or (at.endswith(".") and module.startswith(at))) and name.startswith(begins)
+
+
+def test_what_several_methods_rest_on_is_attacked_by_a_test_that_does_not() -> None:
+    """Traced, not listed: whatever becomes common ground needs a test, and no test stands for what is gone."""
+    own, statement = {name: reads(name) for name in METHODS}, stated()
+    pairs = [pair for pair in itertools.combinations(METHODS, 2) if independent(*pair)]
+    ground = {one for pair in pairs for one in own[pair[0]] & own[pair[1]] - statement}
+    ground = {(module, name) for module, name in ground if not any(of_code(module, name, one) for one in WORDS)}
+    ground = {one for one in ground if one[0].startswith("formulation.")}
+    alone = {one for one in ground if not any(of_code(*one, code) for code in ATTACKED)}
+    assert not alone, f"common ground that no test attacks: {sorted(alone)}"
+    assert not [code for code in ATTACKED if not any(of_code(*one, code) for one in ground)]
+    for where in ATTACKED.values():
+        file, _, name = where.partition(":")
+        parsed = ast.parse((TESTS / file).read_text())
+        tests = {node.name for node in parsed.body if isinstance(node, ast.FunctionDef)}
+        assert name in tests, where
+
+
+def test_every_name_in_the_table_is_there() -> None:
+    for code in (code for ingredient in Ingredient for code in ingredient.code):
+        module, _, name = code.partition(":")
+        found: object = importlib.import_module(module.rstrip("."))
+        for part in name.split(".") if name else ():
+            found = getattr(found, part)
+
+
+def test_routes_say_which_common_ground_they_read() -> None:
+    both = ground_of("cpsat", "state_dp")
+    assert {Ingredient.ALIKE, Ingredient.GROUPS, Ingredient.COST_TABLES} <= set(both)
+    assert ground_of("cpsat", "brute_force") == () == ground_of("claimant", "cpsat")
+    checks = {check.route.name: check for check in double_check(BASE, layered.solve(BASE, ONE), ONE)}
+    assert checks["state_dp"].confirms and Ingredient.ALIKE in checks["state_dp"].ground
+    assert checks["brute_force"].ground == ()
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_reads_what_the_table_says(name: str) -> None:
     for module in pkgutil.walk_packages(solvers.__path__, "solvers."):
         importlib.import_module(module.name)
-    called = reads(name)
+    called = set(reads(name))
     if name == "paced_dp":  # and where no plan fits
         hopeless = replace(with_memory(BASE, Placement.LINE, 300), goals=(Goal.ITERATION_TIME,))
         called |= traced(lambda: find_solver(name).load()(hopeless, ONE))
