@@ -75,6 +75,11 @@ class Precision:
             elif type(value) is not int or value < least:
                 raise ValueError(f"precision.{one.name} is {value}, expected {least} or more, in whole bytes")
 
+    def __str__(self) -> str:
+        """Return it as a scenario writes it."""
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
+        return "{" + ", ".join(f"{key}: {value}" for key, value in said.items() if value is not None) + "}"
+
     def weight_bytes(self, size: int, trained: int, element_bytes: int) -> int:
         """Return the bytes of weights of ``size`` bytes in the graph's elements, of which so many are trained.
 

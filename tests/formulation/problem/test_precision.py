@@ -45,6 +45,11 @@ def test_frozen_weights_of_as_many_bytes_change_nothing(frozen: int, trained: in
     assert plain.layers == apart.layers
 
 
+def test_it_is_said_as_a_scenario_writes_it() -> None:
+    assert str(Precision(2, 4, 2, 12)) == "{weights: 2, gradients: 4, activations: 2, optimizer: 12}"
+    assert str(Precision(2, 2, 2, 8, Fraction(1, 2))).endswith("optimizer: 8, frozen: 1/2}")
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 9, Fraction(-1, 2)])
 def test_no_weight_has_no_bytes(wrong: Fraction | int) -> None:
     with pytest.raises(ValueError, match=r"precision\.frozen is .*, expected more than 0 and at most 8"):
