@@ -22,6 +22,7 @@ from formulation.costs.megatron_forms import forms_in
 from formulation.problem.instance import Instance
 from formulation.problem.layers import LayerGraph
 from formulation.problem.model.across import Axis
+from formulation.problem.options import Sharing
 from formulation.problem.plan import Span
 from ingest.errors import ModelError
 from ingest.graphs.runtimes import DEEPSPEED, MEGATRON, RUNTIMES, TORCHTITAN, Runtime
@@ -207,11 +208,13 @@ def divided_by(instance: Instance, runtime: str) -> Instance:
     Replicas of one device have samples (form 0). Of several, each layer has the one form that the program gives
     it; with sequence parallelism where ``constraints.splits`` names ``sequence``. Which degrees there are says
     the user; without a word up to the devices of a server. DeepSpeed divides no layers. Raises ValueError for an
-    order of passes or for formats that the program does not have.
+    order of passes, formats or shares that the program does not have.
     """
     asked, program = instance.constraints, RUNTIMES[runtime]
     if problem := next(filter(None, map(program.problem, instance.training.choices)), ""):
         raise ValueError(f"model.runtime: {problem}")
+    if instance.cost.sharing is not Sharing.EQUAL:
+        raise ValueError(f"model.runtime: {program.name} gives all devices equal shares: leave cost.sharing out")
     most = max(server.devices for server in instance.servers) if program is not DEEPSPEED else 1
     degrees = asked.tensor_parallel_degrees or tuple(range(1, most + 1))
     wide = with_vocabulary(instance) if max(degrees) > 1 else instance

@@ -180,6 +180,27 @@ def test_what_all_stages_must_do_alike_is_told(
     assert ran.code == 2 and f"constraints.{key}: model.runtime" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("training.schedule=gpipe", "the plan is for gpipe, and Megatron-LM runs 1F1B: plan with"),
+        (
+            "training.bytes_per_element=1",
+            "take 1/1/1 bytes, and what is written for Megatron-LM says 4/4/4, 2/4/2",
+        ),
+        ("cost.sharing=proportional", "Megatron-LM gives all devices equal shares"),
+    ],
+)
+def test_what_a_program_does_not_run_is_told_before_a_search(
+    pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graph(instance_of(NAMES).layer_graph, Path("net.json"))
+    Path("titan.yaml").write_text(SCENARIO.replace("torchtitan", "megatron"), encoding="utf-8")
+    ran = pipecut("plan", "titan.yaml", "--set", setting)
+    assert ran.code == 2 and "model.runtime: " in ran.err and words in ran.err
+
+
 def test_what_contradicts_it_is_told(pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_graph(instance_of(NAMES).layer_graph, Path("net.json"))
