@@ -135,7 +135,7 @@ def _optimum_text(goal: Goal, best: Outcome) -> str:
     if best.proof is Proof.OPTIMAL and best.objective is not None:
         return f"{goal_amount(goal, best.objective)}, proved ({solver})"
     if best.proof is Proof.INFEASIBLE:
-        return f"no plan exists, proved ({solver})"
+        return f"no plan exists in this scope, proved ({solver})"
     bound = "no bound" if best.bound is None else f"not below {goal_amount(goal, best.bound)}"
     return f"not proved: {bound} ({solver})"
 

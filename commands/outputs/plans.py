@@ -50,12 +50,29 @@ class ClashPart(Part):
     ways_out: list[WayOutPart]
 
 
+class OpenedPart(Part):
+    """What to write in the scenario, which leaves it out, and a plan that then is one."""
+
+    set: list[str]
+    micro_batches: int
+    proof: ProofName
+    objective: int | None
+    bound: int | None
+    stages: list[StagePart]
+
+
 class ExplanationPart(Part):
-    """Why no plan exists."""
+    """Why no plan exists: what the scenario leaves out and which plans that costs, and which limits clash.
+
+    ``hopeless``: proved that there is no plan with all that is left out either.
+    """
 
     complete: bool
     seconds: float
     notes: list[str]
+    left_out: list[str]
+    hopeless: bool
+    opened: list[OpenedPart]
     clashes: list[ClashPart]
 
 

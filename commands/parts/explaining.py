@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,16 @@ from commands.terminal import human, output
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine
 from formulation.outcome import FalseClaimError, Outcome, Proof
+from ingest.plans.plan_file import stage_to_dict
 
 if TYPE_CHECKING:
-    from solvers.explain.explain import Explanation
+    from solvers.explain.explain import Explanation, OpenedPlan
 
 __all__: list[str] = []
 
 LEFT = "stopped before anything that clashes was found"
+BY_RUNTIME = ("constraints.recompute", "constraints.sharded", "constraints.optimizer_on_host")
+"""Keys that ``model.runtime`` leaves no choice in."""
 UNLIMITED_S = 60.0
 """Longest search for an explanation where the scenario sets no time limit."""
 
@@ -29,7 +33,7 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
     """
     if outcome.proof is not Proof.INFEASIBLE:
         return None
-    from solvers.explain.explain import Explanation, explain
+    from solvers.explain.explain import NOTHING_CLASHES, Explanation, explain
 
     began_s = time.monotonic()
     limits = replace(task.limits, stopped=task.stop.is_set)
@@ -46,7 +50,7 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
 
         try:
             found = run_stoppable(
-                lambda: explain(task.instance, limits),
+                lambda: explain(task.instance, limits, BY_RUNTIME if task.scenario.runtime else ()),
                 task.stop,
                 announce,
                 deadline=limits.deadline,
@@ -54,7 +58,7 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
             )
         except FalseClaimError as error:
             raise task.claim_failed(outcome.solver, str(error)) from error
-    if found.complete and not found.clashes:
+    if NOTHING_CLASHES in found.notes:
         message = f"{outcome.solver} claims that no plan exists, but a search for what clashes finds one"
         raise task.claim_failed(outcome.solver, message)
     return found
@@ -66,6 +70,21 @@ def explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
         "complete": explanation.complete,
         "seconds": explanation.seconds,
         "notes": list(explanation.notes),
+        "left_out": list(explanation.left_out),
+        "hopeless": explanation.hopeless,
+        "opened": [
+            {
+                "set": list(way.lines),
+                "micro_batches": way.instance.training.micro_batches,
+                "proof": str(way.outcome.proof),
+                "objective": way.outcome.objective,
+                "bound": way.outcome.bound,
+                "stages": [stage_to_dict(way.instance, stage) for stage in way.outcome.plan.stages]
+                if way.outcome.plan
+                else [],
+            }
+            for way in explanation.opened
+        ],
         "clashes": [
             {
                 "minimal": clash.minimal,
@@ -89,6 +108,10 @@ def explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
 def explanation_rows(explanation: Explanation) -> list[tuple[str, str]]:
     """Return lines of an explanation as pairs of key and words."""
     rows: list[tuple[str, str]] = []
+    if explanation.left_out:
+        without = _listed(explanation.left_out)
+        rows.append(("", f"nor with {without}, proved" if explanation.hopeless else f"which leaves out {without}"))
+    rows += [("way out", human.printable(_opened(way))) for way in explanation.opened]
     for clash in explanation.clashes:
         proved = "cannot hold" if len(clash.limits) == 1 else "cannot hold together"
         rows.append(("because", proved + (":" if clash.minimal else " (perhaps some of them do):")))
@@ -96,4 +119,21 @@ def explanation_rows(explanation: Explanation) -> list[tuple[str, str]]:
         rows += [("way out", human.printable(way.words)) for way in clash.ways_out]
         if explanation.complete and not clash.ways_out:
             rows.append(("way out", "none by changing only one of these"))
+    if explanation.left_out and not explanation.opened and not explanation.hopeless:
+        rows.append(("note", "what is left out was tried, and no plan found in time"))
     return rows + [("note", note) for note in explanation.notes]
+
+
+def _opened(way: OpenedPlan) -> str:
+    """Say what is to be written, and what a plan then takes."""
+    outcome, training = way.outcome, way.instance.training
+    value = "" if outcome.objective is None else outcome.amount(outcome.objective)
+    proved = "proved best" if outcome.proof is Proof.OPTIMAL else "perhaps not the best"
+    many = f" in {training.micro_batches} micro-batches" if training.left_open else ""
+    return f"{'; '.join(way.lines)}: a plan of {value}{many}, {proved}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """List words, the last behind an *and*."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -29,7 +29,7 @@ __all__: list[str] = []
 PROOFS: dict[Proof, str] = {
     Proof.OPTIMAL: "optimal, proved: no plan is better",
     Proof.FEASIBLE: "not proved: a better plan may exist",
-    Proof.INFEASIBLE: "infeasible, proved: no plan exists",
+    Proof.INFEASIBLE: "infeasible, proved: no plan exists in this scope",
     Proof.UNKNOWN: "unknown: no plan found that keeps every rule, none excluded",
 }
 COLOURS: dict[Proof, str] = {

@@ -6,7 +6,6 @@ families on memory and on alike servers keep the answer "no" short.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
@@ -34,6 +33,10 @@ from solvers.search.incumbent import price_of
 __all__: list[str] = []
 
 
+Possibility = tuple[Instance, Plan]
+"""An instance with everything chosen, and a plan of it."""
+
+
 @dataclass(slots=True)
 class Possible:
     """Answers "is there a plan?" about variants of one instance, within limits that all questions share.
@@ -46,26 +49,57 @@ class Possible:
     _known: list[Plan] = field(default_factory=list)
     _tables: dict[object, Tables] = field(default_factory=dict)
 
-    def plan(self, instance: Instance, *, likely: bool = False) -> Plan | None:
-        """Return any plan that keeps every rule, or None if it is proved that there is none.
+    def plan(self, instance: Instance, *, likely: bool = False, quick: bool = False) -> Possibility | None:
+        """Return any plan that keeps every rule, or None if it is proved that there is none, whatever is chosen.
 
-        Where a plan is ``likely``, more simple ones are tried first.
+        The instance that comes back has the training that was chosen of those that are left open. Where a plan is
+        ``likely``, more simple ones are tried first; with ``quick`` nothing else is.
 
         Raises StoppedError where the limits end the question, and FalseClaimError if the evaluator finds a
-        rule broken. Cost: one model and one search; tables are shared by variants that differ in memory only. A
-        plan of an earlier answer, or a simple one that fits, saves both.
+        rule broken. Cost: for each choice one model and one search; tables are shared by variants that differ in
+        memory only. A plan of an earlier answer, or a simple one that fits, saves both.
         """
         self.limits.deadline.check()
         self.questions += 1
+        # Small micro-batches take the least memory, so they are the likeliest to have a plan.
+        every = sorted(instance.training.choices, key=lambda one: -one.micro_batches)
+        parts = [replace(instance, training=one) for one in every]
+        stopped = False
+        for known in (True, False):
+            for at, one in enumerate(parts):
+                try:
+                    asked = self.share(len(parts) - at) if len(parts) > 1 else self
+                    plan = asked._known_plan(one) if known else asked._searched(one, likely=likely, quick=quick)
+                except StoppedError:
+                    stopped = True
+                    continue
+                if plan is not None:
+                    return one, self._remember(plan)
+        if stopped:
+            raise StoppedError
+        return None
+
+    def _known_plan(self, instance: Instance) -> Plan | None:
+        """Return a plan of an earlier answer that is one of this instance too."""
+        known = in_time(reversed(self._known), self.limits.deadline)
+        return next((plan for plan in known if evaluate(instance, plan).feasible), None)
+
+    def _searched(self, instance: Instance, *, likely: bool, quick: bool) -> Plan | None:
+        """Return any plan of one training, or None if there is none. Raises as :meth:`plan` does."""
         if instance.constraints.memory and least_total_bytes(instance) > total_capacity_bytes(instance):
             return None
-        simple = itertools.chain(
-            reversed(self._known), fitting_plans(instance, thorough=likely, deadline=self.limits.deadline)
-        )
+        if instance.training.chunks > 1:
+            raise StoppedError  # the model below knows one stage a group
+        simple = fitting_plans(instance, thorough=likely, deadline=self.limits.deadline)
         for plan in in_time(simple, self.limits.deadline):
             if evaluate(instance, plan).feasible:
-                return self._remember(plan)
-        tables = self._tables_of(instance)
+                return plan
+        if quick:
+            raise StoppedError
+        try:
+            tables = self._tables_of(instance)
+        except ValueError as error:  # too large to be searched: nothing is known
+            raise StoppedError from error
         timed = any(limit.goal in (Goal.BOTTLENECK, Goal.ITERATION_TIME) for limit in instance.constraints.at_most)
         families = [family for family in FAMILIES if timed or family not in TIME_FAMILIES]
         memory = Family(101, "staircase", staircase(floors(tables)))
@@ -77,7 +111,7 @@ class Possible:
             raise StoppedError
         plan = read_plan(v, solver)
         price_of(instance, plan, "explain")
-        return self._remember(plan)
+        return plan
 
     def _remember(self, plan: Plan) -> Plan:
         """Keep a plan, the latest last."""
@@ -102,7 +136,7 @@ class Possible:
             constraints.optimizer_on_host,
         )
         modes = (sizes, constraints.tensor_parallel_degrees, *modes)
-        key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers)
+        key = (constraints.placement, constraints.max_servers, *modes, classes, instance.layers, instance.training)
         if key not in self._tables:
             self._tables[key] = all_tables(instance, self.limits.deadline)
         return replace(self._tables[key], instance=instance, deadline=self.limits.deadline)

@@ -3,20 +3,22 @@
 The line of devices, or a part of it that ends with a server, is cut into 1, 2, 3, ... groups of nearly equal size,
 all of which hold their stages in the same mode; every layer takes the same form where it can. First stages get
 nearly equal work, as far as memory lets them (``solvers.search.balanced``); then each takes as many layers as fit,
-from the front.
+from the front, where single blocks may be computed again also with all of them.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from formulation.costs.memory import capacity_bytes
+from formulation.costs.memory import capacity_bytes, stage_parts
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
+from formulation.problem.options import Recompute
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.keeps import Keeps
 from solvers.search.balanced import Forms, Known, balanced_plans, divided, stage_of
@@ -37,15 +39,25 @@ def fitting_plans(instance: Instance, *, thorough: bool = False, deadline: Deadl
     for used in (1, *ends) if thorough else ends[-1:]:
         for stages in range(1, min(used, len(instance.layers)) + 1):
             for groups, form in itertools.product(divided(instance, used, stages), FORMS):
-                plan = _filled(known, groups, form)
-                if plan is not None:
-                    yield plan
+                blocks = instance.constraints.recompute is Recompute.BLOCKS and not groups[0].mode.recompute
+                for again in (False, True)[: 1 + blocks]:
+                    plan = _filled(known, groups, form, again=again)
+                    if plan is not None:
+                        yield plan
 
 
-def _filled(known: Known, groups: Sequence[Group], form: int) -> Plan | None:
-    """Fill group after group; None if layers are left over, or too few to go round."""
-    instance = known.instance
-    places, at = CutSpace.of(instance).places, 0
+def _filled(known: Known, groups: Sequence[Group], form: int, *, again: bool) -> Plan | None:
+    """Fill group after group; None if layers are left over, or too few to go round.
+
+    ``again``: every block is computed again by itself.
+    """
+    instance, space = known.instance, CutSpace.of(known.instance)
+
+    def made(span: Span, group: Group, forms: Forms) -> Stage:
+        stage = stage_of(span, group, forms)
+        return replace(stage, again=space.blocks(span)) if again else stage
+
+    places, at = space.places, 0
     stages: list[Stage] = []
     by_size = {group.devices: _in_form(instance, group, form) for group in groups}
     for index, group in enumerate(groups):
@@ -54,13 +66,13 @@ def _filled(known: Known, groups: Sequence[Group], form: int) -> Plan | None:
         while low < high:
             middle = (low + high + 1) // 2
             span = Span(places[at], places[middle])
-            if _fits(known, stage_of(span, group, forms), index, len(groups)):
+            if _fits(known, made(span, group, forms), index, len(groups)):
                 low = middle
             else:
                 high = middle - 1
         if low == at:
             return None
-        stages.append(stage_of(Span(places[at], places[low]), group, forms))
+        stages.append(made(Span(places[at], places[low]), group, forms))
         at = low
     return Plan(tuple(stages)) if at == len(places) - 1 else None
 
@@ -71,7 +83,8 @@ def _fits(known: Known, stage: Stage, index: int, stages: int) -> bool:
     known.deadline.check()
     if not instance.constraints.memory:
         return True
-    held = known.stage(stage).times(Keeps.of(instance.training, index, stages), stage.group.mode)
+    parts = stage_parts(instance, stage) if stage.again else known.stage(stage)
+    held = parts.times(Keeps.of(instance.training, index, stages), stage.group.mode)
     return held.total <= capacity_bytes(instance, stage.group)
 
 

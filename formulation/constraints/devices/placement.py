@@ -65,7 +65,7 @@ class StagePlacement(Constraint):
 
     def loosenings(self, instance: Instance) -> Iterator[Limit]:
         """Yield the line, where free placement has not too many groups."""
-        if self.limits and _can_be_free(instance):
+        if self.limits and can_be_free(instance):
             line = ", ".join(f"{server.devices} of {server.name}" for server in instance.servers)
             words = f"each stage takes the next devices of the line ({line})"
             free = "set constraints.placement to free"
@@ -76,7 +76,8 @@ class StagePlacement(Constraint):
         return {"placement": Placement.FREE} if ("placement", 0) in gone else {}
 
 
-def _can_be_free(instance: Instance) -> bool:
+def can_be_free(instance: Instance) -> bool:
+    """Tell whether free placement has few enough groups of devices to be searched."""
     from formulation.problem.groups import Group
 
     try:

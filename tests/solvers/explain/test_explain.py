@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from formulation.constraints.devices.memory import enough_bytes, more_memory
@@ -21,8 +21,10 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Placement, Schedule
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
+from solvers.auto.solve import plan as best_plan
+from solvers.choices.decide import decide
 from solvers.explain.explain import Clash, Explanation, explain
-from solvers.explain.loosening import limits_of, without
+from solvers.explain.loosening import limits_of, opened, openings, without
 from solvers.explain.possible import least_total_bytes
 from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, cluster_graphs, instances, layer_graphs
@@ -270,3 +272,82 @@ def test_time_is_looked_at() -> None:
 def test_links_play_no_part() -> None:
     slow = replace(instance_of(LAYERS, mesh(1, 1, between=Link(1))), constraints=Constraints(stages_at_least=2))
     assert explain(slow, ONE_WORKER).clashes == ()
+
+
+def feasible_somehow(instance: Instance) -> bool:
+    """Whether any choice of the training has a plan, by pricing every plan."""
+    return any(feasible(replace(instance, training=one)) for one in instance.training.choices)
+
+
+@st.composite
+def cramped(draw: st.DrawFn) -> Instance:
+    """Small instances that leave the micro-batches open, with about as much memory as some plan needs."""
+    made = draw(instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=2)))
+    batch, schedule = draw(st.sampled_from([2, 4, 6])), draw(st.sampled_from(OF_SINGLE_STAGES))
+    numbers = tuple(one for one in (1, 2, 3, 4, 6) if batch % one == 0)
+    order = draw(st.permutations(numbers)) if schedule.flushes else numbers[:1]
+    choices = tuple(order[: draw(st.integers(1, len(order)))])
+    training = replace(
+        made.training,
+        global_batch=batch,
+        micro_batches=choices[0],
+        micro_batch_choices=choices if len(choices) > 1 else (),
+        schedule=schedule,
+    )
+    made = replace(replace(made, training=training), constraints=Constraints(memory=True))
+    roomy = on_servers(
+        made, [replace(row, device_class=replace(row.device_class, memory_bytes=10**12)) for row in made.servers]
+    )
+    needs = sorted(
+        {cost.memory_bytes for plan in brute_force.plans(roomy) for cost in evaluate(roomy, plan).stages}
+    )
+    size = max(1, draw(st.sampled_from(needs)) - draw(st.integers(0, 3)))
+    return on_servers(
+        made, [replace(row, device_class=replace(row.device_class, memory_bytes=size)) for row in made.servers]
+    )
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+@given(cramped())
+def test_an_explanation_speaks_of_all_that_is_left_open(instance: Instance) -> None:
+    """No number of micro-batches has a plan; each amount is enough for one of them, and one less for none."""
+    found = explain(instance, ONE_WORKER)
+    assert found.complete
+    assert (not found.clashes) == feasible_somehow(instance)
+    slack_of = {limit.path: limit.slack for limit in limits_of(instance)}
+    for clash in found.clashes if len(found.clashes) == 1 else ():
+        for way in clash.ways_out:
+            slack = slack_of[way.paths[0]]
+            if len(way.paths) == 1 and way.amount is not None and slack is not None:
+                assert way.amount == way.least
+                assert feasible_somehow(slack.by(instance, way.amount))
+                assert not feasible_somehow(slack.by(instance, way.amount - 1))
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+@given(cramped())
+def test_what_is_left_out_is_tried_and_said_with_a_plan(instance: Instance) -> None:
+    if feasible_somehow(instance):
+        return
+    found, off = explain(instance, ONE_WORKER), openings(instance)
+    assert found.complete and set(found.left_out) <= {one.words for one in off}
+    for way in found.opened:
+        some = [one for one in off if one.line in way.lines]
+        wider = opened(instance, some)
+        assert wider is not None and [one.line for one in some] == list(way.lines)
+        assert way.instance.training in wider.training.choices or not wider.training.left_open
+        plan, outcome = way.outcome.plan, way.outcome
+        assert plan is not None and evaluate(way.instance, plan).feasible
+        assert evaluate(way.instance, plan).objective == outcome.objective
+        assert evaluate(replace(wider, training=way.instance.training), plan).feasible
+        again, replanned = decide(wider, lambda one, within: best_plan(one, within, cross_check=False), ONE_WORKER)
+        assert replanned.proof in (Proof.OPTIMAL, Proof.FEASIBLE), (way.lines, replanned.proof, replanned.notes)
+        assert replanned.plan is not None and evaluate(again, replanned.plan).feasible
+    for wider in (opened(instance, [one]) for one in off if not found.opened):
+        rows = () if wider is None else (replace(wider, training=row) for row in wider.training.choices)
+        assert not any(brute_force.count_plans(row) <= 500 and feasible(row) for row in rows)
+    every = opened(instance, off)
+    assert found.opened or found.hopeless
+    if found.hopeless and every is not None:
+        rows = (replace(every, training=row) for row in every.training.choices)
+        assert not any(brute_force.count_plans(row) <= 2_000 and feasible(row) for row in rows)
