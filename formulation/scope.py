@@ -15,7 +15,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Split
 from formulation.problem.model.across import PAIRS
 from formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
-from formulation.problem.options import OnHost, Placement, Recompute, Schedule, Sharded
+from formulation.problem.options import OnHost, Placement, Recompute, Samples, Schedule, Sharded
 
 __all__ = ["scope_of", "scope_parts"]
 
@@ -36,9 +36,10 @@ class Scope:
 
     ``cuts``: at how many places of the order of ``layers`` layers a stage may start; ``free_order``: this order
     was chosen, not given. ``forms`` are all that some layer may take, ``restricted_layers`` the number of layers
-    that may not take all of them. ``chunks``: how many stages each group holds. ``warm_up``: as in ``Training``,
-    of 1F1B with a stage a group. ``micro_batch_choices``,
-    ``schedule_choices``, ``chunk_choices``: among which ``micro_batches``, ``schedule`` and ``chunks`` were chosen
+    that may not take all of them. ``samples``: whether devices have whole ones. ``chunks``: how
+    many stages each group holds. ``warm_up``: as in ``Training``, of 1F1B with a stage a group.
+    ``micro_batch_choices``, ``schedule_choices``, ``chunk_choices``: among which ``micro_batches``, ``schedule``
+    and ``chunks`` were chosen
     (empty: it was given). ``recompute_layers``: how many layers a stage may compute again alone.
     ``tensor_parallel_degrees``, ``devices_per_stage``: empty where any is allowed (a degree is then the number of
     devices of the stage: it has one replica). ``demands`` are the names of other rules that limit plans.
@@ -53,6 +54,7 @@ class Scope:
     tensor_parallel_degrees: tuple[int, ...]
     forms: tuple[int, ...]
     restricted_layers: int
+    samples: Samples
     recompute: Recompute
     recompute_layers: int
     sharded: tuple[Sharded, ...]
@@ -86,6 +88,7 @@ def scope_of(instance: Instance) -> Scope:
         tensor_parallel_degrees=constraints.tensor_parallel_degrees,
         forms=tuple(sorted({form for allowed in choosing for form in allowed})),
         restricted_layers=sum(not set(FORMS) <= set(allowed) for allowed in choosing),
+        samples=instance.cost.samples,
         recompute=constraints.recompute,
         recompute_layers=len(instance.demands.recompute_layers),
         sharded=constraints.sharded,
@@ -114,6 +117,8 @@ def scope_parts(scope: Scope) -> list[str]:
     if scope.devices_per_stage:
         parts.append(f"{_either(scope.devices_per_stage)} devices a stage")
     parts.append(_sharing(scope))
+    if scope.samples is Samples.FRACTIONS:
+        parts.append("samples divided in fractions")
     alone = f", also of {scope.recompute_layers} named {plural(scope.recompute_layers, 'layer')} alone"
     parts.append(
         {

@@ -10,7 +10,7 @@ import networkx as nx
 from formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring, cluster_graph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import FORMS, Layer, LayerGraph, Measured, Split, layer_graph
-from formulation.problem.options import CostModel, Training
+from formulation.problem.options import CostModel, Samples, Training
 from formulation.problem.units import Link
 
 GIGA = 1_000_000_000
@@ -19,7 +19,8 @@ UNIT = DeviceClass("unit", 1 << 40, GIGA)
 BYTE_LINK = Link(8 * GIGA)
 """One byte takes 1 ns."""
 TURING = DeviceClass("RTX 2080 Ti", 11 * GIGA, 13_400 * GIGA)
-PLAIN = CostModel(flops_per_mac=1)
+PLAIN = CostModel(flops_per_mac=1, samples=Samples.FRACTIONS)
+"""For arithmetic in one's head: n devices each do an nth, whatever a micro-batch has."""
 
 
 def matrix(

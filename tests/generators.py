@@ -36,6 +36,7 @@ from formulation.problem.options import (
     Goal,
     OnHost,
     Recompute,
+    Samples,
     Schedule,
     Sharded,
     Sharing,
@@ -86,13 +87,28 @@ links = st.builds(
     st.sampled_from([30_000_000, 100_000_000, 1_000_000_000, 100_000_000_000]),
     st.sampled_from([0, 0, 7, 100_000]),
 )
+sharings = st.sampled_from(
+    [
+        (StageTime.ADD, Samples.WHOLE),
+        (StageTime.ADD, Samples.FRACTIONS),
+        (StageTime.OVERLAP, Samples.FRACTIONS),
+    ]
+)
+"""How computing and communicating combine, and what devices have of samples: what goes together."""
+
+
+def priced(both: tuple[StageTime, Samples], **readings: Any) -> CostModel:
+    """Return a cost model of both and of other readings."""
+    return CostModel(stage_time=both[0], samples=both[1], **readings)
+
+
 even_costs = st.builds(
-    CostModel,
+    priced,
+    sharings,
     count=st.sampled_from(Count),
     flops_per_mac=st.sampled_from([1, 2]),
     backward_factor=st.sampled_from([Fraction(2), Fraction(0), Fraction(1, 3)]),
     all_reduce=st.sampled_from(AllReduce),
-    stage_time=st.sampled_from(StageTime),
     boundary=st.sampled_from(Boundary),
     boundary_charge=st.sampled_from(BoundaryCharge),
     combine=st.sampled_from(Combine),
@@ -107,7 +123,7 @@ cost_models = st.one_of(
         st.sampled_from(Synchronisation),
     ),
 )
-"""Also those in which some experts get more tokens than others, and sums hide behind products."""
+"""Also those in which some experts get more tokens than others, and sums are hidden."""
 rooflines = st.builds(
     Roofline,
     largest=st.sampled_from([Fraction(1), Fraction(3, 7)]),
@@ -172,10 +188,10 @@ def goals_of(cost: CostModel, schedule: Schedule) -> list[Goal]:
 
 @st.composite
 def trainings(draw: st.DrawFn) -> Training:
-    """Up to 3 micro-batches of up to 2 samples, in 2 or 4 bytes an element."""
+    """Up to 3 micro-batches of up to 3 samples, in 2 or 4 bytes an element."""
     micro_batches = draw(st.integers(1, 3))
     return Training(
-        global_batch=micro_batches * draw(st.integers(1, 2)),
+        global_batch=micro_batches * draw(st.integers(1, 3)),
         micro_batches=micro_batches,
         bytes_per_element=draw(st.sampled_from([2, 4])),
     )

@@ -72,6 +72,7 @@ class ScopePart(Part):
     tensor_parallel_degrees: list[int]
     forms: list[int]
     restricted_layers: int
+    samples: str
     recompute: str
     recompute_layers: int
     sharded: list[str]

@@ -143,7 +143,8 @@ class _Deciding:
         elif (made := SHARDINGS[split][form].made) == COLUMNS:
             self._columns(node, operands)
         else:
-            self._as(node, operands, made)
+            # Whole at the cuts are tensors where nothing is split by samples, or there are too few to do so.
+            self._as(node, operands, self._forms.given if made == ROWS else made)
 
     def _product(self, layer: int, form: int) -> fx.Node:
         if layer not in self._products:

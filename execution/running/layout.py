@@ -2,8 +2,8 @@
 
 A rank of the schedule stands for the devices of its stages; every device is a process. Replicas of a stage, and
 the devices of a replica whose layers are not divided, share the samples of a micro-batch: of B samples device
-``i`` of ``n`` takes samples ``i B // n`` to ``(i + 1) B // n``, so B need not be a multiple of n; or as many as
-its speed says, where the problem shares in proportion to it.
+``i`` of ``n`` takes samples ``i B // n`` to ``(i + 1) B // n``, so B need not be a multiple of n, and may be less;
+or as many as its speed says, where the problem shares in proportion to it. A replica without samples rests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class StageDevices:
     """The processes of a stage, in order of the samples that they take, and their shares of the work.
 
     ``degree`` of them together hold a replica whose layers are divided (1: none is). ``together``: tensors cross
-    the cuts of the stage whole for all devices of a replica, as none of its layers works by samples.
+    the cuts of the stage whole for all devices of a replica, as none of its layers works by samples, or there are
+    too few samples to do so: then every device does all of what is split by samples.
     """
 
     processes: tuple[int, ...]
@@ -107,6 +108,10 @@ class RunLayout:
         """Return the samples of a micro-batch of which a process takes and gives tensors at the stage's cuts."""
         return (self.rows_of_team if self.stages[stage].together else self.rows)(stage, process)
 
+    def rests(self, stage: int, process: int) -> bool:
+        """Tell whether a process and the others of its replica have no sample of any micro-batch."""
+        return not self.rows_of_team(stage, process)
+
     def speaks(self, stage: int, process: int) -> bool:
         """Tell whether a process gives what it has at the stage's cuts: of those that have the same the first."""
         return not self.stages[stage].together or self.team(stage, process)[0] == process
@@ -163,8 +168,7 @@ def layout_of(
     ``problem`` says which layers take part in the choice of forms (without it all do), and in which shares devices
     work (without it equal ones).
     Raises StagesError where schedule and plan do not fit, where stages of one rank have different numbers of
-    devices, where a device would get no sample, and for what cannot be run; ScheduleError for a schedule that
-    cannot be executed.
+    devices, and for what cannot be run; ScheduleError for a schedule that cannot be executed.
     """
     validate(schedule)
     _check_modes(plan, problem)
@@ -185,7 +189,7 @@ def layout_of(
     stages = []
     for at, (rank, *_) in enumerate(schedule.stage_ranks):
         held = tuple(range(first[rank], first[rank] + ranks[rank]))
-        stages.append(_devices(at, plan.stages[at], held, micro_batch, problem))
+        stages.append(_devices(plan.stages[at], held, micro_batch, problem))
     return RunLayout(schedule, micro_batch, tuple(stages), tuple(rank_of), _again(plan, problem))
 
 
@@ -223,14 +227,11 @@ def _ranks(plan: Plan, schedule: PipelineSchedule) -> dict[int, int]:
     return widths
 
 
-def _devices(
-    at: int,
-    stage: Stage,
-    processes: tuple[int, ...],
-    micro_batch: int,
-    problem: Instance | None,
-) -> StageDevices:
-    """Return the devices of a stage. Raises StagesError where one would get no sample."""
+def _devices(stage: Stage, processes: tuple[int, ...], micro_batch: int, problem: Instance | None) -> StageDevices:
+    """Return the devices of a stage, of which some may have no sample of a micro-batch.
+
+    Where that are some of a replica whose layers are divided, all of its devices have all of its samples together.
+    """
     degree = stage.group.tensor_parallel_degree
     forms = [
         stage.form(one)
@@ -240,19 +241,9 @@ def _devices(
     rows = [SHARDINGS[Split.MATRIX][form] for form in forms]
     divided = degree > 1 and any(forms)
     shares = _shares(stage, problem)
-    together = divided and not any(ROWS in (row.takes, row.made) for row in rows)
-    found = StageDevices(processes, shares, degree if divided else 1, together)
-    parts = bounds(micro_batch, shares)
-    if found.together:
-        parts = tuple(
-            range(parts[one].start, parts[one + degree - 1].stop) for one in range(0, len(parts), degree)
-        )
-    if not all(parts):
-        raise StagesError(
-            f"stage {at}: {len(parts)} {'replicas' if found.together else 'devices'} share micro-batches of "
-            f"{micro_batch} samples, so one would get none; take larger micro-batches or fewer devices"
-        )
-    return found
+    by_rows = any(ROWS in (row.takes, row.made) for row in rows) and all(bounds(micro_batch, shares))
+    together = divided and not by_rows
+    return StageDevices(processes, shares, degree if divided else 1, together)
 
 
 def _shares(stage: Stage, problem: Instance | None) -> tuple[int, ...]:

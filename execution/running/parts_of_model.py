@@ -96,7 +96,8 @@ class _Splitting:
     def parts(self) -> PartsOfModel:
         """Return what the process has."""
         layout, mine = self._layout, self._layout.stages_of(self.process)
-        sizes = {at: len(layout.samples(at, self.process)) for at in mine}
+        # A device without samples holds what one with a sample does.
+        sizes = {at: len(layout.samples(at, self.process)) or 1 for at in mine}
         every = self._split(sizes[mine[0]])
         stages = [self._split(sizes.get(at, sizes[mine[0]]))[at] for at in range(len(every))]
         found = PartsOfModel(stages, every.interface, holders_of(every, layout))
@@ -127,9 +128,11 @@ class _Splitting:
     def _divided(self, at: int, team: Team, others: set[str], *, alike: bool) -> tuple[DividedStage, ModelProgram]:
         layout, process = self._layout, self.process
         devices, all_of = layout.stages[at], layout.rows_of_team(at, process)
-        program = self._program(len(all_of))
+        program = self._program(len(all_of) or 1)
         named = program.layers if self._layers is None else tuple(self._layers)
         forms = {name: self._plan.stages[at].form(one) for one, name in enumerate(named) if self._has(at, one)}
+        if devices.together:  # what is summed to rows, or gathered from them, is whole
+            forms = {name: {3: 1, 4: 2}.get(form, form) for name, form in forms.items()}
         rows = [layout.rows(at, one) for one in team.members]
         flat, part = program.flat, program.parts(self._plan, named)[at]
         shares = tuple(devices.shares[devices.processes.index(one)] for one in team.members)
@@ -139,7 +142,7 @@ class _Splitting:
         stage = StageForms(at, layers, shares, given)
         decided = decide(flat, part, program.effects, stage, places_of(flat.nodes, program.effects.batched))
         mine = None
-        if not devices.together:
+        if not devices.together and all_of:
             mine = {node.name: node for node in self._program(len(layout.rows(at, process))).flat.nodes}
         samples = tuple(range(one.start - all_of.start, one.stop - all_of.start) for one in rows)
         again = program.numbers(self._layout.again)

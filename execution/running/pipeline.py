@@ -251,6 +251,8 @@ class Pipeline:
     ) -> Sequence[torch.Tensor | None]:
         """Run a pass; return what it gives to the stage after or before."""
         runner, number = self._runners[action.stage], action.micro_batch
+        if self.layout.rests(action.stage, self._process):
+            return ()
         if action.kind is Kind.FORWARD:
             rows = self.layout.rows_of_team(action.stage, self._process)
             inputs = [self._cut(values[one.name], number, rows) for one in runner.module.inputs]
@@ -272,19 +274,25 @@ class Pipeline:
 
     def _part_of_loss(self, given: Sequence[torch.Tensor], number: int) -> torch.Tensor:
         """Return the part of the step's mean loss that these samples make."""
-        loss = self._loss(self._interface.outputs(given), self._targets[number])
         samples = len(self.layout.samples(self.layout.schedule.stages - 1, self._process))
+        if not samples:  # the mean over nothing is no number, but others wait for the gradients of what this made
+            return torch.stack([one.sum() for one in given]).sum()
+        loss = self._loss(self._interface.outputs(given), self._targets[number])
         return loss * (samples / (self.layout.micro_batch * self.layout.schedule.micro_batches))
 
     def _total(self) -> float | None:
         last = self._runners.get(self.layout.schedule.stages - 1)
-        if last is None or last.total is None:
+        if last is None or (last.total is None and not self._rests_at_the_end()):
             return None
-        total, last.total = last.total, None
+        total, last.total = torch.zeros(()) if last.total is None else last.total, None
+        total = total.to(self._device, torch.double)  # who rests does not know the format of the loss
         if not self.layout.speaks(self.layout.schedule.stages - 1, self._process):
             total = torch.zeros_like(total)
         self._channel.sum(total, self.layout.processes[-1], "sum of losses")
         return float(total)
+
+    def _rests_at_the_end(self) -> bool:
+        return self.layout.rests(self.layout.schedule.stages - 1, self._process)
 
 
 def _untold(what: str) -> None:

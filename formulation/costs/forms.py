@@ -199,16 +199,36 @@ def held(split: Split, form: int, shard: Fraction) -> Fraction:
     return shard if SHARDINGS[split][form].divides_weights else Fraction(1)
 
 
-def worked(form: int, devices: int, load: Fraction) -> Fraction:
-    """Return the part of what a layer does that the busiest of the devices does which share it in this form."""
-    return part(EXPERTS if by_experts(form) else ROWS, devices, load)
+class Fullest(NamedTuple):
+    """How much the fullest of devices has that share a tensor along an axis of a grid.
 
+    ``load`` is what the experts of the fullest device get over the mean, ``samples`` the whole ones of a replica;
+    0 where rows can be divided evenly (``formulation.problem.shares``).
+    """
 
-def part(layout: str, devices: int, load: Fraction) -> Fraction:
-    """Return the part of a tensor that lies so which the fullest of the devices has."""
-    if layout == EXPERTS:
-        return min(Fraction(1), load / devices)
-    return Fraction(1, devices) if layout in (ROWS, COLUMNS) else Fraction(1)
+    load: Fraction
+    samples: int = 0
+
+    def works(self, form: int, devices: int) -> Fraction:
+        """Return the part of a layer's work that the busiest does of the devices which share it in this form."""
+        made = _PRODUCT[form].made
+        return self.has(COLUMNS if made == WHOLE else made, devices)
+
+    def has(self, layout: str, devices: int) -> Fraction:
+        """Return the part of a tensor that lies so which the fullest of the devices has."""
+        if layout == EXPERTS:
+            return min(Fraction(1), self.load / devices)
+        if layout == ROWS and self.samples:
+            return Fraction(ceil_div(self.samples, devices), self.samples)
+        return Fraction(1, devices) if layout in (ROWS, COLUMNS) else Fraction(1)
+
+    def moves(self, have: str, want: str, devices: int) -> Fraction:
+        """Return the part of a tensor that a device fetches to turn layout ``have`` into ``want``."""
+        lacking, one = Fraction(devices - 1, devices), Fraction(1, devices)
+        if ROWS in (have, want) and self.samples:
+            one = self.has(ROWS, devices)
+            lacking = 1 - Fraction(self.samples // devices, self.samples) if want == WHOLE else lacking
+        return change(have, want, (lacking, lacking * one, lacking * one * self.load))
 
 
 def change(have: str, want: str, parts: tuple[Fraction, Fraction, Fraction]) -> Fraction:
@@ -244,7 +264,7 @@ def between_on_grid(
     sizes: tuple[int, int],
     *,
     whole: Fraction,
-    load: Fraction,
+    fullest: Fullest,
 ) -> tuple[Volume, Volume]:
     """Volumes to change a layout over two axes of a grid of these ``sizes``: inside its rows, and across them.
 
@@ -253,7 +273,9 @@ def between_on_grid(
     goes what only drops a part of what is whole, last what gathers, and of two alike the change across rows, so
     that less is sent, and less over the links between rows.
     """
-    forward, backward = (_steps(*ends, sizes, whole=whole, load=load) for ends in ((have, want), (want, have)))
+    forward, backward = (
+        _steps(*ends, sizes, whole=whole, fullest=fullest) for ends in ((have, want), (want, have))
+    )
     return (
         _both_ways(forward[0], backward[0], sizes[0]),
         _both_ways(forward[1], backward[1], sizes[1]),
@@ -261,13 +283,13 @@ def between_on_grid(
 
 
 def _steps(
-    have: tuple[str, ...], want: tuple[str, ...], sizes: tuple[int, int], *, whole: Fraction, load: Fraction
+    have: tuple[str, ...], want: tuple[str, ...], sizes: tuple[int, int], *, whole: Fraction, fullest: Fullest
 ) -> list[Fraction]:
     """Return the bytes that a device fetches along each axis for a change one way."""
     lies, found = [have[0], have[1]], [Fraction(0), Fraction(0)]
     for at in sorted((1, 0), key=lambda axis: (want[axis] == WHOLE) - (have[axis] == WHOLE)):
-        lacking = whole * part(lies[1 - at], sizes[1 - at], load) * Fraction(sizes[at] - 1, sizes[at])
-        found[at] = change(lies[at], want[at], (lacking, lacking / sizes[at], lacking / sizes[at] * load))
+        left = whole * fullest.has(lies[1 - at], sizes[1 - at])
+        found[at] = left * fullest.moves(lies[at], want[at], sizes[at])
         lies[at] = want[at]
     return found
 

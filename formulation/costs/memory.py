@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, part
+from formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, Fullest
 from formulation.costs.times import cut_bytes, held, holders, layout_form, waits
 from formulation.executed.chunks import most_kept
 from formulation.problem.groups import Group, GroupKind
@@ -236,7 +236,7 @@ def _lent(instance: Instance, stage: Stage, kind: GroupKind) -> int:
 
 def received_bytes(instance: Instance, kind: GroupKind, cut: int) -> int:
     """Return what a device of a stage that begins at this cut keeps of what one micro-batch brought it."""
-    return _part(kind.shares.device, cut_bytes(instance, cut))
+    return _part(kind.shares.rows.device, cut_bytes(instance, cut))
 
 
 def layer_parts(instance: Instance, stage: Stage, layer: int, kind: GroupKind) -> MemoryParts:
@@ -253,12 +253,13 @@ def _lying(kind: GroupKind, layouts: Sequence[str], size_bytes: int, load: Fract
     two axes of a grid fractions multiply.
     """
     if len(layouts) > 1:
-        parts = (part(layout, size, load) for layout, size in zip(layouts, kind.grid, strict=True))
+        fullest = Fullest(load, kind.shares.samples)
+        parts = (fullest.has(layout, size) for layout, size in zip(layouts, kind.grid, strict=True))
         return _part(kind.shares.replica * math.prod(parts), size_bytes)
     if layouts[0] == EXPERTS:
-        return _part(min(kind.shares.replica, kind.shares.device * load), size_bytes)
+        return _part(min(kind.shares.replica, kind.shares.columns.device * load), size_bytes)
     split = layouts[0] not in (WHOLE, PARTIAL)
-    return _part(kind.shares.device if split else kind.shares.replica, size_bytes)
+    return _part(kind.shares.of(layouts[0]).device if split else kind.shares.replica, size_bytes)
 
 
 def _part(share: Fraction, size_bytes: int, among: int = 1) -> int:

@@ -213,5 +213,5 @@ def _all_possible(tables: Tables) -> NDArray[np.bool_]:
 
 def _received(tables: Tables) -> Times:
     sizes = crossing_bytes(tables.instance)
-    shares = [kind.shares.device for kind in tables.kinds]
+    shares = [kind.shares.rows.device for kind in tables.kinds]
     return shared_out(tables, sizes, shares)

@@ -146,8 +146,8 @@ def _inside(
     forward, backward = times.passes_ns(instance, layer, form, once)
     sync = times.synchronisation_ns(instance, layer, form, once, copy)
     sync += times.exchange_ns(instance, layer, form, once, copy)
-    before, behind = times.sharded_ns(instance, layer, form, once, copy)
-    return forward + before, backward + behind, sync, behind - before
+    before, behind, weights = times.sharded_ns(instance, layer, form, kind, copy)
+    return forward + before, backward + behind, sync, weights
 
 
 def change_passes(instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind) -> tuple[int, int]:

@@ -16,8 +16,9 @@ from formulation.predictor.passes import Share
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.groups import GroupKind, layouts_on
 from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.layers import Split
 from formulation.problem.modes import forward_passes
-from formulation.problem.options import Boundary, Compute, Synchronisation
+from formulation.problem.options import Boundary, Compute, StageTime, Synchronisation
 from formulation.problem.plan import Span
 from formulation.problem.precision import NOTHING_COPIED, Copy
 from formulation.problem.units import NS_PER_SECOND, Link, Volume, ceil_div, ceil_fraction
@@ -67,10 +68,11 @@ def _shares(instance: Instance, form: int, kind: GroupKind) -> Iterator[Share]:
     """Yield by class what a device does of a layer in this form: the fullest one, of tokens of experts."""
     whole, load, axes = kind.shares.replica, instance.cost.expert_load, kind.along(form)
     if len(axes) > 1:
-        pair = tuple((one, forms.worked(one, size, load)) for one, size, _ in axes)
+        fullest = forms.Fullest(load, kind.shares.samples)
+        pair = tuple((one, fullest.works(one, size)) for one, size, _ in axes)
         yield from [Share(whole * math.prod(part for _, part in pair), whole, pair)] * len(kind.classes)
         return
-    for share in kind.shares.by_class:
+    for share in kind.shares.of(forms.SHARDINGS[Split.MATRIX][form].made).by_class:
         yield Share(min(whole, share * load) if forms.by_experts(form) else share, whole)
 
 
@@ -88,16 +90,18 @@ def least_compute_ns(instance: Instance, layer: int, kind: GroupKind) -> int:
 def inside_ns(instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None = None) -> int:
     """Communication inside a layer of this form for one micro-batch.
 
-    Gradients are summed once a step: 1/M of that per micro-batch, or nothing where it is overlapped. ``copy`` is
-    what the layer copies in its stage (``Instance.copied``).
+    Gradients are summed once a step: 1/M of that per micro-batch. Where that is overlapped it counts as far as it
+    takes longer than the backward pass of the layer (:func:`beside_ns`). ``copy`` is what the layer copies in its
+    stage (``Instance.copied``).
     """
-    sync, steps = 0, instance.training.micro_batches
-    if instance.cost.synchronisation is Synchronisation.CHARGED:
-        sync = ceil_div(synchronisation_ns(instance, layer, form, kind, copy), steps)
-        sync += ceil_div(exchange_ns(instance, layer, form, kind, copy), steps)
-    before, behind = sharded_ns(instance, layer, form, kind, copy)
+    steps = instance.training.micro_batches
+    sync = ceil_div(synchronisation_ns(instance, layer, form, kind, copy), steps)
+    sync += ceil_div(exchange_ns(instance, layer, form, kind, copy), steps)
+    before, behind = _sharded(instance, layer, form, kind, copy)
+    there, back = beside_ns(instance, layer, form, kind)
     forward, backward = passes_ns(instance, layer, form, kind)
-    return forward_passes(instance, kind.mode, layer) * (forward + before) + backward + behind + sync
+    runs = forward_passes(instance, kind.mode, layer)
+    return runs * (forward + max(0, before - there)) + backward + max(0, behind + sync - back)
 
 
 def synchronisation_ns(
@@ -153,13 +157,38 @@ def exchange_ns(instance: Instance, layer: int, form: int, kind: GroupKind, copy
 
 def sharded_ns(
     instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None = None
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Time that divided weights and gradients cost each forward pass, and the backward pass, of a micro-batch.
 
-    Before a pass weights are gathered, after the backward pass gradients summed to their parts. Nothing where that
-    is overlapped.
+    And what of the latter is for the gradients of weights, where backward passes have two halves, else 0. Before a
+    pass weights are gathered, after the backward pass gradients summed to their parts. Where that is overlapped it
+    counts as far as it takes longer than the pass of the layer; each half of a backward pass hides its own.
     """
-    if kind.link is None or instance.cost.synchronisation is Synchronisation.OVERLAPPED:
+    before, behind = _sharded(instance, layer, form, kind, copy)
+    there, back = beside_ns(instance, layer, form, kind)
+    if not instance.training.schedule.in_halves:
+        return max(0, before - there), max(0, behind - back), 0
+    weights = min(back, weight_gradient_ns(instance, layer, form, kind))
+    added = max(0, behind - before - weights)
+    return max(0, before - there), max(0, before - back + weights) + added, added
+
+
+def beside_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> tuple[int, int]:
+    """Return for how long synchronisation is hidden: beside a forward pass of a layer, and its backward pass.
+
+    Not at all where it is charged, and where all communication of a stage hides beside its computing. Of a
+    backward pass half is taken where sums of a product's input hide beside that (:func:`passes_ns`).
+    """
+    cost = instance.cost
+    if cost.synchronisation is Synchronisation.CHARGED or cost.stage_time is StageTime.OVERLAP:
+        return 0, 0
+    forward, backward = passes_of(instance, layer, form, kind)
+    return forward, backward - (backward // 2 if cost.inside is Synchronisation.OVERLAPPED else 0)
+
+
+def _sharded(instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None) -> tuple[int, int]:
+    """Return what divided weights and gradients take before a pass, and before and behind the backward pass."""
+    if kind.link is None:
         return 0, 0
     sent, sharded = shared(instance, layer, form, kind, copy), kind.mode.sharded
     gathered = sent.gathered(sharded).transfer_ns(kind.link)
@@ -203,10 +232,10 @@ def passes_ns(instance: Instance, layer: int, form: int, kind: GroupKind) -> tup
     split, sent, axes = instance.layers[layer].split, instance.sent_bytes[layer], kind.along(form)
     times, beside = [0, 0], 0
     for at, (one, degree, link) in enumerate(axes):
-        replica, gather = kind.shares.replica, kind.shares.gather
+        replica, gather = kind.shares.replica, kind.shares.columns.gather
         if len(axes) > 1:
-            other, rest, _ = axes[1 - at]
-            replica *= forms.part(forms.SHARDINGS[split][other].made, rest, instance.cost.expert_load)
+            (other, rest, _), load = axes[1 - at], instance.cost.expert_load
+            replica *= forms.Fullest(load, kind.shares.samples).has(forms.SHARDINGS[split][other].made, rest)
             gather = replica * Fraction(degree - 1, degree)
         sizes = instance.output_bytes[layer] * replica, instance.input_bytes[layer] * replica
         own = sent * gather, sent * replica
@@ -252,12 +281,13 @@ def changes_ns(
     consumer, size, load = instance.layers[edge.consumer].split, edge.size_bytes, instance.cost.expert_load
     have, want = forms.layouts(consumer, source, form)
     if kind.axes is None or len(have) == len(want) == 1:
-        parts = size * kind.shares.gather, size * kind.shares.turn, size * kind.shares.turn * load
+        of = kind.shares.of(forms.ROWS if forms.ROWS in (*have, *want) else forms.COLUMNS)
+        parts = size * of.gather, size * of.turn, size * of.turn * load
         volume = forms.between(have[0], want[0], kind.tensor_parallel_degree, parts=parts)
         return ((have[0], want[0], volume.transfer_ns(kind.inner)),)
-    sizes, whole = kind.grid, size * kind.shares.replica
+    fullest, whole = forms.Fullest(load, kind.shares.samples), size * kind.shares.replica
     have, want = (have * 2)[:2], (want * 2)[:2]
-    volumes = forms.between_on_grid(have, want, sizes, whole=whole, load=load)
+    volumes = forms.between_on_grid(have, want, kind.grid, whole=whole, fullest=fullest)
     found = zip(have, want, volumes, kind.axes, strict=True)
     return tuple((a, b, 0 if link is None else volume.transfer_ns(link)) for a, b, volume, link in found)
 

@@ -120,7 +120,8 @@ def _offered(row: Layer, axes: Sequence[Axis]) -> Layer:
 def narrowed(layers: Sequence[Layer], demands: Demands, samples: int) -> tuple[Layer, ...]:
     """Return the layers with the forms that the demands leave them, for micro-batches of so many samples.
 
-    Where rows may be parts of a sequence, attention needs a sample for each replica, in form 0 for each device.
+    Where rows may be parts of a sequence, attention needs a sample for each replica, and in form 0 equally many
+    for all devices.
     """
     layers = offered(layers, demands)
     if {Axis.SEQUENCE, Axis.CONTEXT}.intersection(demands.splits):

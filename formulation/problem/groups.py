@@ -18,9 +18,9 @@ from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, Layer
-from formulation.problem.model.across import PAIRS
+from formulation.problem.model.across import PAIRS, Axis
 from formulation.problem.modes import ONE_COPY, Mode, modes
-from formulation.problem.options import Placement, Sharing
+from formulation.problem.options import Placement, Samples, Sharing
 from formulation.problem.shares import (
     Shares,
     equal_shares,
@@ -128,8 +128,8 @@ class GroupKind:
 
     ``classes`` are the indices of their device classes; ``link`` the slowest link between any two of them, over
     which replicas sum their gradients; ``inner`` the slowest link inside a replica (None: nothing is split);
-    ``unequal`` what its devices share where they do not share equally. ``axes`` are the slowest links inside the
-    rows of a grid, and across its rows.
+    ``unequal`` what its devices share where they do not share in equal fractions. ``axes`` are the slowest links
+    inside the rows of a grid, and across its rows.
     """
 
     devices: int
@@ -181,7 +181,7 @@ class GroupKind:
             ring_link(instance, group.counts, degree),
             replica_link(instance, servers, degree),
             group.mode,
-            _unequal(instance, servers, degree) if len(classes) > 1 and grid == 1 else None,
+            _unequal(instance, servers, group.mode),
             (replica_link(instance, servers, grid), replica_link(instance, servers, degree, grid))
             if grid > 1
             else None,
@@ -283,12 +283,18 @@ def _free_groups(instance: Instance, max_servers: int) -> Iterator[Group]:
                 yield Group(tuple(zip(chosen, counts, strict=True)))
 
 
-def _unequal(instance: Instance, servers: tuple[int, ...], degree: int) -> Shares | None:
-    """Return the shares of devices of several classes, if they share in proportion to their speed."""
-    if instance.cost.sharing is Sharing.EQUAL:
-        return None
+def _unequal(instance: Instance, servers: tuple[int, ...], mode: Mode) -> Shares | None:
+    """Return the shares of devices that do not all have the same: of whole samples, or by speed."""
+    samples = instance.training.micro_batch if instance.cost.samples is Samples.WHOLE else 0
+    rows = {Axis.SEQUENCE, Axis.CONTEXT}.isdisjoint(instance.demands.splits)
+    classes = [instance.class_index(server) for server in servers]
+    if instance.cost.sharing is Sharing.EQUAL or mode.grid > 1 or len(set(classes)) == 1:
+        if samples % len(servers) == 0:
+            return None
+        return equal_shares(len(servers), mode.replicas, len(set(classes)), samples, rows=rows)
     speeds = [one.flops_per_second for one in instance.device_classes]
-    return proportional_shares([instance.class_index(server) for server in servers], speeds, degree)
+    degree = mode.tensor_parallel_degree(len(servers))
+    return proportional_shares(classes, speeds, degree, samples, rows=rows)
 
 
 def line(instance: Instance) -> tuple[int, ...]:

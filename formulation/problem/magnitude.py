@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import AllReduce, Compute, OnHost, Recompute, Sharded, Synchronisation
+from formulation.problem.options import AllReduce, Compute, OnHost, Recompute, Sharded
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div, ceil_fraction, slowest
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _moving_ns(instance: Instance, runs: int) -> int:
     """
     devices, layers, edges = instance.devices, instance.layers, instance.form_edges
     link, (times, messages) = _dearest_link(instance), _all_reduce(instance)
-    once = 0 if instance.cost.synchronisation is Synchronisation.OVERLAPPED else _synchronising_ns(instance)
+    once = _synchronising_ns(instance)
     if link is None:
         return once
     sizes = zip(layers, instance.output_bytes, instance.input_bytes, strict=True)
@@ -139,7 +139,7 @@ def _gathering_ns(instance: Instance, runs: int) -> int:
     """Return what divided weights and gradients cost one micro-batch at most, over the slowest link."""
     link, (times, messages) = _dearest_link(instance), _all_reduce(instance)
     each = any(one.divides_gradients for one in instance.constraints.sharded)
-    if link is None or not each or instance.cost.synchronisation is Synchronisation.OVERLAPPED:
+    if link is None or not each:
         return 0
     halves = (runs + 1) * sum(instance.parameter_bytes) + sum(instance.gradient_bytes)
     return _transfer_ns(times * halves, (runs + 2) * messages * len(instance.layers), link)

@@ -35,6 +35,7 @@ __all__ = [
     "OnHost",
     "Placement",
     "Recompute",
+    "Samples",
     "Schedule",
     "Sharded",
     "Sharing",
@@ -51,7 +52,7 @@ class Synchronisation(enum.StrEnum):
     CHARGED = "charged"
     """Its whole time, spread over the micro-batches of the step."""
     OVERLAPPED = "overlapped"
-    """Nothing: it hides behind the backward passes."""
+    """What it takes longer than the passes of its own layer, beside which it runs."""
 
 
 class Sharing(enum.StrEnum):
@@ -61,6 +62,15 @@ class Sharing(enum.StrEnum):
     """Every device does the same; the slowest sets the pace."""
     PROPORTIONAL = "proportional"
     """In proportion to peak speed, so that devices of different classes finish together (AccPar §5)."""
+
+
+class Samples(enum.StrEnum):
+    """What replicas, and devices that share a layer by samples, have of a micro-batch."""
+
+    WHOLE = "whole"
+    """Whole samples: who has most of them sets the pace, and some may have none."""
+    FRACTIONS = "fractions"
+    """Equal fractions, also of single samples, as in the models of most papers."""
 
 
 class Combine(enum.StrEnum):
@@ -134,8 +144,9 @@ class CostModel:
     many tokens the experts of the fullest device get, over the mean of all devices: the capacity factor where
     there is one, as buffers are padded to it, else what was measured. ``inside`` says whether a device waits for
     the backward sums of a product's input, or multiplies for the gradient of its weights meanwhile. Raises
-    ValueError for numbers out of range, and where computing overlaps with communicating under a roofline: there
-    forms trade one for the other, and the larger of two sums that both depend on them is searched by no method.
+    ValueError for numbers out of range, and where computing overlaps with communicating under a roofline or in
+    whole samples: there forms trade one for the other, and the larger of two sums that both depend on them is
+    searched by no method.
     """
 
     compute: Compute = Compute.PEAK
@@ -151,6 +162,7 @@ class CostModel:
     synchronisation: Synchronisation = Synchronisation.CHARGED
     inside: Synchronisation = Synchronisation.CHARGED
     sharing: Sharing = Sharing.EQUAL
+    samples: Samples = Samples.WHOLE
     expert_load: Fraction = Fraction(1)
 
     @classmethod
@@ -174,6 +186,8 @@ class CostModel:
         instead = "take stage_time 'add' with"
         if self.expert_load > 1:
             raise ValueError(f"stage_time 'overlap' needs expert_load 1: {instead} an uneven load")
+        if self.samples is Samples.WHOLE:
+            raise ValueError(f"stage_time 'overlap' needs samples 'fractions': {instead} whole samples")
         if self.inside is Synchronisation.OVERLAPPED:
             raise ValueError(f"stage_time 'overlap' needs inside 'charged': {instead} inside 'overlapped'")
         if self.compute is Compute.ROOFLINE:

@@ -7,6 +7,10 @@ slowest device set the pace. Shares in proportion to peak speed let all finish t
 devices (HPCA 2020, §5; ``E_cp,i(alpha) = E_cp,j(1 - alpha)``, without the terms of communication, which would give
 every layer a ratio of its own). Where devices have different shares, what the busiest one moves or holds counts.
 
+Samples stay whole: of ``m`` samples the fullest of ``n`` devices has ``ceil(m / n)``; others wait for it, and may
+have none at all. A layer that is split by columns has all samples of its replica on each device. Rows that may be
+parts of a sequence are divided evenly inside a replica; replicas have whole samples.
+
 A server may have *adapters*: so many transfers to other servers at once have the whole bandwidth of the link. Its
 devices share them evenly, so of ``n`` devices that share ``k`` adapters ``c`` have ``c k / n``, rounded down, and
 one at least. A server that names none has one link, which every transfer has to itself.
@@ -29,9 +33,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from math import floor
 from typing import TYPE_CHECKING, Final
 
-from formulation.problem.units import Link, slowest
+from formulation.problem.units import Link, ceil_div, ceil_fraction, slowest
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
@@ -85,55 +90,96 @@ class OnHost(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """The largest shares of a group, as parts of a whole stage.
+class Divided:
+    """The largest parts that devices have of what is divided inside replicas, as parts of a whole stage.
 
-    ``by_class``: of a device, for each of the group's classes in their order; ``replica``: of a replica. Of a
-    tensor that lies by rows or columns inside a replica a device misses at most ``gather``, and moves at most
-    ``turn`` to turn rows into columns; of a matrix that a replica shards it holds at most ``shard``.
+    ``by_class``: of a device, for each of the group's classes in their order. Of a tensor that lies so a device
+    misses at most ``gather``, and moves at most ``turn`` to have it divided in another way.
     """
 
     by_class: tuple[Fraction, ...]
-    replica: Fraction
     gather: Fraction
     turn: Fraction
-    shard: Fraction
 
     @property
     def device(self) -> Fraction:
-        """The largest share of any device."""
+        """The largest part of any device."""
         return max(self.by_class)
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The largest shares of a group: of what lies by ``rows``, of what is divided otherwise, of a ``replica``.
+
+    Of a matrix that a replica shards a device holds at most ``shard``. ``samples`` are those of the fullest
+    replica where its devices have whole ones; 0 where rows can be divided evenly.
+    """
+
+    rows: Divided
+    columns: Divided
+    replica: Fraction
+    shard: Fraction
+    samples: int = 0
+
+    def of(self, layout: str) -> Divided:
+        """Return the parts of devices of what lies so (``formulation.costs.forms``)."""
+        return self.rows if layout == "rows" else self.columns
+
+
 @lru_cache(maxsize=4096)  # asked for every layer of a stage
-def equal_shares(devices: int, replicas: int, classes: int = 1) -> Shares:
-    """Return the shares of devices that all do the same."""
+def equal_shares(devices: int, replicas: int, classes: int = 1, samples: int = 0, *, rows: bool = True) -> Shares:
+    """Return the shares of devices that all do the same.
+
+    Of so many whole ``samples`` (0: in fractions); with ``rows`` each device, else each replica has whole ones.
+    """
     degree = devices // replicas
-    one = Fraction(1, devices)
+    own = ceil_div(samples, replicas)
+    replica, shard = Fraction(own, samples) if samples else Fraction(1, replicas), Fraction(1, degree)
+    columns = Divided((replica * shard,) * classes, replica * (1 - shard), replica * shard * (1 - shard))
+    if not (samples and rows):
+        return Shares(columns, columns, replica, shard)
+    most, least = Fraction(ceil_div(own, degree), samples), Fraction(own // degree, samples)
     return Shares(
-        by_class=(one,) * classes,
-        replica=Fraction(1, replicas),
-        gather=Fraction(degree - 1, devices),
-        turn=Fraction(degree - 1, devices * degree),
-        shard=Fraction(1, degree),
+        Divided((most,) * classes, replica - least, most * (1 - shard)), columns, replica, shard, samples=own
     )
 
 
-def proportional_shares(classes: Sequence[int], speeds: Sequence[int], degree: int) -> Shares:
+def proportional_shares(
+    classes: Sequence[int], speeds: Sequence[int], degree: int, samples: int = 0, *, rows: bool = True
+) -> Shares:
     """Return shares in proportion to speed. ``classes`` are those of the devices in server order.
 
-    ``speeds`` are FLOP/s by class; a replica takes ``degree`` devices in server order.
+    ``speeds`` are FLOP/s by class; a replica takes ``degree`` devices in server order. ``samples`` and ``rows``
+    are those of :func:`equal_shares`: a replica has its share of the samples at most rounded up, and so has a
+    device of those of its replica.
     """
     total = sum(speeds[one] for one in classes)
     shares = [Fraction(speeds[one], total) for one in classes]
-    replicas = [sum(shares[first : first + degree], Fraction(0)) for first in range(0, len(shares), degree)]
-    held = [(share, replicas[at // degree]) for at, share in enumerate(shares)]
-    return Shares(
-        by_class=tuple(Fraction(speeds[one], total) for one in sorted(set(classes))),
-        replica=max(replicas),
-        gather=max(replica - share for share, replica in held),
-        turn=max(share * (replica - share) / replica for share, replica in held),
-        shard=max(share / replica for share, replica in held),
+    sums = [sum(shares[first : first + degree], Fraction(0)) for first in range(0, len(shares), degree)]
+    own = [Fraction(ceil_fraction(samples * one), samples) if samples else one for one in sums]
+    held = [(share / sums[at // degree], own[at // degree]) for at, share in enumerate(shares)]
+    columns = _divided(classes, [(part * replica, part * replica, part, replica) for part, replica in held])
+    replica, shard = max(own), max(part for part, _ in held)
+    if not (samples and rows):
+        return Shares(columns, columns, replica, shard)
+    most = [Fraction(ceil_fraction(samples * part * replica), samples) for part, replica in held]
+    least = [Fraction(floor(samples * part * replica), samples) for part, replica in held]
+    by_rows = [(*ends, *one) for ends, one in zip(zip(most, least, strict=True), held, strict=True)]
+    return Shares(_divided(classes, by_rows), columns, replica, shard, samples=int(samples * replica))
+
+
+def _divided(classes: Sequence[int], held: Sequence[tuple[Fraction, Fraction, Fraction, Fraction]]) -> Divided:
+    """Return the largest parts of devices of these classes.
+
+    Each has from most to least of a stage, a part of its replica's, and there is so much of its replica.
+    """
+    return Divided(
+        tuple(
+            max(most for one, (most, *_) in zip(classes, held, strict=True) if one == kind)
+            for kind in sorted(set(classes))
+        ),
+        gather=max(replica - least for _, least, _, replica in held),
+        turn=max(most * (1 - part) for most, _, part, _ in held),
     )
 
 

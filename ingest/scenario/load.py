@@ -22,7 +22,16 @@ from pydantic import ValidationError
 from formulation.constraints.keys import Names
 from formulation.costs.amounts import scaled_size
 from formulation.predictor.roofline import Roofline
-from formulation.problem.options import Compute, Constraints, CostModel, Goal, Training, default_goals
+from formulation.problem.options import (
+    Compute,
+    Constraints,
+    CostModel,
+    Goal,
+    Samples,
+    StageTime,
+    Training,
+    default_goals,
+)
 from formulation.problem.precision import Precision
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from ingest.mistakes import ScenarioError
@@ -248,6 +257,8 @@ def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:
     constants = {"kernel_ns" if key == "kernel" else key: value for key, value in found.roofline}
     readings: dict[str, Any] = dict(found)
     readings["roofline"] = Roofline(**constants)
+    if found.samples is None:
+        readings["samples"] = Samples.FRACTIONS if found.stage_time is StageTime.OVERLAP else Samples.WHOLE
     if found.compute is None:
         open_ = CostModel.on_devices(server.device_class for server in servers_of(cluster))
         readings["compute"] = Compute.PEAK if found.means_peak else open_.compute

@@ -21,6 +21,7 @@ from formulation.problem.options import (
     Compute,
     CostModel,
     Count,
+    Samples,
     Sharing,
     StageTime,
     Synchronisation,
@@ -151,10 +152,16 @@ class CostSection(Section):
         description="whether backward sums of a product's input take time beside the product for its weights",
     )
     synchronisation: Annotated[Synchronisation, Byname] = Field(
-        default=_COST.synchronisation, description="whether the sum of weight gradients takes time"
+        default=_COST.synchronisation,
+        description="whether devices wait for sums of weight gradients, or as far as these exceed its passes",
     )
     sharing: Annotated[Sharing, Byname] = Field(
         default=_COST.sharing, description="whether devices of a stage share equally or in proportion to speed"
+    )
+    samples: Annotated[Samples, Byname] | None = Field(
+        default=None,
+        description="whether devices that share a micro-batch have whole samples, the fullest setting the pace"
+        " (whole; with stage_time overlap fractions)",
     )
     expert_load: Ratio = Field(
         default_factory=lambda: _COST.expert_load,

@@ -18,7 +18,7 @@ import networkx as nx
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import FORMS, Layer, Split, layer_graph
-from formulation.problem.options import CostModel, Training
+from formulation.problem.options import CostModel, Samples, Training
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from planners.accpar.code import MatrixLayer
 from planners.accpar.published import ARRAY, BATCH, BYTES_PER_ELEMENT
@@ -50,7 +50,9 @@ def array(graph: nx.DiGraph, bandwidth: Link, counts: Iterable[tuple[str, int, i
     ]
     pairs = [(one.name, other.name, bandwidth) for one, other in itertools.combinations(servers, 2)]
     training = Training(global_batch=BATCH, bytes_per_element=BYTES_PER_ELEMENT)
-    return build_instance(graph, cluster_graph("array", servers, pairs), training, CostModel())
+    return build_instance(
+        graph, cluster_graph("array", servers, pairs), training, CostModel(samples=Samples.FRACTIONS)
+    )
 
 
 def chain_graph(name: str, layers: Iterable[MatrixLayer]) -> nx.DiGraph:

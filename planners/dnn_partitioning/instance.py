@@ -15,7 +15,7 @@ from dataclasses import replace
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Measured, Split, layer_graph
-from formulation.problem.options import Boundary, Constraints, CostModel, Placement, Training
+from formulation.problem.options import Boundary, Constraints, CostModel, Placement, Samples, Training
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 from planners.dnn_partitioning.dp import load
@@ -78,7 +78,7 @@ def as_instance(problem: PlacementProblem, *, transfers: bool) -> tuple[Instance
         layer_graph("placement", layers, edges),
         cluster_graph("accelerators and hosts", devices, wires),
         Training(1, 1),
-        CostModel(boundary=boundary if transfers else Boundary.NONE),
+        CostModel(boundary=boundary if transfers else Boundary.NONE, samples=Samples.FRACTIONS),
         Constraints(placement=Placement.FREE, max_servers=1, devices_per_stage=(1,)),
     )
     return instance, {f"class{colour}": tuple(members[colour]) for colour in order}

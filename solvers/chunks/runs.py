@@ -162,7 +162,7 @@ class KnownRuns:
 
     def _received(self, kind: GroupKind) -> list[int]:
         """Return by place what a device keeps of what one micro-batch brought a stage that begins there."""
-        share = kind.shares.device
+        share = kind.shares.rows.device
         if share not in self.by_share:
             places = self.space.places[:-1]
             self.by_share[share] = [received_bytes(self.instance, kind, first) for first in places]

@@ -268,7 +268,7 @@ def _balanced(sums: _Sums, groups: Sequence[Group]) -> list[int] | None:
     instance, low, high, best = sums.instance, 0, int(sums.work[-1]), None
     kinds = GroupKind.all_of(instance, groups)
     pairs = zip(groups, kinds, strict=True)
-    devices = [_Devices(capacity_bytes(instance, group), kind.shares.device) for group, kind in pairs]
+    devices = [_Devices(capacity_bytes(instance, group), kind.shares.rows.device) for group, kind in pairs]
     keeps = [Keeps.of(instance.training, index, len(groups)) for index in range(len(groups))]
     for _ in range(HALVINGS):
         middle = (low + high + 1) // 2 if best is not None else high

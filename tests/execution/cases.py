@@ -136,6 +136,11 @@ CASES = {
     ),
     "tied gpt in all forms 2-2": Case(models.tied_gpt, one_f_one_b(2, 2), (2, 2), 3, divided=((2, 1), (2, 2))),
     "choices 4": Case(models.chosen, one_f_one_b(1, 2), (4,), 5),
+    "two samples on 3-1": Case(models.gpt, one_f_one_b(2, 2), (3, 1), 2, recompute=(0,)),
+    "a sample on 1-3": Case(models.unet, gpipe(2, 2), (1, 3), 1),
+    "a sample in halves on 1-2-1": Case(models.tied_gpt, zero_bubble_h1(3, 3), (1, 2, 1), 1),
+    "a sample in all forms 2-2": Case(models.tied_gpt, one_f_one_b(2, 2), (2, 2), 1, divided=((2, 1), (2, 2))),
+    "a sample in all forms 4": Case(models.gpt, gpipe(1, 2), (4,), 1, divided=((4, 2),)),
 }
 """Plans for four processes."""
 

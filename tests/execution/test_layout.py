@@ -51,18 +51,19 @@ def test_chunks_of_a_rank_are_on_its_processes() -> None:
     [
         ((1, 1), one_f_one_b(3, 2), 4, "schedule one_f_one_b has 3 stages, the plan 2"),
         ((1, 1), async_one_f_one_b(2, 2), 4, "has no flush: it changes weights between the micro-batches"),
-        (
-            (5, 1),
-            one_f_one_b(2, 2),
-            4,
-            "stage 0: 5 devices share micro-batches of 4 samples, so one would get none",
-        ),
         ((1, 1, 2, 1), interleaved(2, 2, 2), 4, "stage 2 has 2 devices, and another stage of its rank 1"),
     ],
 )
 def test_what_cannot_be_run(widths: tuple[int, ...], schedule: object, micro_batch: int, words: str) -> None:
     with pytest.raises(StagesError, match=re.escape(words)):
         layout_of(equal_plan(8, widths), schedule, micro_batch)  # type: ignore[arg-type]
+
+
+def test_a_device_without_samples_rests() -> None:
+    layout = layout_of(equal_plan(8, (5, 1)), one_f_one_b(2, 2), 4)
+    assert [layout.rests(0, process) for process in range(5)] == [True, False, False, False, False]
+    assert [len(layout.rows(0, process)) for process in range(5)] == [0, 1, 1, 1, 1]
+    assert {one.sender for one in layout.pieces(0)} == {1, 2, 3, 4}
 
 
 def test_nothing_that_devices_hold_alike_is_divided() -> None:
@@ -93,11 +94,10 @@ def test_pairs_of_forms_cannot_be_run_and_their_layer_is_named_in_words() -> Non
         layout_of(Plan((stage,)), one_f_one_b(1, 1), 4)
 
 
-def test_rows_need_a_sample_for_every_device() -> None:
+def test_layers_are_split_by_samples_where_every_device_has_one() -> None:
     stage = Stage(Span(0, 2), Group(((0, 2),)), (4, 3))
     assert not layout_of(Plan((stage,)), one_f_one_b(1, 1), 4).stages[0].together
-    with pytest.raises(StagesError, match="stage 0: 2 devices share micro-batches of 1 samples"):
-        layout_of(Plan((stage,)), one_f_one_b(1, 1), 1)
+    assert layout_of(Plan((stage,)), one_f_one_b(1, 1), 1).stages[0].together
 
 
 def test_uneven_widths_need_the_samples_first() -> None:

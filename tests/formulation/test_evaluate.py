@@ -10,7 +10,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Outcome, Proof, checked
 from formulation.problem.groups import Group
 from formulation.problem.layers import layer_graph
-from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, StageTime
+from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, Samples, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from tests.examples import GIGA, chain, follow, instance_of, join, matrix, mesh
@@ -32,7 +32,9 @@ LINK, RECEIVER = BoundaryCharge.LINK, BoundaryCharge.RECEIVER
 
 
 def priced(**options):
-    return evaluate(instance_of(LAYERS, CLUSTER, CostModel(flops_per_mac=1, **options)), PLAN)
+    return evaluate(
+        instance_of(LAYERS, CLUSTER, CostModel(flops_per_mac=1, samples=Samples.FRACTIONS, **options)), PLAN
+    )
 
 
 def test_where_the_time_goes():

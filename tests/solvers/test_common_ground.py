@@ -31,8 +31,18 @@ from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
 from formulation.problem.model.across import FORMS_ALONG, Axis
 from formulation.problem.modes import Mode
-from formulation.problem.options import Constraints, CostModel, Goal, Placement, Schedule, Sharing, Training
+from formulation.problem.options import (
+    Constraints,
+    CostModel,
+    Goal,
+    Placement,
+    Samples,
+    Schedule,
+    Sharing,
+    Training,
+)
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.shares import equal_shares
 from formulation.problem.units import Link
 from formulation.suffixes.states import alike_servers
 from solvers.catalogue import find_solver
@@ -349,11 +359,32 @@ def test_proportional_shares_device_by_device(replicas: int, devices: tuple[int,
     each = [Fraction(speed, sum(speeds)) for speed in speeds]
     degree = len(each) // replicas
     rows = [each[at : at + degree] for at in range(0, len(each), degree)]
-    assert shares.by_class == (each[0], each[-1]) and shares.device == max(each)
+    assert shares.rows == shares.columns and shares.samples == 0
+    assert shares.rows.by_class == (each[0], each[-1]) and shares.rows.device == max(each)
     assert shares.replica == max(sum(row) for row in rows)
-    assert shares.gather == max(sum(row) - one for row in rows for one in row)
+    assert shares.rows.gather == max(sum(row) - one for row in rows for one in row)
     assert shares.shard == max(one / sum(row) for row in rows for one in row)
-    assert shares.turn == max(one * (sum(row) - one) / sum(row) for row in rows for one in row)
+    assert shares.rows.turn == max(one * (sum(row) - one) / sum(row) for row in rows for one in row)
+
+
+@pytest.mark.parametrize(("devices", "replicas"), [(4, 1), (4, 2), (4, 4), (6, 2), (6, 3), (3, 1)])
+@pytest.mark.parametrize("samples", range(1, 9))
+def test_whole_samples_dealt_one_by_one(samples: int, devices: int, replicas: int) -> None:
+    """The samples that lie on the fullest device, are missing on the emptiest, and must be sent to turn them."""
+    shares = equal_shares(devices, replicas, 1, samples)
+    dealt = [len(range(at, samples, replicas)) for at in range(replicas)]
+    degree = devices // replicas
+    each = [[len(range(at, own, degree)) for at in range(degree)] for own in dealt]
+    assert shares.replica == Fraction(max(dealt), samples) and shares.samples == max(dealt)
+    assert shares.rows.device == Fraction(max(map(max, each)), samples)
+    missing = max(own - one for own, row in zip(dealt, each, strict=True) for one in row)
+    assert shares.rows.gather == Fraction(missing, samples)
+    # Each device has a part of all columns: it sends the rest of its samples, and fetches its own of others.
+    turned = max(max(one * (degree - 1), own - one) for own, row in zip(dealt, each, strict=True) for one in row)
+    assert shares.rows.turn == Fraction(turned, samples * degree)
+    assert shares.columns.device == shares.replica / degree and shares.columns.gather == shares.replica * (
+        1 - shares.shard
+    )
 
 
 def test_the_links_of_a_group_device_by_device() -> None:
@@ -380,12 +411,13 @@ def slowest_between(instance: Instance, rows: list[list[int]]) -> Link | None:
     return Link(min(link.bits_per_second for link in known), max(link.latency_ns for link in known))
 
 
+@pytest.mark.parametrize("samples", Samples)
 @pytest.mark.parametrize("sharing", Sharing)
 @pytest.mark.parametrize("placement", Placement)
-def test_every_method_agrees_on_mixed_devices(sharing: Sharing, placement: Placement) -> None:
+def test_every_method_agrees_on_mixed_devices(sharing: Sharing, placement: Placement, samples: Samples) -> None:
     for degrees in ((), (1, 2), (1, 3)):
         constraints = Constraints(placement=placement, memory=True, tensor_parallel_degrees=degrees)
-        instance = made(cluster(*MIXED), constraints, replace(PLAIN, sharing=sharing))
+        instance = made(cluster(*MIXED), constraints, replace(PLAIN, sharing=sharing, samples=samples))
         agree_all(instance)
 
 

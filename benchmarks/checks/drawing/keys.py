@@ -365,6 +365,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "cost.backward_factor": sometimes(one_of(2, 0, "1/3")),
         "cost.stage_time": sometimes(_stage_time, 0.6),
         "cost.inside": sometimes(lambda at: _unless_overlapped(at, "charged", "overlapped")),
+        "cost.samples": sometimes(lambda at: _unless_overlapped(at, "whole", "fractions")),
         "cost.expert_load": sometimes(lambda at: _unless_overlapped(at, 1, 1.5)),
         "objective": sometimes(_objective, 0.8),
         "constraints.memory": sometimes(_memory, 0.7),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from fractions import Fraction
 
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
@@ -16,6 +17,14 @@ SINGLES = len(SINGLE_FORMS)
 """How many forms are no pair; pairs come behind them."""
 BY_EXPERTS = 6
 """The form in which an uneven load makes the part of the fullest device larger."""
+BY_ROWS = (0, 3, 5)
+"""The forms of which the output lies by rows."""
+
+
+def fullest(kind: GroupKind, form: int, devices: int) -> Fraction:
+    """Return the part of the fullest of so many devices that share a layer in this form; of rows whole samples."""
+    samples = kind.shares.samples if form in BY_ROWS else 0
+    return Fraction(-(-samples // devices), samples) if samples else Fraction(1, devices)
 
 
 def number_of_forms(layers: Sequence[Layer]) -> int:

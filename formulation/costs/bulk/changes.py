@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import SINGLES, number_of_forms, runs_of, sorted_out
+from formulation.costs.bulk.alike import SINGLES, fullest, number_of_forms, runs_of, sorted_out
 from formulation.costs.bulk.columns import Column, column, transfer
 from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.groups import GroupKind
@@ -74,13 +74,14 @@ def _batches(instance: Instance) -> Iterator[_Batch]:
 def _changes(instance: Instance, kind: GroupKind, batch: _Batch) -> Iterator[tuple[tuple[int, int], Column]]:
     """Yield forms of producer and consumer, and the times to change the layouts of a batch of tensors."""
     sizes, runs = batch.sizes, runs_of(kind, batch.named)
-    t, gather, turn = kind.tensor_parallel_degree, kind.shares.gather, kind.shares.turn
+    t = kind.tensor_parallel_degree
     forms, load = number_of_forms(instance.layers), instance.cost.expert_load
     takes = MATRIX_TAKES if batch.matrix else JOIN_TAKES
     for (source, made), (form, taken) in itertools.product(enumerate(MADE[:forms]), enumerate(takes[:forms])):
         there, back = MOVES.get(made + taken, NONE), MOVES.get(taken + made, NONE)
         a, b, c = (one + other for one, other in zip(there, back, strict=True))
-        part = a * gather + (b + c * load) * turn
+        of = kind.shares.rows if "R" in made + taken else kind.shares.columns
+        part = a * of.gather + (b + c * load) * of.turn
         if part and kind.inner is not None:
             messages = (a + b + c) * (t - 1)
             spent = transfer(sizes * part.numerator, part.denominator, messages, kind.inner)
@@ -101,16 +102,23 @@ def _lies(letters: str, form: int) -> str:
 def _on_grid(kind: GroupKind, have: str, want: str, load: Fraction, sizes: Column, runs: int) -> Column:
     """Return the time to change a tensor from these two letters to those, so often, and its gradient back."""
     parts, messages = [Fraction(0), Fraction(0)], [0, 0]
-    held = {"R": Fraction(1), "C": Fraction(1), "E": load}
+    held = {
+        "R": [fullest(kind, 0, size) for size in kind.grid],
+        "C": [Fraction(1, size) for size in kind.grid],
+        "E": [min(Fraction(1), load / size) for size in kind.grid],
+    }
     for lies, ends in ((have, want), (want, have)):
         late = [(ends[axis] == "W") - (lies[axis] == "W") for axis in (0, 1)]
         for axis in (0, 1):
             all_moved, turned, sent = MOVES.get(lies[axis] + ends[axis], NONE)
             other, first = 1 - axis, late[axis] < late[1 - axis] or (axis == 1 and late[0] == late[1])
             rest = (lies if first else ends)[other]
-            left = Fraction(1) if rest == "W" else min(Fraction(1), held[rest] / kind.grid[other])
-            own = kind.grid[axis]
-            parts[axis] += left * Fraction(own - 1, own) * (all_moved + (turned + sent * load) / own)
+            left = Fraction(1) if rest == "W" else held[rest][other]
+            own, by_rows = kind.grid[axis], kind.shares.samples if "R" in lies[axis] + ends[axis] else 0
+            lacking = Fraction(own - 1, own)
+            missed = Fraction(by_rows - by_rows // own, by_rows) if by_rows else lacking
+            most = held["R" if by_rows else "C"][axis]
+            parts[axis] += left * (missed * all_moved + lacking * most * (turned + sent * load))
             messages[axis] += (own - 1) * (all_moved + turned + sent)
     whole = [kind.shares.replica * part for part in parts]
     times = (

@@ -10,7 +10,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import BY_EXPERTS, SINGLES, forms_of, lies, number_of_forms, runs_of, sorted_out
+from formulation.costs.bulk.alike import (
+    BY_EXPERTS,
+    BY_ROWS,
+    SINGLES,
+    forms_of,
+    fullest,
+    lies,
+    number_of_forms,
+    runs_of,
+    sorted_out,
+)
 from formulation.costs.bulk.columns import Column, column, scaled
 from formulation.limits.deadline import Deadline, in_time
 from formulation.predictor.passes import Share
@@ -127,13 +137,14 @@ def shares_of(instance: Instance, kind: GroupKind, form: int) -> list[Share]:
     load, most = instance.cost.expert_load if form == BY_EXPERTS else 1, kind.shares.replica
     if form >= SINGLES and kind.axes:
         return [_in_pair(kind, form, instance.cost.expert_load)] * len(kind.classes)
-    return [Share(min(most, share * load), most) for share in kind.shares.by_class]
+    parts = kind.shares.rows if form in BY_ROWS else kind.shares.columns
+    return [Share(min(most, share * load), most) for share in parts.by_class]
 
 
 def _in_pair(kind: GroupKind, form: int, load: Fraction) -> Share:
     """Return what a device of a grid does of a layer in a pair of forms; of experts the fullest one."""
     parts = [
-        min(Fraction(1), (load if one == BY_EXPERTS else 1) * Fraction(1, size))
+        min(Fraction(1), load / size) if one == BY_EXPERTS else fullest(kind, one, size)
         for one, size in zip(PAIRS[form], kind.grid, strict=True)
     ]
     pair = tuple(zip(PAIRS[form], parts, strict=True))

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import BY_EXPERTS, number_of_forms
+from formulation.costs.bulk.alike import BY_EXPERTS, BY_ROWS, fullest, number_of_forms
 from formulation.costs.bulk.pairs import fill_pairs
 from formulation.limits.deadline import in_time
 from formulation.problem.layers import Split
 
 if TYPE_CHECKING:
     from formulation.costs.tables import Tables
+    from formulation.problem.groups import GroupKind
 
 __all__: list[str] = []
 
@@ -47,15 +48,19 @@ def divided(tables: Tables, sizes: Sequence[int], whole: Whole) -> Times:
     """
     load, replicas = tables.instance.cost.expert_load, [kind.shares.replica for kind in tables.kinds]
     full = shared_out(tables, sizes, replicas)
-    part = shared_out(tables, sizes, [kind.shares.device for kind in tables.kinds])
-    found = np.where(_by_form(tables, whole)[None, :, :], full[:, :, None], part[:, :, None])
+    part = shared_out(tables, sizes, [kind.shares.columns.device for kind in tables.kinds])
+    rows = shared_out(tables, sizes, [kind.shares.rows.device for kind in tables.kinds])
+    split = np.repeat(part[:, :, None], number_of_forms(tables.instance.layers), axis=2)
+    split[:, :, [form for form in BY_ROWS if form < split.shape[2]]] = rows[:, :, None]
+    found = np.where(_by_form(tables, whole)[None, :, :], full[:, :, None], split)
     if found.shape[2] > BY_EXPERTS:
-        shares = [min(kind.shares.replica, load * kind.shares.device) for kind in tables.kinds]
+        shares = [min(kind.shares.replica, load * kind.shares.columns.device) for kind in tables.kinds]
         found[:, :, BY_EXPERTS] = shared_out(tables, sizes, shares)
 
-    def left(split: Split, form: int, devices: int) -> Fraction:
-        most = load if form == BY_EXPERTS else Fraction(1)
-        return Fraction(1) if whole[split][form] == "1" else min(Fraction(1), most / devices)
+    def left(kind: GroupKind, split: Split, form: int, devices: int) -> Fraction:
+        if whole[split][form] == "1":
+            return Fraction(1)
+        return min(Fraction(1), load / devices) if form == BY_EXPERTS else fullest(kind, form, devices)
 
     fill_pairs(tables, found, left, lambda shares: shared_out(tables, sizes, [*map(mul, replicas, shares)]))
     return found
@@ -89,7 +94,7 @@ def weights_of(tables: Tables, sizes: Sequence[int], parted: Sequence[bool]) -> 
     fill_pairs(
         tables,
         used,
-        lambda split, form, devices: Fraction(1, 1 if WHOLE_WEIGHTS[split][form] == "1" else devices),
+        lambda _, split, form, devices: Fraction(1, 1 if WHOLE_WEIGHTS[split][form] == "1" else devices),
         lambda shares: shared_out(tables, sizes, shares),
     )
     if not any(parted):
@@ -101,7 +106,7 @@ def weights_of(tables: Tables, sizes: Sequence[int], parted: Sequence[bool]) -> 
     fill_pairs(
         tables,
         sharing,
-        lambda split, form, devices: Fraction(devices if ALL_ALIKE[split][form] == "1" else 1),
+        lambda _, split, form, devices: Fraction(devices if ALL_ALIKE[split][form] == "1" else 1),
         lambda alike: np.array(
             [
                 [of * int(one) if cut else 1] * len(sizes)

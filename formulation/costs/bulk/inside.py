@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import BY_EXPERTS, SINGLES, forms_of, number_of_forms, runs_of, sorted_out
+from formulation.costs.bulk.alike import (
+    BY_EXPERTS,
+    SINGLES,
+    forms_of,
+    fullest,
+    number_of_forms,
+    runs_of,
+    sorted_out,
+)
 from formulation.costs.bulk.columns import Column, column, transfer
 from formulation.costs.bulk.computing import shares_of
 from formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
@@ -23,7 +31,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split
 from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.model.across import PAIRS
-from formulation.problem.options import Sharded, Synchronisation
+from formulation.problem.options import Sharded, StageTime, Synchronisation
 from formulation.problem.precision import NOTHING_COPIED, Copy
 from formulation.problem.units import Link, ceil_div
 
@@ -46,7 +54,7 @@ class _Batch(NamedTuple):
 
 def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> Times:
     """Return the times by kind, layer and form, with layers that are alike priced once."""
-    charged = instance.cost.inside is Synchronisation.CHARGED
+    charged = {instance.cost.inside, instance.cost.synchronisation} == {Synchronisation.CHARGED}
     keys = [
         (_batch_key(instance, at), _sizes(instance, at), "" if charged else row.name)
         for at, row in enumerate(instance.layers)
@@ -87,17 +95,15 @@ def copies_of(
         own, both = _batch(instance, [at]), _batch(instance, [at], copy)
         times = np.zeros((len(kinds), number), dtype=np.int64)
         for row, kind in zip(times, kinds, strict=True):
-            alone, whole = (_inside(instance, kind, one, number) for one in (own, both))
             sent = _exchanged(instance, kind, own.row, copy, number)
+            alone, whole = _inside(instance, kind, own, number), _inside(instance, kind, both, number, sent)
             for form, found in alone.items():
-                row[form] = int((whole[form] - found)[0]) + sent[form]
+                row[form] = int((whole[form] - found)[0])
         yield (copy.earlier, at), times
 
 
 def _exchanged(instance: Instance, kind: GroupKind, layer: Layer, copy: Copy, number: int) -> list[int]:
     """Return by form the time per micro-batch to add a copy's gradients to those of the stage before."""
-    if instance.cost.synchronisation is Synchronisation.OVERLAPPED:
-        return [0] * number
     parts = holders_of(kind, layer.split is Split.MATRIX, number)
     if kind.mode.sharded in (Sharded.GRADIENTS, Sharded.WEIGHTS):
         parts = [(1, part / devices) for devices, part in parts]
@@ -129,6 +135,23 @@ def _beside(instance: Instance, kind: GroupKind, layers: Sequence[int], form: in
     )
 
 
+def _hidden(
+    instance: Instance, kind: GroupKind, layers: Sequence[int], form: int, runs: int
+) -> tuple[Column, Column]:
+    """Return of each layer how much of its synchronisation a forward and a backward pass hide."""
+    devices = [instance.device_classes[one] for one in kind.classes]
+    shares, find = shares_of(instance, kind, form), instance.predictor.passes_ns
+    found = [
+        max(
+            (find(instance.layers[at], one, form, share) for one, share in zip(devices, shares, strict=True)),
+            key=lambda passes: runs * passes[0] + passes[1],
+        )
+        for at in layers
+    ]
+    halves = 2 if instance.cost.inside is Synchronisation.OVERLAPPED else 1
+    return column(there for there, _ in found), column(-(-back // halves) for _, back in found)
+
+
 class _Axis(NamedTuple):
     """Devices that share a layer in one form: how many, their link, what all have together, and what one lacks."""
 
@@ -138,11 +161,18 @@ class _Axis(NamedTuple):
     lacking: Fraction
 
 
-def _inside(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> dict[int, Column]:
-    """Return by form that the layers of a batch may take on a kind what each of them takes."""
+def _inside(
+    instance: Instance, kind: GroupKind, batch: _Batch, number: int, exchanged: Sequence[int] = ()
+) -> dict[int, Column]:
+    """Return by form that the layers of a batch may take on a kind what each of them takes.
+
+    ``exchanged`` is by form what each spends with the sum of its gradients beside that.
+    """
     runs, sizes = runs_of(kind, batch.named), batch.sizes
     follows, matrix = batch.row.split is Split.FOLLOW, batch.row.split is Split.MATRIX
-    weights, synced = holders_of(kind, matrix, number), dict[tuple[int, Fraction], Column]()
+    weights, synced = holders_of(kind, matrix, number), dict[tuple[object, ...], Column]()
+    cost = instance.cost
+    hides = cost.synchronisation is Synchronisation.OVERLAPPED and cost.stage_time is StageTime.ADD
     allowed = range(SINGLES) if follows else forms_on(batch.row, kind)
     if kind.tensor_parallel_degree == 1:
         allowed = (0,)
@@ -150,11 +180,13 @@ def _inside(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> 
         allowed = range(number)
     found: dict[int, Column] = {}
     for form in (form for form in allowed if form < number):
-        held = weights[form]
-        if held not in synced:
-            synced[held] = synchronised(instance, kind, sizes, runs, held)
+        held, more = weights[form], exchanged[form] if exchanged else 0
+        key = held, more, form if hides else None
+        if key not in synced:
+            beside = _hidden(instance, kind, batch.layers, form, runs) if hides else (0, 0)
+            synced[key] = synchronised(instance, kind, sizes, runs, held, more=more, beside=beside)
         axes = () if follows else _axes(kind, form, instance.cost.expert_load)
-        found[form] = synced[held] + sum(_sent(instance, matrix, one, axis, sizes, runs) for one, axis in axes)
+        found[form] = synced[key] + sum(_sent(instance, matrix, one, axis, sizes, runs) for one, axis in axes)
         if matrix and instance.cost.inside is Synchronisation.OVERLAPPED:
             beside = sum(_sent(instance, matrix, one, axis, sizes, 0) for one, axis in axes if one in (2, 4))
             if np.any(beside):
@@ -166,9 +198,9 @@ def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, _Axis]]
     """Return the forms that one is made of, each with the devices that share a layer in it, of what is left."""
     shares, replica = kind.shares, kind.shares.replica
     if form < SINGLES or kind.axes is None:
-        return [(form, _Axis(kind.tensor_parallel_degree, kind.inner, replica, shares.gather))]
+        return [(form, _Axis(kind.tensor_parallel_degree, kind.inner, replica, shares.columns.gather))]
     (one, other), (a, b) = PAIRS[form], kind.grid
-    left = [replica * _left(other, b, load), replica * _left(one, a, load)]
+    left = [replica * _left(kind, other, b, load), replica * _left(kind, one, a, load)]
     lacking = [left[0] * Fraction(a - 1, a), left[1] * Fraction(b - 1, b)]
     return [
         (one, _Axis(a, kind.axes[0], left[0], lacking[0])),
@@ -176,11 +208,11 @@ def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, _Axis]]
     ]
 
 
-def _left(form: int, devices: int, load: Fraction) -> Fraction:
+def _left(kind: GroupKind, form: int, devices: int, load: Fraction) -> Fraction:
     """Return the part of what a layer makes that lies on one of so many devices which share it in this form."""
     if form in (1, 7):
         return Fraction(1)
-    return min(Fraction(1), (load if form == BY_EXPERTS else 1) / Fraction(devices))
+    return min(Fraction(1), load / devices) if form == BY_EXPERTS else fullest(kind, form, devices)
 
 
 def _sent(instance: Instance, matrix: bool, form: int, axis: _Axis, sizes: ByteColumns, runs: int) -> Column | int:

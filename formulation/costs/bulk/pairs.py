@@ -17,6 +17,7 @@ from formulation.problem.model.across import PAIRS
 
 if TYPE_CHECKING:
     from formulation.costs.tables import Tables
+    from formulation.problem.groups import GroupKind
 
 __all__: list[str] = []
 
@@ -26,7 +27,7 @@ Times = NDArray[np.int64]
 def fill_pairs(
     tables: Tables,
     found: Times,
-    part: Callable[[Split, int, int], Fraction],
+    part: Callable[[GroupKind, Split, int, int], Fraction],
     make: Callable[[list[Fraction]], Times],
 ) -> None:
     """Write what layers have in pairs of forms into ``found[kind, layer, form]``, on the kinds that have a grid.
@@ -37,6 +38,6 @@ def fill_pairs(
     kinds = [at for at, kind in enumerate(tables.kinds) if kind.axes]
     for split, form in itertools.product(Split, range(SINGLES, found.shape[2] if kinds else 0)):
         layers = [at for at, layer in enumerate(tables.instance.layers) if layer.split is split]
-        ends = (zip(PAIRS[form], kind.grid, strict=True) for kind in tables.kinds)
-        shares = [math.prod((part(split, *one) for one in both), start=Fraction(1)) for both in ends]
+        ends = ((kind, zip(PAIRS[form], kind.grid, strict=True)) for kind in tables.kinds)
+        shares = [math.prod((part(kind, split, *one) for one in both), start=Fraction(1)) for kind, both in ends]
         found[*np.ix_(kinds, layers), form] = make(shares)[np.ix_(kinds, layers)]

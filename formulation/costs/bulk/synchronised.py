@@ -15,7 +15,7 @@ from formulation.costs.bulk.columns import Column, transfer
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import PAIRS
-from formulation.problem.options import AllReduce, Compute, Sharded, Synchronisation
+from formulation.problem.options import AllReduce, Compute, Sharded
 from formulation.problem.units import NS_PER_SECOND, Link
 
 __all__: list[str] = []
@@ -53,38 +53,45 @@ def _divided(shard: Fraction, t: int, matrix: bool) -> list[tuple[int, Fraction]
 
 
 def synchronised(
-    instance: Instance, kind: GroupKind, sizes: ByteColumns, runs: int, among: tuple[int, Fraction]
+    instance: Instance,
+    kind: GroupKind,
+    sizes: ByteColumns,
+    runs: int,
+    among: tuple[int, Fraction],
+    *,
+    more: int = 0,
+    beside: tuple[Column | int, Column | int] = (0, 0),
 ) -> Column:
     """Time per micro-batch that so many devices spend on a part of the weights that they all hold, or divide.
 
-    Of weights that are gathered, or gradients that are added, to and from divided parts each pass counts whole.
+    ``more`` is spent with the sum of gradients. Of weights that are gathered, or gradients that are added, to and
+    from divided parts each pass counts whole; a forward and a backward pass hide as much as ``beside`` says.
     """
-    if instance.cost.synchronisation is Synchronisation.OVERLAPPED:
-        return 0 * sizes.weights
-    once, each = _among(instance, kind, sizes, runs, among)
+    once, gathered, added = _among(instance, kind, sizes, among)
     if kind.mode.optimizer_on_host:
         once = once + _through_host(instance, kind, sizes, *among)
     elif instance.cost.compute is Compute.ROOFLINE:
         once = once + _updating(instance, kind, sizes, *among)
-    return each - (-once // instance.training.micro_batches)
+    behind = gathered + added + more - (-once // instance.training.micro_batches)
+    return runs * np.maximum(gathered - beside[0], 0) + np.maximum(behind - beside[1], 0)
 
 
 def _among(
-    instance: Instance, kind: GroupKind, sizes: ByteColumns, runs: int, among: tuple[int, Fraction]
-) -> tuple[Column, Column]:
-    """Time that devices with the same weights send to each other: once a step, and for each micro-batch."""
+    instance: Instance, kind: GroupKind, sizes: ByteColumns, among: tuple[int, Fraction]
+) -> tuple[Column, Column, Column]:
+    """Time that devices with the same weights send to each other: once a step, before each pass, and behind."""
     link, sharded, nothing = kind.link, kind.mode.sharded, 0 * sizes.weights
     if link is None or among[0] == 1:
-        return nothing, nothing
+        return nothing, nothing, nothing
     if sharded is Sharded.NONE:
-        return summed(instance, link, sizes.gradients, *among), nothing
+        return summed(instance, link, sizes.gradients, *among), nothing, nothing
     if sharded is Sharded.OPTIMIZER:
         both = (_counted(sizes.gradients, sizes.updated), sizes.gradients + sizes.updated)
-        return halves(instance, link, both, *among), nothing
+        return halves(instance, link, both, *among), nothing, nothing
     added = halves(instance, link, (1, sizes.gradients), *among)
     if sharded is Sharded.GRADIENTS:
-        return halves(instance, link, (1, sizes.updated), *among), added
-    return nothing, added + (runs + 1) * halves(instance, link, (1, sizes.weights), *among)
+        return halves(instance, link, (1, sizes.updated), *among), nothing, added
+    return nothing, halves(instance, link, (1, sizes.weights), *among), added
 
 
 def _counted(*sizes: Column) -> Column:

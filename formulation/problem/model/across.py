@@ -84,9 +84,9 @@ class Across:
     ``pieces`` are the heads of attention (of queries or of keys and values, whichever are fewer) or the experts:
     a device has some of them, never a part of one; 0 where any number of devices will do. ``sent_bytes`` are the
     keys and values, or the numbers that a loss adds up over the vocabulary in one sum. ``samples`` are those of a
-    micro-batch, where rows may be parts of a sequence: each replica has a whole sample of attention, and in form 0
-    each device (0: rows are samples). Raises ValueError for a negative number, and for pairs, which are no axis of
-    a layer.
+    micro-batch, where rows may be parts of a sequence: each replica has a whole sample of attention, and in form
+    0 all devices have equally many whole ones (0: rows are samples). Raises ValueError for a negative number, and
+    for pairs, which are no axis of a layer.
     """
 
     axis: Axis
@@ -104,14 +104,16 @@ class Across:
         """Tell whether replicas of ``degree`` devices in rows of ``grid``, ``devices`` in all, can have this form.
 
         Where rows may be parts of a sequence, no two replicas share a sample of attention, and in form 0 no two
-        devices do. Of a pair each form has its own devices: those that the other one leaves.
+        devices do, as all have equally many rows. Of a pair each form has its own devices: those that the other
+        one leaves.
         """
         if form in PAIRS:
             (one, other), rows = PAIRS[form], degree // grid
             return self.allows(one, grid, devices // rows) and self.allows(other, rows, devices // grid)
-        sharing = devices if form == 0 else devices // degree
-        if self.axis is Axis.CONTEXT and 0 < self.samples < sharing:
-            return False
+        if self.axis is Axis.CONTEXT and self.samples > 0:
+            shared = form == 0 and degree > 1 and self.samples % devices
+            if shared or self.samples < devices // degree:
+                return False
         pieces = self.pieces if (self.axis, form) in ((Axis.CONTEXT, 2), (Axis.EXPERTS, 6)) else 0
         return pieces % degree == 0
 

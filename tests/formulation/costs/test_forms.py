@@ -35,7 +35,7 @@ GATHERED, SUMMED = Fraction(7), Fraction(8)
 def changed(consumer: Split, source: int, form: int, size: int, devices: int) -> Volume:
     """What one of so many equal devices moves at an edge."""
     shares = equal_shares(devices, 1)
-    parts = (size * shares.gather, size * shares.turn, 2 * size * shares.turn)
+    parts = (size * shares.rows.gather, size * shares.rows.turn, 2 * size * shares.rows.turn)
     (have, *_), (want, *_) = forms.layouts(consumer, source, form)
     return forms.between(have, want, devices, parts=parts)
 

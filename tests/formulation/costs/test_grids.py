@@ -24,6 +24,7 @@ from formulation.problem.model.across import PAIRS, Across, Axis
 from formulation.problem.modes import Mode
 from formulation.problem.options import Constraints, Goal, Sharded
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.shares import equal_shares
 from formulation.problem.units import Link
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states
@@ -75,8 +76,12 @@ def test_samples_over_the_rows_of_a_grid_are_replicas(
     kind = GroupKind.of(instance, group)
     assert kind.axes is not None
     rows, columns = kind.grid
-    mode = replace(kind.mode, grid=1, replicas=kind.replicas * columns)
-    replicas = replace(kind, mode=mode, inner=kind.axes[0], axes=None)
+    mode, shares = replace(kind.mode, grid=1, replicas=kind.replicas * columns), kind.unequal
+    assume(shares is None or shares.samples)  # else rows are parts of a sequence, and replicas have whole samples
+    if shares is not None:
+        samples = instance.training.micro_batch
+        shares = equal_shares(kind.devices, mode.replicas, len(kind.classes), samples)
+    replicas = replace(kind, mode=mode, inner=kind.axes[0], axes=None, unequal=shares)
     assert replicas.tensor_parallel_degree == rows
     form, end = WITH_SAMPLES[number], WITH_SAMPLES[other]
     for layer in range(len(instance.layers)):

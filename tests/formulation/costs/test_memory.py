@@ -15,7 +15,7 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import Schedule, Sharded, Sharing, Training
+from formulation.problem.options import Samples, Schedule, Sharded, Sharing, Training
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
 from formulation.timeline.from_plan import footprint_of
@@ -48,16 +48,21 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
     halves = training.schedule is Schedule.ZERO_BUBBLE_H1
     late = min(index + 1, training.micro_batches) if halves else 1
     devices, replicas = stage.group.devices, stage.group.replicas
+    samples, whole = training.micro_batch, instance.cost.samples is Samples.WHOLE
+    by_rows = Fraction(-(-samples // devices), samples) if whole else Fraction(1, devices)
+    in_all = Fraction(-(-samples // replicas), samples) if whole else Fraction(1, replicas)
     found = dict.fromkeys(("weights", "gradients", "optimizer", "stash", "recomputed", "waiting"), 0)
     working = 0
     for layer in stage.span.layers:
         source, is_product = instance.sources[layer], instance.layers[layer].split is Split.MATRIX
         form = stage.forms[source - stage.span.first] if source is not None and source in stage.span else 0
         shard = Fraction(replicas, devices) if form in (2, 4) or (form in (1, 3) and is_product) else Fraction(1)
-        taken = Fraction(1, replicas) if form == (2 if is_product else 1) else Fraction(1, devices)
-        made = Fraction(1, replicas) if form == 1 else Fraction(1, devices)
-        used = Fraction(1, replicas) if is_product and form == 4 else taken
-        added = Fraction(1, replicas) if is_product and form == 3 else made
+        columns = in_all * replicas / devices
+        rows_in, rows_out = form in ((0, 4) if is_product else (0, 3)), form in (0, 3)
+        taken = in_all if form == (2 if is_product else 1) else by_rows if rows_in else columns
+        made = in_all if form == 1 else by_rows if rows_out else columns
+        used = in_all if is_product and form == 4 else taken
+        added = in_all if is_product and form == 3 else made
         trained = instance.layers[layer].trained_bytes
         elements = -(-trained // instance.model.element_bytes)
         weights = instance.parameter_bytes[layer]
@@ -67,8 +72,8 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
         if copy is not None and copy.earlier < stage.span.first:
             weights, gradients = weights + copy.parameter_bytes, gradients + copy.gradient_bytes
             optimizer += copy.optimizer_bytes
-        by_rows = form == 0 or (form == 3 and not is_product)
-        level, holders = list(Sharded).index(stage.group.mode.sharded), devices if by_rows else replicas
+        alike = form == 0 or (form == 3 and not is_product)
+        level, holders = list(Sharded).index(stage.group.mode.sharded), devices if alike else replicas
         found["weights"] += up(weights * shard / (holders if level == 3 else 1))
         found["gradients"] += up(gradients * shard / (holders if level >= 2 else 1))
         found["optimizer"] += up(optimizer * shard / (holders if level else 1))
@@ -94,7 +99,7 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
         gradients=found["gradients"],
         optimizer=0 if stage.group.mode.optimizer_on_host else found["optimizer"],
         stash=kept * found["stash"],
-        received=kept * up(crossed * Fraction(1, devices)),
+        received=kept * up(crossed * by_rows),
         working_set=working,
         recomputed=late * found["recomputed"],
         output_gradients=late * found["waiting"],

@@ -16,7 +16,7 @@ from formulation.predictor.roofline import Roofline
 from formulation.predictor.work import Product, Work
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.layers import Layer, Split
-from formulation.problem.options import Compute, CostModel, StageTime, Training
+from formulation.problem.options import Compute, CostModel, Samples, StageTime, Training
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances
 
@@ -106,7 +106,7 @@ def test_by_the_peak_data_that_lie_whole_are_worked_on_by_every_device() -> None
     assert of.passes_ns(join, CARD, 1, QUARTER) == whole
     assert of.passes_ns(LINEAR, CARD, 1, QUARTER)[0] == whole[0] // 4, "a product sums a part of its input"
     assert (of.depends_on_form(join, CARD), of.depends_on_form(LINEAR, CARD)) == (True, False)
-    overlapping = replace(of, cost=CostModel(stage_time=StageTime.OVERLAP))
+    overlapping = replace(of, cost=CostModel(stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS))
     assert overlapping.passes_ns(join, CARD, 1, QUARTER) == (whole[0] // 4, whole[1] // 4)
     measured = replace(join, measured=(Measured("card", 10_000, 800, 1_600),))
     assert of.passes_ns(measured, CARD, 1, QUARTER) == (800, 1_600)
@@ -163,12 +163,14 @@ def within(of: Predictor, layer: Layer, device: DeviceClass, form: int, share: S
 
 def test_overlap_is_refused_where_forms_decide_about_computing() -> None:
     with pytest.raises(ValueError, match="stage_time 'overlap' needs compute 'peak'"):
-        CostModel(compute=Compute.ROOFLINE, stage_time=StageTime.OVERLAP)
+        CostModel(compute=Compute.ROOFLINE, stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS)
     cluster = mesh(1)
     name = next(row["server"].device_class.name for _, row in cluster.nodes(data=True) if "server" in row)
     curved = replace(matrix("a", 10), measured=tuple(Measured(name, size, 1, 1) for size in (1, 2)))
     with pytest.raises(ValueError, match="layer a is measured in several sizes"):
-        instance_of(chain([curved], []), cluster, CostModel(stage_time=StageTime.OVERLAP))
+        instance_of(
+            chain([curved], []), cluster, CostModel(stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS)
+        )
 
 
 @pytest.mark.parametrize("wrong", [{"largest": Fraction(0)}, {"memory": Fraction(2)}, {"kernel_ns": -1}])

@@ -6,24 +6,29 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
-from math import floor
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from formulation.problem.options import Sharing
+from formulation.problem.model.across import Axis
+from formulation.problem.options import Samples, Sharing
 from tests.formulation.page.numbers import Link, Numbers, slowest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from formulation.problem.plan import Stage
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The largest part of the work, and of tensors, of any device."""
+    """The largest part of the work, and of tensors, of any device: by rows, and by anything else."""
 
     device: Fraction
     replica: Fraction
     gather: Fraction
     turn: Fraction
+    gather_rows: Fraction
+    turn_rows: Fraction
     shard: Fraction
 
 
@@ -93,7 +98,7 @@ class Devices:
         if not all(self.numbers.servers[server].adapters for server in self.servers):
             return 1
         rows = {server: Fraction(0) for server in self.servers}
-        for server, one in zip(self.servers, self.parts, strict=True):
+        for server, one in zip(self.servers, self.speeds, strict=True):
             rows[server] += one
         return min(floor(self.adapters(server) / rows[server]) for server in rows)
 
@@ -101,21 +106,60 @@ class Devices:
         return [row[at : at + self.degree] for at in range(0, len(row), self.degree)]
 
     @cached_property
-    def parts(self) -> list[Fraction]:
-        """sigma of each device."""
+    def speeds(self) -> list[Fraction]:
+        """phi of each device."""
         classes = [self.numbers.servers[server].device_class for server in self.servers]
         if self.numbers.cost.sharing is Sharing.EQUAL or self.grid > 1 or len({one.name for one in classes}) == 1:
             return [Fraction(1, len(classes))] * len(classes)
         return [Fraction(one.flops_per_second, sum(two.flops_per_second for two in classes)) for one in classes]
 
     @cached_property
+    def samples(self) -> list[Fraction]:
+        """m Sigma of the replica of each device."""
+        m = Fraction(self.numbers.training.global_batch, self.numbers.training.micro_batches)
+        each = [m * sum(row, Fraction(0)) for row in self._replicas(self.speeds)]
+        whole = self.numbers.cost.samples is Samples.WHOLE
+        return [Fraction(ceil(one)) if whole else one for one in each for _ in range(self.degree)]
+
+    @cached_property
+    def whole_rows(self) -> bool:
+        """Whether every row is of a whole sample."""
+        sequences = {Axis.SEQUENCE, Axis.CONTEXT} & set(self.numbers.constraints.splits)
+        return self.numbers.cost.samples is Samples.WHOLE and not sequences
+
+    @cached_property
+    def widths(self) -> list[Fraction]:
+        """The part of its replica's columns of each device."""
+        sums = [sum(row, Fraction(0)) for row in self._replicas(self.speeds)]
+        return [one / sums[at // self.degree] for at, one in enumerate(self.speeds)]
+
+    def _of_samples(self, rounded: Callable[[Fraction], int]) -> list[Fraction]:
+        """The samples of each device over m, rounded where they are whole."""
+        m = Fraction(self.numbers.training.global_batch, self.numbers.training.micro_batches)
+        each = [own * width for own, width in zip(self.samples, self.widths, strict=True)]
+        return [(rounded(one) if self.whole_rows else one) / m for one in each]
+
+    @cached_property
+    def rows(self) -> list[Fraction]:
+        """sigma of each device, of what lies by rows."""
+        return self._of_samples(ceil)
+
+    @cached_property
+    def parts(self) -> list[Fraction]:
+        """sigma of each device, of all else."""
+        m = Fraction(self.numbers.training.global_batch, self.numbers.training.micro_batches)
+        return [own * width / m for own, width in zip(self.samples, self.widths, strict=True)]
+
+    @cached_property
     def shares(self) -> Shares:
-        of_replica = [sum(row, Fraction(0)) for row in self._replicas(self.parts)]
-        pairs = [(part, of_replica[at // self.degree]) for at, part in enumerate(self.parts)]
+        m = Fraction(self.numbers.training.global_batch, self.numbers.training.micro_batches)
+        replicas = [one / m for one in self.samples]
         return Shares(
             device=max(self.parts),
-            replica=max(of_replica),
-            gather=max(whole - part for part, whole in pairs),
-            turn=max(part * (whole - part) / whole for part, whole in pairs),
-            shard=max(part / whole for part, whole in pairs),
+            replica=max(replicas),
+            gather=max(whole - part for part, whole in zip(self.parts, replicas, strict=True)),
+            turn=max(part * (1 - width) for part, width in zip(self.parts, self.widths, strict=True)),
+            gather_rows=max(whole - part for part, whole in zip(self._of_samples(floor), replicas, strict=True)),
+            turn_rows=max(part * (1 - width) for part, width in zip(self.rows, self.widths, strict=True)),
+            shard=max(self.widths),
         )

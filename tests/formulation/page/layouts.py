@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from formulation.problem.layers import Layer, Split
@@ -18,6 +19,7 @@ EXPERTS = "experts"
 MADE = {0: ROWS, 1: WHOLE, 2: COLUMNS, 3: ROWS, 4: COLUMNS, 5: ROWS, 6: EXPERTS, 7: WHOLE}
 TAKEN = {0: ROWS, 1: COLUMNS, 2: WHOLE, 3: COLUMNS, 4: ROWS, 6: EXPERTS}
 TAKEN_BY_JOIN = MADE | {7: COLUMNS}
+BY_ROWS = (0, 3, 5)
 
 
 def changed(stage: PricedStage, have: str, want: str, size: int) -> Fraction:
@@ -25,6 +27,8 @@ def changed(stage: PricedStage, have: str, want: str, size: int) -> Fraction:
     if have in (want, WHOLE):
         return Fraction(0)
     load = stage.numbers.cost.expert_load if EXPERTS in (have, want) else 1
+    if ROWS in (have, want):
+        return size * (stage.shares.gather_rows if want == WHOLE else load * stage.shares.turn_rows)
     return size * (stage.shares.gather if want == WHOLE else load * stage.shares.turn)
 
 
@@ -70,14 +74,18 @@ PAIRS = dict(enumerate(zip(FIRST, SECOND, strict=True), start=8))
 FORMS = range(8 + len(PAIRS))
 
 
-def fraction(layout: str, k: int, load: Fraction) -> Fraction:
+def fraction(stage: PricedStage, layout: str, k: int, load: Fraction) -> Fraction:
     """part(layout, k)."""
+    if layout == ROWS and stage.whole_rows:
+        most = max(stage.samples)
+        return ceil(most / k) / most
     return {WHOLE: Fraction(1), EXPERTS: min(Fraction(1), load / k)}.get(layout, Fraction(1, k))
 
 
-def divides(axis: Axis, load: Fraction) -> Fraction:
+def divides(stage: PricedStage, axis: Axis, load: Fraction, rows: tuple[int, ...] = BY_ROWS) -> Fraction:
     """The part of the work of a layer that a device does of what the other form leaves."""
-    return fraction(EXPERTS if axis.form == 6 else ROWS, axis.devices, load)
+    lies = EXPERTS if axis.form == 6 else ROWS if axis.form in rows else COLUMNS
+    return fraction(stage, lies, axis.devices, load)
 
 
 def pair_of(stage: PricedStage, form: int) -> list[Axis]:
@@ -85,7 +93,7 @@ def pair_of(stage: PricedStage, form: int) -> list[Axis]:
     numbers, pair, sizes = stage.numbers, PAIRS[form], (stage.grid, stage.degree // stage.grid)
     found = []
     for at, link in enumerate(stage.grid_links):
-        whole = stage.shares.replica * fraction(MADE[pair[1 - at]], sizes[1 - at], numbers.cost.expert_load)
+        whole = stage.shares.replica * fraction(stage, MADE[pair[1 - at]], sizes[1 - at], numbers.cost.expert_load)
         found.append(Axis(pair[at], sizes[at], link, whole, whole * Fraction(sizes[at] - 1, sizes[at])))
     return found
 
@@ -95,7 +103,7 @@ def in_pair(stage: PricedStage, row: Layer, form: int) -> tuple[Fraction, Part]:
     load, found = stage.numbers.cost.expert_load, [stage.shares.replica, Fraction(1), Fraction(1)]
     axes, sigma = pair_of(stage, form), stage.shares.replica
     for axis in axes:
-        own = divides(axis, load)
+        own = divides(stage, axis, load)
         sigma *= own
         found = [one * more for one, more in zip(found, part(row, axis.form, own, Fraction(1)), strict=True)]
     return sigma, (found[0], found[1], found[2])
@@ -124,8 +132,12 @@ def _one_way(stage: PricedStage, lies: list[str], ends: list[str], size: int) ->
     for at in [*free, *(one for one in (1, 0) if one not in [*free, *last]), *last]:
         if now[at] not in (ends[at], WHOLE):
             k = sizes[at]
-            gather = Fraction(k - 1, k) * stage.shares.replica * fraction(now[1 - at], sizes[1 - at], load) * size
-            turned = gather / k * (load if EXPERTS in (now[at], ends[at]) else 1)
-            found[at] = gather if ends[at] == WHOLE else turned
+            left = stage.shares.replica * fraction(stage, now[1 - at], sizes[1 - at], load) * size
+            by_rows, lacking = ROWS in (now[at], ends[at]), Fraction(k - 1, k)
+            turned = lacking * fraction(stage, ROWS if by_rows else COLUMNS, k, load)
+            turned *= load if EXPERTS in (now[at], ends[at]) else 1
+            if by_rows and stage.whole_rows:
+                lacking = 1 - (max(stage.samples) // k) / max(stage.samples)
+            found[at] = left * (lacking if ends[at] == WHOLE else turned)
         now[at] = ends[at]
     return found

@@ -91,8 +91,11 @@ def parts(stage: PricedStage, copies: int) -> Parts:
         weights, gradients, _, optimizer = stage.sizes(layer)
         shared = [among if stage.divided >= least else 1 for least in (3, 2, 1)]
         whole = {2} if matrix else {1, 7} if follows else {1}
-        taken, made = stage.lies(layer, whole), stage.lies(layer, {1, 7})
-        used, added = (stage.lies(layer, whole | {4}), stage.lies(layer, {1, 7, 3})) if matrix else (taken, made)
+        rows = (0, 4, 5) if matrix else (0, 3, 5)
+        taken, made = stage.lies(layer, whole, rows), stage.lies(layer, {1, 7})
+        used, added = (
+            (stage.lies(layer, whole | {4}, rows), stage.lies(layer, {1, 7, 3})) if matrix else (taken, made)
+        )
         fixed += copies * ceil(held * weights / shared[0])
         fixed += ceil(held * gradients / shared[1])
         fixed += 0 if stage.on_host else ceil(held * optimizer / shared[2])
@@ -109,7 +112,7 @@ def parts(stage: PricedStage, copies: int) -> Parts:
     at_once = [(0, working[layer]) for layer in stage.layers if stage.run_of(layer) is None]
     at_once += [(sum(rerun[layer] for layer in run), max(working[layer] for layer in run)) for run in stage.runs]
     most = max(at_once, key=lambda one: (sum(one), one))
-    waiting += ceil(stage.shares.device * stage.crossing_bytes)
+    waiting += ceil(max(stage.rows) * stage.crossing_bytes)
     return Parts(fixed, waiting, again + most[0], most[1])
 
 

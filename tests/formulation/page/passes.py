@@ -143,14 +143,17 @@ def _passes(stage: PricedStage) -> tuple[int, int, int]:
         shares = [tuple(map(ceil, passes_ns(numbers, layer, server, *work))) for server, work in each]
         at = max(range(len(each)), key=lambda at: (1 + again) * shares[at][0] + shares[at][1])
         one, other = shares[at]
-        weights_at_work += _of_weights(numbers, layer, each[at], other)
+        of_weights = _of_weights(numbers, layer, each[at], other)
+        weights_at_work += of_weights
         sent, returned = stage._passes_ns(layer)
         back += returned
-        charged = numbers.cost.synchronisation is Synchronisation.CHARGED
-        weights, gradients, *_ = stage.sizes(layer)
-        gathered = stage._half_ns(layer, [weights]) if charged and stage.divided == 3 else 0
-        added = stage._half_ns(layer, [gradients]) if charged and stage.divided >= 2 else 0
-        moved = sent + gathered
+        gathered, added, (ahead, behind) = stage.gathered_ns(layer), stage.scattered_ns(layer), stage.beside(layer)
+        moved = sent + max(0, gathered - ahead)
+        if numbers.training.schedule in (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V):
+            later = min(behind, of_weights)
+            gathered, added = max(0, gathered - behind + later), max(0, added - later)
+        else:
+            gathered, added = max(0, gathered + added - behind), 0
         for part, runs in enumerate((1, again)):
             forward[part], there[part] = forward[part] + runs * one, there[part] + runs * moved
         backward, back, weights_sent = backward + other, back + gathered + added, weights_sent + added

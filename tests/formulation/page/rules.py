@@ -198,7 +198,7 @@ def _along(numbers: Numbers, row: Layer, allowed: set[int]) -> set[int]:
 
 
 def _divides(numbers: Numbers, row: Layer, form: int, stage: PricedStage) -> bool:
-    """Whether the devices divide heads or experts, and each replica, in form 0 each device, has a sample."""
+    """Whether the devices divide heads or experts, and replicas have samples, in form 0 all devices as many."""
     if form not in PAIRS:
         return _divided(numbers, row, form, stage.degree, stage.replicas)
     sizes = stage.grid, stage.degree // stage.grid
@@ -211,8 +211,8 @@ def _divided(numbers: Numbers, row: Layer, form: int, devices: int, replicas: in
         return True
     axis, axes, training = row.across.axis, numbers.constraints.splits, numbers.training
     if axis is Axis.CONTEXT and {Axis.SEQUENCE, Axis.CONTEXT} & set(axes):
-        sharing = devices * replicas if form == 0 else replicas
-        if sharing * training.micro_batches > training.global_batch:
+        samples = training.global_batch // training.micro_batches
+        if replicas > samples or (form == 0 and devices > 1 and samples % (devices * replicas)):
             return False
     if (axis, form) in ((Axis.CONTEXT, 2), (Axis.EXPERTS, 6)):
         return row.across.pieces % devices == 0

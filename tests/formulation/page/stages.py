@@ -20,6 +20,7 @@ from tests.formulation.page.chunks import on
 from tests.formulation.page.computing import Part, hidden_ns, part, passes_ns, updating_ns
 from tests.formulation.page.devices import Devices
 from tests.formulation.page.layouts import (
+    BY_ROWS,
     COLUMNS,
     EXPERTS,
     MADE,
@@ -68,11 +69,32 @@ class PricedStage(Devices):
         return sum(self._compute_ns(layer) for layer in self.layers)
 
     def _compute_ns(self, layer: int) -> int:
-        passes = (
-            passes_ns(self.numbers, layer, server, *work)
+        forward, backward = self.paced(layer)
+        return (1 + self.again(layer)) * forward + backward
+
+    def paced(self, layer: int) -> tuple[int, int]:
+        """F and G of a layer on the device that sets the pace."""
+        each = (
+            tuple(map(ceil, passes_ns(self.numbers, layer, server, *work)))
             for work, server in zip(self.work(layer), self.servers, strict=True)
         )
-        return max((1 + self.again(layer)) * ceil(forward) + ceil(backward) for forward, backward in passes)
+        return max(each, key=lambda passes: (1 + self.again(layer)) * passes[0] + passes[1])
+
+    def beside(self, layer: int) -> tuple[int, int]:
+        """beside_l of a forward and of a backward pass."""
+        cost = self.numbers.cost
+        if cost.synchronisation is Synchronisation.CHARGED or cost.stage_time is StageTime.OVERLAP:
+            return 0, 0
+        forward, backward = self.paced(layer)
+        return forward, ceil(Fraction(backward, 1 if cost.inside is Synchronisation.CHARGED else 2))
+
+    def gathered_ns(self, layer: int) -> int:
+        """gather_l."""
+        return self._half_ns(layer, self.sizes(layer)[:1]) if self.divided == 3 else 0
+
+    def scattered_ns(self, layer: int) -> int:
+        """scatter_l."""
+        return self._half_ns(layer, self.sizes(layer)[1:2]) if self.divided >= 2 else 0
 
     def work(self, layer: int) -> list[tuple[Fraction, Part]]:
         """sigma of each device, for this layer, and x, a and b of its part."""
@@ -80,15 +102,17 @@ class PricedStage(Devices):
         if form in PAIRS:
             return [in_pair(self, row, form)] * len(self.servers)
         load = self.numbers.cost.expert_load if form == 6 else 1
-        loaded = [min(replica, load * one) for one in self.parts]
+        loaded = [min(replica, load * one) for one in (self.rows if form in BY_ROWS else self.parts)]
         return [(one, part(row, form, one, replica)) for one in loaded]
 
-    def lies(self, layer: int, whole: set[int]) -> Fraction:
-        """What the fullest device has of a tensor of a layer that lies whole in some forms."""
+    def lies(self, layer: int, whole: set[int], rows: tuple[int, ...] = BY_ROWS) -> Fraction:
+        """What the fullest device has of a tensor of a layer that lies whole in some forms, by rows in others."""
         form, load = self.form(layer), self.numbers.cost.expert_load
         if form not in PAIRS:
-            return self.shares.replica if form in whole else max(one for one, _ in self.work(layer))
-        parts = [Fraction(1) if axis.form in whole else divides(axis, load) for axis in self.axes(layer)]
+            loaded = min(self.shares.replica, (load if form == 6 else 1) * self.shares.device)
+            return self.shares.replica if form in whole else max(self.rows) if form in rows else loaded
+        axes = self.axes(layer)
+        parts = [Fraction(1) if one.form in whole else divides(self, one, load, rows) for one in axes]
         return self.shares.replica * parts[0] * parts[1]
 
     def axes(self, layer: int) -> list[Axis]:
@@ -139,13 +163,11 @@ class PricedStage(Devices):
         return self.replicas * prod(axis.devices for axis in self.axes(layer) if axis.form in alike)
 
     def _charged_ns(self, layer: int) -> int:
-        if self.numbers.cost.synchronisation is Synchronisation.OVERLAPPED:
-            return 0
-        (weights, gradients, _, _), steps = self.sizes(layer), self.numbers.training.micro_batches
+        steps, (there, back) = self.numbers.training.micro_batches, self.beside(layer)
         once = ceil(Fraction(self._sync_ns(layer), steps)) + ceil(Fraction(self._exchanged_ns(layer), steps))
-        gathered = self._half_ns(layer, [weights]) if self.divided == 3 else 0
-        added = self._half_ns(layer, [gradients]) if self.divided >= 2 else 0
-        return once + (2 + self.again(layer)) * gathered + added
+        gathered = self.gathered_ns(layer)
+        behind = max(0, gathered + self.scattered_ns(layer) + once - back)
+        return (1 + self.again(layer)) * max(0, gathered - there) + behind
 
     def copied(self, layer: int) -> tuple[int, ...]:
         """Weights, gradients, trained weights and optimiser state that a layer copies in this stage."""

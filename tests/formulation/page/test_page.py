@@ -28,6 +28,7 @@ from formulation.problem.options import (
     Goal,
     OnHost,
     Recompute,
+    Samples,
     Schedule,
     Sharing,
     StageTime,
@@ -130,7 +131,7 @@ def test_the_busiest_device_in_turning_rows_into_columns_is_not_always_the_faste
     ]
     pairs = [(one.name, other.name, BYTE_LINK) for one, other in combinations(servers, 2)]
     layers = chain([matrix("a", 9, made=7700), matrix("b", 9)], [7700])
-    cost = CostModel(sharing=Sharing.PROPORTIONAL)
+    cost = CostModel(sharing=Sharing.PROPORTIONAL, samples=Samples.FRACTIONS)
     instance = instance_of(layers, cluster_graph("mixed", servers, pairs), cost)
     plan = Plan((Stage(Span(0, 2), Group(((0, 1), (1, 1), (2, 2)), Mode(2)), (0, 1)),))
     agree(Case(instance, plan))

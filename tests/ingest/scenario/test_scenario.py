@@ -15,7 +15,7 @@ import pytest
 
 from formulation.problem.cluster import Cluster, servers_of
 from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, Schedule, Training
+from formulation.problem.options import BoundaryCharge, Combine, CostModel, Samples, Schedule, Training
 from formulation.problem.precision import Precision
 from formulation.problem.units import Link
 from ingest.mistakes import ScenarioError
@@ -81,7 +81,7 @@ def test_pipepar_cluster_is_the_papers_figure_3() -> None:
             tuple(inside if one == other else between for other in range(4)) for one in range(4)
         )
         assert scenario.training == Training(64, 1, 4, 4, Schedule.ASYNC_ONE_F_ONE_B)
-        assert scenario.cost == CostModel()
+        assert scenario.cost == CostModel(samples=Samples.FRACTIONS)
 
 
 def test_hetpipe_cluster_is_the_papers_table_1() -> None:

@@ -11,7 +11,7 @@ from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Progress, Proof, checked
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, CostModel, StageTime
+from formulation.problem.options import Combine, CostModel, Samples, StageTime
 from solvers import exhaustive as brute_force
 from solvers.cpsat.bounds import lower_bound_ns
 from solvers.cpsat.solver import solve
@@ -63,7 +63,9 @@ def test_first_plan_keeps_every_rule(instance: Instance) -> None:
 @pytest.mark.parametrize("stage_time", list(StageTime))
 def test_vgg16_on_the_papers_network(combine: Combine, stage_time: StageTime) -> None:
     cluster = mesh(2, 2, 2, 2)
-    instance = instance_of(vgg16(), cluster, CostModel(combine=combine, stage_time=stage_time))
+    instance = instance_of(
+        vgg16(), cluster, CostModel(combine=combine, stage_time=stage_time, samples=Samples.FRACTIONS)
+    )
     found = checked(instance, solve(instance))
     assert found.proof is Proof.OPTIMAL
     assert found.objective == line_dp.solve(instance).objective

@@ -146,7 +146,7 @@ def test_several_goals_are_decided_on_atoms() -> None:
     [
         ({"cost": CostModel(combine=Combine.SUM)}, "combine is 'sum'"),
         (
-            {"cost": CostModel(boundary_charge=BoundaryCharge.RECEIVER, stage_time=StageTime.OVERLAP)},
+            {"cost": replace(PLAIN, boundary_charge=BoundaryCharge.RECEIVER, stage_time=StageTime.OVERLAP)},
             "boundary_charge is 'receiver' with stage_time 'overlap'",
         ),
         ({"goals": (Goal.MEMORY,)}, "do not see the memory of a plan"),

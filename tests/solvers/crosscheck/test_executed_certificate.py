@@ -15,7 +15,7 @@ from formulation.certificates.executed.paths import WeighedPaths, busy_paths
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Goal, Recompute, StageTime, Synchronisation
+from formulation.problem.options import BoundaryCharge, Goal, Recompute, Samples, StageTime, Synchronisation
 from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
@@ -159,7 +159,9 @@ def test_trainings_that_no_proof_is_written_for(changes: dict[str, object], word
 
 def test_costs_and_goals_that_no_proof_is_written_for():
     instance = vgg()
-    overlapped = replace(instance, cost=replace(instance.cost, stage_time=StageTime.OVERLAP))
+    overlapped = replace(
+        instance, cost=replace(instance.cost, stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS)
+    )
     assert "stage_time is 'overlap'" in (certifiable(overlapped) or "")
     received = replace(instance, cost=replace(instance.cost, boundary_charge=BoundaryCharge.RECEIVER))
     assert "boundary_charge is 'receiver'" in (certifiable(received) or "")

@@ -13,21 +13,21 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import AllReduce, Boundary, CostModel, Placement, StageTime
+from formulation.problem.options import AllReduce, Boundary, Placement
 from formulation.problem.plan import Plan, Span, Stage
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.tables.forms_under_memory import Thrift
-from tests.generators import instances, layer_graphs, whole_passes
+from tests.generators import instances, layer_graphs, priced, sharings, whole_passes
 from tests.solvers.cpsat.test_cpsat_memory import limited
 
 LIMITS = Limits(workers=1)
 ALONE = st.builds(
-    CostModel,
+    priced,
+    sharings,
     all_reduce=st.sampled_from(AllReduce),
     boundary=st.sampled_from(Boundary),
-    stage_time=st.sampled_from(StageTime),
 )
 
 

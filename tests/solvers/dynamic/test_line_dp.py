@@ -20,6 +20,7 @@ from formulation.problem.options import (
     Constraints,
     CostModel,
     Placement,
+    Samples,
     Sharing,
     StageTime,
     Synchronisation,
@@ -302,7 +303,9 @@ def test_overlap_and_free_boundaries_never_hurt(instance):
         instance, cost=replace(instance.cost, expert_load=Fraction(1), inside=Synchronisation.CHARGED)
     )
     added = replace(instance, cost=replace(instance.cost, stage_time=StageTime.ADD))
-    overlapped = replace(instance, cost=replace(instance.cost, stage_time=StageTime.OVERLAP))
+    overlapped = replace(
+        instance, cost=replace(instance.cost, stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS)
+    )
     assert optimum(overlapped) <= optimum(added)
     largest = replace(instance, cost=replace(instance.cost, combine=Combine.MAX))
     total = replace(instance, cost=replace(instance.cost, combine=Combine.SUM))

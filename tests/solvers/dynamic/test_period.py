@@ -20,6 +20,7 @@ from formulation.problem.options import (
     Goal,
     Placement,
     Recompute,
+    Samples,
     Schedule,
     StageTime,
     Synchronisation,
@@ -65,7 +66,7 @@ def judged_by_period(
     cost = replace(draw(cost_models), boundary_charge=draw(charges))
     stage_time = draw(stage_times)
     if stage_time is StageTime.OVERLAP:
-        cost = replace(cost, expert_load=Fraction(1), inside=Synchronisation.CHARGED)
+        cost = replace(cost, expert_load=Fraction(1), inside=Synchronisation.CHARGED, samples=Samples.FRACTIONS)
     cost = replace(cost, stage_time=stage_time)
     overlapped = cost.synchronisation is Synchronisation.OVERLAPPED
     size = draw(st.integers(1, 3 if overlapped else most_charged))

@@ -28,7 +28,6 @@ from formulation.problem.options import (
     Placement,
     Schedule,
     Sharing,
-    StageTime,
     Synchronisation,
 )
 from formulation.problem.plan import Plan
@@ -45,19 +44,21 @@ from tests.generators import (
     instances,
     layer_graphs,
     links,
+    priced,
     recomputation,
     sharded_kinds,
+    sharings,
     whole_passes,
 )
 from tests.solvers.cpsat.test_freedoms import degrees, freed, has_groups
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 OWN_TIMES = st.builds(
-    CostModel,
+    priced,
+    sharings,
     all_reduce=st.sampled_from(AllReduce),
     boundary=st.sampled_from(Boundary),
     sharing=st.sampled_from(Sharing),
-    stage_time=st.sampled_from(StageTime),
     synchronisation=st.sampled_from(
         [Synchronisation.CHARGED, Synchronisation.CHARGED, Synchronisation.OVERLAPPED]
     ),

@@ -25,6 +25,7 @@ from formulation.problem.options import (
     Goal,
     Placement,
     Recompute,
+    Samples,
     Schedule,
     StageTime,
     Synchronisation,
@@ -79,6 +80,7 @@ def hiding(draw: st.DrawFn, max_layers: int = 3) -> Instance:
     warm_up = draw(warm_ups) if schedule is Schedule.ONE_F_ONE_B else "classic"
     cost = CostModel(
         stage_time=StageTime.OVERLAP,
+        samples=Samples.FRACTIONS,
         synchronisation=draw(st.sampled_from(Synchronisation)),
         boundary_charge=draw(st.sampled_from(BoundaryCharge)),
     )
@@ -102,7 +104,7 @@ def overlapping(draw: st.DrawFn, drawn: st.SearchStrategy[Instance]) -> Instance
     """The same with communication that hides."""
     found = draw(drawn)
     assume(found.cost.inside is Synchronisation.CHARGED and found.cost.expert_load == 1)
-    return replace(found, cost=replace(found.cost, stage_time=StageTime.OVERLAP))
+    return replace(found, cost=replace(found.cost, stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS))
 
 
 ANY = st.one_of(hiding(), overlapping(judged_by_step()), overlapping(tied_steps()))
@@ -226,7 +228,7 @@ def test_a_form_is_taken_whose_sums_hide():
     servers = [Server("s", DeviceClass("card", 1 << 40, 10**9), 2, Link(16 * 10**9, 0))]
     found: list[int] = []
     for stage_time in StageTime:
-        cost = CostModel(stage_time=stage_time, boundary_charge=BoundaryCharge.LINK)
+        cost = CostModel(stage_time=stage_time, samples=Samples.FRACTIONS, boundary_charge=BoundaryCharge.LINK)
         rules = Constraints(devices_per_stage=(2,), tensor_parallel_degrees=(2,))
         graph, cluster = layer_graph("one", [layer], []), cluster_graph("one", servers, [])
         instance = build_instance(graph, cluster, Training(4, 4), cost, rules, (Goal.STEP_TIME,))
