@@ -19,9 +19,13 @@ from commands.terminal.ending import guarded
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.first_interrupt import imported
 from commands.terminal.reply import Reply
+from commands.terminal.starting import Starting
 from commands.terminal.terminal import cleaned
 
 __all__: list[str] = []
+
+LIMITED = ("commands.plan", "commands.simulate")
+"""Commands whose time limit is one for everything that they do."""
 
 
 def main(argv: Sequence[str] | None = None, began_s: float | None = None) -> int:
@@ -32,16 +36,21 @@ def main(argv: Sequence[str] | None = None, began_s: float | None = None) -> int
     words = sys.argv[1:] if argv is None else argv
     reply = Reply(asks_for_json(words))
     with cleaned():
-        return guarded(lambda: _run(words, reply, time.monotonic() if began_s is None else began_s), reply)
+        return guarded(lambda: _run(words, reply, began_s), reply)
 
 
-def _run(words: Sequence[str], reply: Reply, began_s: float) -> int:
+def _run(words: Sequence[str], reply: Reply, began_s: float | None) -> int:
+    now_s = time.monotonic()
     try:
         arguments = parse(words)
     except SystemExit:  # help was asked for, and argparse has said what there is to say
         sys.stdout.flush()
         return ExitCode.DONE
-    arguments.reply, arguments.began_s = reply, began_s
+    arguments.reply, arguments.began_s = reply, now_s if began_s is None else began_s
+    arguments.starting = Starting(arguments.began_s)
+    # The process may be ended where it is the program's own; --json promises an object that is not known yet.
+    if began_s is not None and arguments.run in LIMITED and not reply.wanted:
+        arguments.starting.limit(arguments.scenario, arguments.time_limit)
     if "scenario" in arguments:
         reply.files = (arguments.scenario,)
         arguments.scenario = open_scenario(arguments.scenario, arguments.overrides, strict=arguments.strict)

@@ -151,6 +151,7 @@ def open_task(arguments: argparse.Namespace, *, timed: bool = False) -> Task:
     if timed:
         limits = limits.begun(arguments.began_s)
     # Not in the main thread, so that Ctrl-C and the deadline do not wait for what a model's own code does.
+    arguments.starting.done()
     most = limits.deadline if limits.end_s is None else Deadline(limits.end_s + READING_S)
     with reading(scenario.path):
         instance = in_background(scenario.load, most.over)

@@ -54,6 +54,18 @@ def test_an_interrupt_during_imports_is_one_line(name: str) -> None:
     assert interrupted(name, "plan", scenario) == (130, "", "aborted\n")
 
 
+def test_a_limit_that_ends_during_imports_is_one_line() -> None:
+    """On a busy machine importing takes seconds, in which nobody looks at the clock."""
+    scenario = str(ROOT / "scenarios" / "pipepar" / "vgg16.yaml")
+    for name in ("yaml", "commands.plan"):
+        words = [sys.executable, "-c", SLOWLY.format(name=name), "plan", scenario, "--time-limit", "0.2"]
+        ran = subprocess.run(
+            words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=50
+        )
+        assert (ran.returncode, ran.stdout) == (3, "")
+        assert ran.stderr.endswith("the time limit of 0.2 s was over while the program started\n")
+
+
 @POSIX
 def test_with_json_it_is_one_object_as_well() -> None:
     code, out, err = interrupted("commands.main", "plan", "x.yaml", "--json")
