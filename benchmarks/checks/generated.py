@@ -31,6 +31,7 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.checks.drawing.keys import CHUNKED, IN_GRIDS
 from benchmarks.checks.drawing.scenario import Drawn, drawn, schema
 from benchmarks.checks.drawing.schema import written
 from benchmarks.table import print_rows
@@ -66,6 +67,8 @@ PIECE = 25
 """Instances that a process is given at a time."""
 MOST_PLANS = 300
 """Plans of all choices of a scenario together."""
+GRIDS = 8
+"""In one scenario of so many devices stand in grids."""
 LONGEST_S = 20.0
 """How long a method may search; a search that is stopped claims less, and is held to that."""
 Values = tuple[int, ...]
@@ -133,7 +136,8 @@ def drawn_of(seed: int) -> Drawn:
     """Return the scenario of a seed: every other one is one that a certain method takes, one after another."""
     with tempfile.TemporaryDirectory() as folder:
         method = wanted_by(seed)
-        return drawn(seed, Path(folder), MOST_PLANS, partial(takes, method), chunked=method == "cpsat_chunks")
+        theme = CHUNKED if method == "cpsat_chunks" else IN_GRIDS if seed % GRIDS == 0 else ""
+        return drawn(seed, Path(folder), MOST_PLANS, partial(takes, method), theme)
 
 
 def wanted_by(seed: int) -> str | None:

@@ -48,7 +48,7 @@ def test_every_key_and_every_word_of_the_schema_is_drawn() -> None:
 
 def test_every_key_of_a_layer_graph_is_drawn() -> None:
     rows = (
-        drawn_graph(numbered(seed), list(CLASSES), measured=not seed % 3, chunked=not seed % 5)
+        drawn_graph(numbered(seed), list(CLASSES), measured=not seed % 3, plain=not seed % 5)
         for seed in range(300)
     )
     found = Counter(one for row in rows for one in written(graph_schema(), row))

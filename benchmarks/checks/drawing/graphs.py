@@ -19,12 +19,17 @@ IN_ROWS = ([1, 3], [2, 4], [0, 3], [0, 1, 4])
 """Forms of sequence parallelism beside others, for matrix products."""
 
 
-def drawn_graph(choice: Random, classes: list[str], *, measured: bool, chunked: bool) -> Row:
-    """Return the document of a layer graph; with ``measured`` its layers have times on some of these classes.
+SIZES = (1, 2, 2, 3, 3, 4, 4, 5)
 
-    ``chunked``: it has enough layers for groups of several stages each.
+
+def drawn_graph(
+    choice: Random, classes: list[str], *, measured: bool, sizes: tuple[int, ...] = SIZES, plain: bool = False
+) -> Row:
+    """Return the document of a layer graph, of one of so many layers.
+
+    With ``measured`` its layers have times on some of these classes; ``plain``: cut anywhere, no weights shared.
     """
-    number = choice.choice([4, 4, 5, 6] if chunked else [1, 2, 2, 3, 3, 4, 4, 5])
+    number = choice.choice(sizes)
     blocks = sorted(choice.choices(range(3), k=number))
     names = [f"layers.{block}.op{at}" for at, block in enumerate(blocks)]
     if choice.random() < 0.2:
@@ -41,9 +46,9 @@ def drawn_graph(choice: Random, classes: list[str], *, measured: bool, chunked: 
     document |= {"layers": layers, "edges": edges}
     if measured:
         _measure(choice, layers, classes)
-    if not chunked and (ties := _ties(choice, layers)):
+    if not plain and (ties := _ties(choice, layers)):
         document["ties"] = ties
-    if not chunked and choice.random() < 0.25:
+    if not plain and choice.random() < 0.25:
         document["cuts"] = sorted(choice.sample(names[1:], choice.randint(0, number - 1)))
     if choice.random() < 0.4:
         document["modules"] = list(_modules(names))

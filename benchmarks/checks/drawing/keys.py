@@ -16,6 +16,8 @@ from formulation.problem.options import Goal, Schedule
 from ingest.graphs.module_calls import GRAINS
 from ingest.scenario.fields import KINDS
 
+CHUNKED, IN_GRIDS = "chunked", "in grids"
+"""What a scenario may be about, as few would be by chance: groups of several stages, devices in grids."""
 LIMITED = 0.3
 """In how many scenarios goals are limited, each that is to what some plan has or a little less."""
 GRAPH, PROFILE = "graph.json", "profile.json"
@@ -25,7 +27,7 @@ LATENCIES = (0, 0, "7 ns", "100 us")
 MEMORIES = (30_000, 100_000, 400_000, 1_600_000, 1 << 30, 1 << 30, 1 << 30)
 DEGREES = ([1], [1, 2], [1, 2], [2], [1, 2, 3], [1, 2, 4], [4])
 BATCHES = (1, 2, 2, 3, 4, 4, 6, 8)
-MOST_DEVICES = 5
+MOST_DEVICES, IN_A_GRID = 5, 4
 LIBRARY_DEVICE, LIBRARY_MACHINE = "t4", "dgx-h100"
 
 
@@ -91,7 +93,9 @@ def _servers(at: Drawing) -> list[dict[str, Any]]:
     """Return one to three servers with so many devices together at most."""
     rows: list[dict[str, Any]] = []
     at.known["left"], at.known["servers"] = MOST_DEVICES, rows
-    for number in range(at.choice.choice([1, 2, 2, 3])):
+    many = at.choice.choice([1, 2] if at.known["theme"] == IN_GRIDS else [1, 2, 2, 3])
+    at.known["each"] = IN_A_GRID // many
+    for number in range(many):
         if at.known["left"]:
             at.known["number"] = number
             rows.append(at.defined("ServerSection", "cluster.servers[]"))
@@ -101,6 +105,7 @@ def _servers(at: Drawing) -> list[dict[str, Any]]:
 def _devices(at: Drawing) -> int:
     """Return how many devices a server has, as there are some left."""
     many = at.choice.randint(1, min(at.choice.choice([2, 3, 4]), at.known["left"]))
+    many = at.known["each"] if at.known["theme"] == IN_GRIDS else many
     if at.here.get("count", 1) * many > at.known["left"]:
         at.here.pop("count")
     at.known["left"] -= at.here.get("count", 1) * many
@@ -108,7 +113,7 @@ def _devices(at: Drawing) -> int:
 
 
 def _count(at: Drawing) -> object:
-    return at.choice.choice([1, 2]) if at.known["left"] > 1 else 1
+    return at.choice.choice([1, 2]) if at.known["left"] > 1 and at.known["theme"] != IN_GRIDS else 1
 
 
 def _inner_link(at: Drawing) -> object:
@@ -130,8 +135,6 @@ def _one_machine(at: Drawing) -> object:
         "count": 1,
         "devices": at.choice.randint(1, min(2, at.known["left"])),
     }
-    if found.get("adapters", 0) > found["devices"]:
-        found.pop("adapters")
     return {LIBRARY_MACHINE: found}
 
 
@@ -171,7 +174,7 @@ def _precision(at: Drawing) -> object:
 
 
 def _schedule(at: Drawing) -> object:
-    if at.known["chunked"]:
+    if at.known["theme"] == CHUNKED:
         return at.choice.choice(["one_f_one_b", "zero_bubble_v"])
     if at.chance(0.8):
         return str(at.choice.choice([Schedule.ONE_F_ONE_B, *Schedule]))
@@ -189,7 +192,7 @@ def _schedules(training: Mapping[str, Any]) -> list[str]:
 def _chunks(at: Drawing) -> object:
     """Return how many stages a group holds, 1 among them where another schedule has no more."""
     found = _schedules(at.here)
-    if not at.known["chunked"] and not at.chance(0.12):
+    if at.known["theme"] != CHUNKED and not at.chance(0.12):
         return LEFT_OUT
     if found == ["zero_bubble_v"]:
         return 2
@@ -270,8 +273,19 @@ def _sharded(at: Drawing) -> object:
     )
 
 
+def _often(at: Drawing) -> float:
+    return 1 if at.known["theme"] == IN_GRIDS else at.often
+
+
+def _splits(at: Drawing) -> object:
+    found = at.property("ConstraintsSection", "constraints.splits")
+    return list(dict.fromkeys([*found, "pairs"])) if at.known["theme"] == IN_GRIDS else found
+
+
 def _degrees(at: Drawing) -> object:
-    if at.known["chunked"] or at.known["source"] == "transformers":
+    if at.known["theme"] == IN_GRIDS:
+        return at.choice.choice([[4], [4], [1, 4], [2, 4]])
+    if at.known["theme"] == CHUNKED or at.known["source"] == "transformers":
         return [1]
     return at.choice.choice(DEGREES) if at.chance(0.5) else LEFT_OUT
 
@@ -345,6 +359,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "cluster.servers[].adapters": sometimes(lambda at: at.choice.randint(1, at.here["devices"])),
         "cluster.machines": sometimes(_one_machine, 0.04),
         "cluster.machines.*.name": sometimes(one_of("machine")),
+        "cluster.machines.*.adapters": sometimes(one_of(1), 0.4),
         "cluster.between_servers": _mesh,
         "cluster.links": _links,
         "cluster.switches": _switches,
@@ -373,6 +388,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "constraints.sharded": sometimes(_unless_runtime(_sharded)),
         "constraints.optimizer_on_host": sometimes(_unless_runtime(one_of("never", "allowed", "always"))),
         "constraints.tensor_parallel_degrees": _degrees,
+        "constraints.splits": lambda at: _splits(at) if at.chance(_often(at)) else LEFT_OUT,
         "constraints.reserve": sometimes(_reserve),
         "constraints.stages": sometimes(_stage_range),
         "constraints.pin[]": _pin,

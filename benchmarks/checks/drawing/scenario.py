@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from benchmarks.checks.drawing.graphs import drawn_graph, profile_of
-from benchmarks.checks.drawing.keys import CLASSES, GRAPH, PROFILE, RULES
+from benchmarks.checks.drawing.graphs import SIZES, drawn_graph, profile_of
+from benchmarks.checks.drawing.keys import CHUNKED, CLASSES, GRAPH, IN_GRIDS, PROFILE, RULES
 from benchmarks.checks.drawing.models import write_model
 from benchmarks.checks.drawing.schema import Drawing, Json
 from formulation.costs.goals import goal_value
@@ -67,18 +67,16 @@ def drawn(
     folder: Path,
     most_plans: int,
     wanted: Callable[[Instance], bool] = lambda _: True,
-    *,
-    chunked: bool = False,
+    theme: str = "",
 ) -> Drawn:
     """Return the scenario of a seed, its files in a folder: the first that is read, wanted, and has few plans.
 
-    ``chunked``: groups hold several stages each, of which there are then enough. Raises RuntimeError where none is
-    found.
+    ``theme``: what it is about (``benchmarks.checks.drawing.keys``). Raises RuntimeError where none is found.
     """
     choice = numbered(seed)
     any_ = choice.random() < WITHOUT_CHOICE
     for _ in range(MOST_TRIES):
-        document, graph = _written(choice, folder, chunked=chunked)
+        document, graph = _written(choice, folder, theme)
         limits = document["constraints"].pop("at_most", {})
         found = _read(document, graph, folder, most_plans)
         if found is None or not any(map(wanted, found.alone)):
@@ -116,29 +114,30 @@ def numbered(seed: int) -> Random:
 def sketched(choice: Random, from_: Json | None = None) -> dict[str, Any]:
     """Return what a scenario file says, drawn from its schema or from another one; it may mean nothing."""
     source = choice.choice([*SOURCES])
-    return _sketched(choice, from_ or schema(), source, chunked=choice.random() < 0.1)[0]
+    return _sketched(choice, from_ or schema(), source, choice.choice(["", "", CHUNKED, IN_GRIDS]))[0]
 
 
 def _sketched(
-    choice: Random, from_: Json, source: str, *, chunked: bool
+    choice: Random, from_: Json, source: str, theme: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return what a scenario, its graph and its profile say."""
-    classes = list(CLASSES[: 1 if chunked else choice.choice([1, 1, 2, 3])])
+    classes = list(CLASSES[: 1 if theme == CHUNKED else choice.choice([1, 1, 2, 3])])
     measured = choice.random() < 0.2
-    graph = drawn_graph(choice, classes, measured=measured, chunked=chunked)
+    sizes = {CHUNKED: (4, 4, 5, 6), IN_GRIDS: (1, 2, 2)}.get(theme, SIZES)
+    graph = drawn_graph(choice, classes, measured=measured, sizes=sizes, plain=theme == CHUNKED)
     unnamed = [{"name": "*", "split": "matrix", "allowed_forms": [0, 1, 2]}]  # known when it has been traced
     rows = graph["layers"] if source == "graph" else unnamed
     names = [row["name"] for row in rows]
     at = Drawing(from_, RULES, choice, choice.choice(OFTEN))
     at.known["source"] = source
-    at.known |= {"classes": classes, "layers": names, "rows": rows, "measured": measured, "chunked": chunked}
+    at.known |= {"classes": classes, "layers": names, "rows": rows, "measured": measured, "theme": theme}
     return at.whole(), graph, profile_of(choice, names, classes)
 
 
-def _written(choice: Random, folder: Path, *, chunked: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _written(choice: Random, folder: Path, theme: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Write the files of a scenario, and return what is in them and what its graph says."""
-    (source,) = ["graph"] if chunked else choice.choices([*SOURCES], [*SOURCES.values()])
-    document, graph, profile = _sketched(choice, schema(), source, chunked=chunked)
+    (source,) = ["graph"] if theme else choice.choices([*SOURCES], [*SOURCES.values()])
+    document, graph, profile = _sketched(choice, schema(), source, theme)
     write_model(source, folder)
     (folder / GRAPH).write_text(json.dumps(graph), encoding="utf-8")
     (folder / PROFILE).write_text(json.dumps(profile), encoding="utf-8")
