@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -75,3 +75,39 @@ def check_samples(batch: object, what: str, many: int) -> None:
                 f"{name} has {found} (shape {list(one.shape)}), and a step takes {many}, as planned: give as many "
                 "in dimension 0, or plan with another training.global_batch"
             )
+
+
+@torch.no_grad()
+def check_mean(
+    loss: Callable[[Any, Any], torch.Tensor], outputs: object, targets: object, found: torch.Tensor, samples: int
+) -> None:
+    """Raise StagesError where a loss is surely no mean over samples: it is not that of its halves, or of doubles.
+
+    Outputs whose first dimension is not that of the samples are not looked at.
+    """
+    leaves = [one for one in pytree.tree_leaves(outputs) if isinstance(one, torch.Tensor)]
+    if not leaves or any(not one.dim() or len(one) != samples for one in leaves):
+        return
+    half = samples // 2
+    if half:
+        rows = (range(half), range(half, samples))
+        parts = [float(loss(samples_of(outputs, one), samples_of(targets, one))) * len(one) for one in rows]
+        what, other = (
+            f"that of its {half} first and {samples - half} other samples on average",
+            sum(parts) / samples,
+        )
+    else:
+        double = tuple(pytree.tree_map(_twice, one) for one in (outputs, targets))
+        what, other = "that of the same sample twice", float(loss(*double))
+    size = max(abs(float(found)), abs(other))
+    exact = all(one.dtype.itemsize >= 4 for one in leaves if one.is_floating_point())
+    rough = 1e-4 if exact else 2e-2
+    if abs(float(found) - other) > rough * size:
+        raise StagesError(
+            f"the loss of {samples} samples is {float(found):.8g}, and {what} {other:.8g}: it mixes samples, or "
+            "is no mean over them, so micro-batches would compute something else; take the mean over samples"
+        )
+
+
+def _twice(one: object) -> object:
+    return torch.cat([one, one]) if isinstance(one, torch.Tensor) else one

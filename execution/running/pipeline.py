@@ -13,7 +13,7 @@ from torch import nn
 from execution.dividing.parts import Indices
 from execution.processes.channel import Channel
 from execution.processes.devices import settle
-from execution.running.data import check_samples, copied, samples_of
+from execution.running.data import check_mean, check_samples, copied, samples_of
 from execution.running.exchange import Arriving, Exchange
 from execution.running.gradients import Earlier, sum_gradients
 from execution.running.layout import BACKWARD, FORWARD, RunLayout
@@ -52,12 +52,13 @@ class Pipeline:
     parameters are not kept: drop the model, and their memory is free. ``times`` are the actions of the last step,
     with start and stop in ns, ``sum_ns`` the time of its sum of gradients, the wait for others included. ``doing``
     is told what is done just now. With ``copy_samples`` the samples of a micro-batch are copied out of the batch
-    when it goes forward.
+    when it goes forward. With ``checks_loss`` the first loss is held against those of parts of its samples.
 
     Raises StagesError where the plan cannot be run so, TraceError where torch cannot follow the model.
     """
 
     copy_samples = False
+    checks_loss = True
     sum_ns = 0
 
     def __init__(
@@ -277,7 +278,11 @@ class Pipeline:
         samples = len(self.layout.samples(self.layout.schedule.stages - 1, self._process))
         if not samples:  # the mean over nothing is no number, but others wait for the gradients of what this made
             return torch.stack([one.sum() for one in given]).sum()
-        loss = self._loss(self._interface.outputs(given), self._targets[number])
+        outputs = self._interface.outputs(given)
+        loss = self._loss(outputs, self._targets[number])
+        if self.checks_loss:
+            self.checks_loss = False
+            check_mean(self._loss, outputs, self._targets[number], loss.detach(), samples)
         return loss * (samples / (self.layout.micro_batch * self.layout.schedule.micro_batches))
 
     def _total(self) -> float | None:

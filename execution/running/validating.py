@@ -179,7 +179,7 @@ class _Comparing:
     def _pipeline(self, model: nn.Module, inputs: Inputs, *, precision: bool) -> Pipeline:
         wanted = self._job.precision if precision else None
         made = self._job.pipeline(self._process, model, inputs, precision=wanted, loss=self._weighted)
-        made.doing = self._say.doing
+        made.doing, made.checks_loss = self._say.doing, False  # a mixture is told with what it makes of the step
         return made
 
     def _compare(

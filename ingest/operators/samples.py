@@ -46,14 +46,37 @@ _LOOKING = frozenset(
     }
 )
 """Operators that mix samples where they look across the batch."""
+_ADDING = frozenset({"sum", "mean"})
+"""Reductions of a loss that micro-batches can do one after the other."""
+_LINEAR = frozenset({"add", "sub", "neg", "clone", "to", "_to_copy", "detach", "alias"})
+_CURVED = frozenset(
+    {
+        "sqrt",
+        "rsqrt",
+        "pow",
+        "square",
+        "exp",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "sigmoid",
+        "tanh",
+        "reciprocal",
+        "abs",
+    }
+)
+"""Operators on numbers that a mean does not go through."""
 _KEPT = frozenset({"batch_norm", "instance_norm", "group_norm"})
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 
 def mixing(recording: Recording, loss: Collection[int]) -> Operation | None:
-    """Return the first operation that surely mixes samples, but for those of a loss; None if there is none.
+    """Return the first operation that surely mixes samples; None if there is none.
 
-    Only operations that a gradient goes through are looked at: masks and counts may look at the whole batch.
+    A loss may add samples up or take their mean, and go on with that linearly: micro-batches then have the same.
+    Anything else over all samples, as in a contrastive loss or the root of a mean, is a mixture. Only operations
+    that a gradient goes through are looked at: masks and counts may look at the whole batch.
     """
     if recording.batch < 2:
         return None
@@ -66,10 +89,25 @@ def mixing(recording: Recording, loss: Collection[int]) -> Operation | None:
     returned = {tensor.producer for tensor in recording.outputs}
     for operation in recording.operations:
         mixes = batch.follow(operation)
-        of_loss = operation.position not in returned and readers.get(operation.position, {-1}) <= set(loss)
-        if mixes and operation.output.differentiable and operation.position not in loss and not of_loss:
+        leads = operation.position not in returned and readers.get(operation.position, {-1}) <= set(loss)
+        of_loss = (leads or operation.position in loss) and operation.name in _ADDING
+        bends = operation.position in loss and _bends(operation, loss)
+        if operation.output.differentiable and ((mixes and not of_loss) or bends):
             return operation
     return None
+
+
+def _bends(operation: Operation, loss: Collection[int]) -> bool:
+    """Tell whether an operation of a loss is surely not linear in what has been added up over samples."""
+    summed = [one for one in operation.batched if one.producer in loss and one.differentiable]
+    if not summed or rules_of(operation).columns is not columns.element_wise:
+        return False
+    if operation.name in _LINEAR:
+        return False
+    if operation.name in ("mul", "div"):
+        divisor = operation.batched[-1] if operation.name == "div" and len(operation.batched) > 1 else None
+        return len(summed) > 1 or divisor in summed
+    return operation.name in _CURVED
 
 
 class _Batch:

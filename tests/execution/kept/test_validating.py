@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from execution.errors import StagesError
 from execution.running import pipeline as pipelines
 from execution.running.exchange import Exchange
 from execution.running.job import RunJob
@@ -358,6 +359,20 @@ def test_a_defect_is_found_and_named(defect: str, own_loss: Any, monkeypatch: Pa
 def test_a_loss_over_all_samples_is_no_mean_of_those_of_micro_batches(loss: Any) -> None:
     found = compared(job_of(own_loss=loss))
     assert any("the loss of all 12 samples at once is" in one and "mixes samples" in one for one in found), found
+
+
+@pytest.mark.parametrize("loss", [contrasted, summed])
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_a_run_refuses_such_a_loss_in_its_first_step(loss: Any, micro_batch: int) -> None:
+    model, inputs = made()
+    plan, network = equal_plan(len(ModelProgram.of(model, inputs).layers), (1,)), Network(1)
+    layout = layout_of(plan, one_f_one_b(1, 2), micro_batch)
+    mine = Pipeline(model, inputs, plan, layout, loss, 0, lambda _: ThreadChannel(network, 0))
+    batch = (torch.randn(2 * micro_batch, 6),)
+    with pytest.raises(
+        StagesError, match=r"the loss of \d samples is .*: it mixes samples, or is no mean over them"
+    ):
+        mine.step(batch, batch)
 
 
 def test_a_model_that_mixes_samples_is_a_mixture(monkeypatch: Patch) -> None:

@@ -24,6 +24,27 @@ MIXED: dict[str, tuple[Function, Sequence[int], str]] = {
 }
 
 
+LOSSES: dict[str, tuple[Function, str]] = {
+    "contrastive": (
+        lambda m, x: torch.nn.functional.cross_entropy((y := m.fc(x)) @ y.t(), torch.arange(4, device=x.device)),
+        "matmul",
+    ),
+    "root of a mean": (lambda m, x: (m.fc(x) ** 2).mean().sqrt(), "sqrt"),
+    "logarithm of a sum": (lambda m, x: m.fc(x).exp().sum().log(), "log"),
+    "all samples' logsumexp": (lambda m, x: m.fc(x).logsumexp((0, 1)), "logsumexp"),
+    "square of a mean": (lambda m, x: m.fc(x).mean() ** 2, "pow"),
+    "product of means": (lambda m, x: m.fc(x).mean() * m.fc(x).sum(), "mul"),
+    "softmax over the batch": (lambda m, x: m.fc(x).log_softmax(0).mean(), "log_softmax"),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_loss_that_is_no_mean_over_samples_is_a_mixture(case: str) -> None:
+    function, operator = LOSSES[case]
+    with pytest.raises(TraceError, match=rf"operator aten\.{operator}\..* mixes samples"):
+        traced(function, (4, 8), fc=linear8)
+
+
 @pytest.mark.parametrize("case", MIXED)
 def test_mixed_samples_are_refused_with_their_operator_and_line(case: str) -> None:
     function, shape, operator = MIXED[case]
@@ -56,6 +77,11 @@ APART: dict[str, tuple[Function, Sequence[int]]] = {
     "sequence first": (lambda m, x: m.fc(x.transpose(0, 1)).cumsum(0).transpose(0, 1), (4, 6, 8)),
     "a square": (lambda m, x: m.fc(x) + m.fc(x).flip(1), (8, 8)),
     "a loss": (lambda m, x: (m.fc(x) ** 2).mean(0).sum(), (4, 8)),
+    "a loss, scaled": (lambda m, x: 0.5 * (m.fc(x) ** 2).mean() + m.fc(x).abs().sum() / 3, (4, 8)),
+    "cross entropy": (
+        lambda m, x: torch.nn.functional.cross_entropy(m.fc(x), torch.zeros(4, dtype=torch.long, device=x.device)),
+        (4, 8),
+    ),
 }
 
 
