@@ -34,6 +34,16 @@ cluster:
 training: {global_batch: 4, micro_batches: 2}
 """
 
+MANY_DEVICES = """
+name: small
+model: {build: "small_net:net"}
+cluster:
+  devices: {card: {memory: 1 GiB, peak: 1 GFLOP/s}}
+  servers: [{name: one, device: card, devices: 4, link: {bandwidth: 100 GB/s}}]
+training: {global_batch: 2, micro_batches: 2}
+constraints: {devices_per_stage: [4]}
+"""
+
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -74,6 +84,23 @@ def test_more_devices_than_samples_are_run(pipecut: Command, plan: Path) -> None
     """Of one sample one device does all, and has the gradients of the unsplit model; the other one rests."""
     wide = write_plan({"one0": 1, "one1": 1}, {"one2": 1})
     ran = pipecut("validate", wide, "small.yaml", "--set", "training.micro_batches=4")
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("model", ["cnn", "gpt", "tied_gpt", "unet"])
+def test_what_is_proved_of_fewer_samples_than_devices_is_run(
+    pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, samples: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small_net.py").write_text(f"from tests.execution.models import {model} as net\n", encoding="utf-8")
+    Path("small.yaml").write_text(MANY_DEVICES, encoding="utf-8")
+    sys.modules.pop("small_net", None)
+    batch = ("--set", f"training.global_batch={2 * samples}")
+    planned = pipecut("plan", "small.yaml", *batch, "--out", "plan.json", "--time-limit", "20 s")
+    assert planned.code == 0, planned.err
+    ran = pipecut("validate", "plan.json", "small.yaml", *batch)
     assert ran.code == 0, ran.err
 
 
