@@ -121,7 +121,7 @@ def _sketched(
     choice: Random, from_: Json, source: str, theme: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return what a scenario, its graph and its profile say."""
-    classes = list(CLASSES[: 1 if theme == CHUNKED else choice.choice([1, 1, 2, 3])])
+    classes: list[str] = list(CLASSES[: 1 if theme == CHUNKED else choice.choice([1, 1, 2, 3])])
     measured = choice.random() < 0.2
     sizes = {CHUNKED: (4, 4, 5, 6), IN_GRIDS: (1, 2, 2)}.get(theme, SIZES)
     graph = drawn_graph(choice, classes, measured=measured, sizes=sizes, plain=theme == CHUNKED)
@@ -164,7 +164,9 @@ def _limits(choice: Random, found: Drawn, asked: Mapping[str, Any]) -> dict[str,
     some = itertools.islice(every_plan(instance), choice.randrange(20), None)
     plan = next((plan for plan in some if evaluate(instance, plan).objective is not None), None)
     limits = dict(asked)
-    for name in [] if plan is None else [one for one in asked if one in [*Goal]]:
+    for name in (one for one in asked if one in [*Goal]):
+        if plan is None:
+            break
         try:
             value = goal_value(Goal(name), instance, plan, stage_costs(instance, plan)) - choice.choice([0, 0, 1])
         except ValueError:

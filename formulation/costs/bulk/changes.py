@@ -121,12 +121,12 @@ def _on_grid(kind: GroupKind, have: str, want: str, load: Fraction, sizes: Colum
             parts[axis] += left * (missed * all_moved + lacking * most * (turned + sent * load))
             messages[axis] += (own - 1) * (all_moved + turned + sent)
     whole = [kind.shares.replica * part for part in parts]
-    times = (
-        _run(transfer(sizes * part.numerator, part.denominator, number, link), *ends, runs)
-        for part, number, link, *ends in zip(whole, messages, kind.axes or (), have, want, strict=True)
-        if link is not None
-    )
-    return sum(times, start=0 * sizes)
+    spent = 0 * sizes
+    for part, number, link, lies, ends in zip(whole, messages, kind.axes or (), have, want, strict=True):
+        if link is not None:
+            moved = transfer(sizes * part.numerator, part.denominator, number, link)
+            spent = spent + _run(moved, lies, ends, runs)
+    return spent
 
 
 def _run(spent: Column, have: str, want: str, runs: int) -> Column:

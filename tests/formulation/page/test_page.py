@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import combinations, islice, pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -197,7 +198,7 @@ def test_what_a_receiver_fetches_hides_in_the_price_of_a_stage_and_behind_no_pas
 
 
 @pytest.mark.parametrize("again", [False, True, NAMED])
-def test_where_layers_are_named_a_stage_may_compute_nothing_all_or_these_again(again: bool | str) -> None:
+def test_where_layers_are_named_a_stage_may_compute_nothing_all_or_these_again(again: Any) -> None:
     limits = Constraints(recompute=Recompute.ALLOWED, recompute_layers=("a",))
     layers = chain([matrix("a", 30), matrix("b", 30)], [20])
     instance = build_instance(layers, mesh(1), Training(global_batch=1), PLAIN, limits)
