@@ -413,10 +413,12 @@ class _Drawn:
     """Notes the random numbers of the stages of a process; ``told`` is what it noted."""
 
     def __init__(self, pipeline: Pipeline, layout: RunLayout, process: int) -> None:
-        self._now: dict[int, set[str]] = {one.module.index: set() for one in pipeline.stages}
-        self._first = {at: layout.rows_of_team(at, process).start for at in self._now}
+        rows = {one.module.index: layout.rows_of_team(one.module.index, process) for one in pipeline.stages}
+        self._first = {at: own.start for at, own in rows.items() if own}  # who has no sample draws nothing
+        self._now: dict[int, set[str]] = {at: set() for at in self._first}
         for one in pipeline.stages:
-            one.module.register_forward_pre_hook(self._noting(self._now[one.module.index]))
+            if (states := self._now.get(one.module.index)) is not None:
+                one.module.register_forward_pre_hook(self._noting(states))
         self.told: list[_States] = []
 
     def _noting(self, states: set[str]) -> Callable[..., None]:
