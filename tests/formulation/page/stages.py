@@ -74,10 +74,11 @@ class PricedStage(Devices):
 
     def paced(self, layer: int) -> tuple[int, int]:
         """F and G of a layer on the device that sets the pace."""
-        each = (
-            tuple(map(ceil, passes_ns(self.numbers, layer, server, *work)))
+        pairs = (
+            passes_ns(self.numbers, layer, server, *work)
             for work, server in zip(self.work(layer), self.servers, strict=True)
         )
+        each = ((ceil(forward), ceil(backward)) for forward, backward in pairs)
         return max(each, key=lambda passes: (1 + self.again(layer)) * passes[0] + passes[1])
 
     def beside(self, layer: int) -> tuple[int, int]:

@@ -84,7 +84,7 @@ def test_the_best_plan_is_proved_and_no_worse_than_the_recipe():
     of_recipe = evaluate(instance, recipe)
     assert of_recipe.feasible and of_recipe.objective is not None
     assert found.objective < of_recipe.objective
-    text = exported_plan(instance, found.plan, "megatron", Source("plan.json", "net.yaml", None))
+    text = exported_plan(instance, found.plan, "megatron", Source("plan.json", "net.yaml", None)).text
     assert "--pipeline-model-parallel-size 8\n--tensor-model-parallel-size 8\n--num-layers 80\n" in text
     (layout,) = re.findall(r'--pipeline-model-parallel-layout "(.*)"', text)
     assert layout.startswith("E") and layout.endswith("L") and len(layout.split("|")) == 40

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from commands.tables.stage_lines import stage_in_words
-from exchange.whole_blocks import TargetError, whole_blocks
+from exchange.whole_blocks import TargetError, runs_of
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
 from formulation.problem.cluster import DeviceClass
@@ -26,6 +26,7 @@ from formulation.problem.options import (
     StageTime,
     Training,
 )
+from ingest.graphs.runtimes import RUNTIMES
 from ingest.plans.plan_file import plan_to_dict
 from ingest.plans.plan_reader import plan_of
 from solvers import exhaustive as brute_force
@@ -150,7 +151,7 @@ def test_a_plan_says_in_its_file_which_blocks_it_computes_again() -> None:
     assert written["stages"][0]["recompute"] == [["a", "a"]]
     assert "recomputes 1 block" in stage_in_words(instance, found.plan, 0)
     with pytest.raises(TargetError, match="stage 0 computes 1 blocks again, first the layers a to a"):
-        whole_blocks(instance, found.plan, "torchtitan", ())
+        runs_of(instance, found.plan, RUNTIMES["torchtitan"])
     for other in SOLVERS:
         if other.exact and other.name not in ("cpsat", "brute_force", "state_dp", "paced_dp", "cpsat_atoms"):
             assert "constraints.recompute is 'blocks'" in other.accepts(instance).reason, other.name
