@@ -74,9 +74,9 @@ def reading(subject: str | Path) -> Iterator[None]:
         reason = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)
         raise InputError(f"{subject}: {reason}") from error
     except ValueError as error:
-        # Errors of ingest name file and line; those of formulation do not know of files.
-        plain = type(error) is ValueError or isinstance(error, UnicodeError)
-        raise InputError(f"{subject}: {error}" if plain else str(error), _places(error)) from error
+        # Errors of ingest name file and line; those of formulation do not know of files, nor do Python's own.
+        nameless = type(error).__module__.partition(".")[0] in ("builtins", "formulation")
+        raise InputError(f"{subject}: {error}" if nameless else str(error), _places(error)) from error
 
 
 def lines_of(message: str) -> tuple[Problem, ...]:
