@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import pytest
 import pipecut
 from commands.main import main
 from solvers import catalogue
+from solvers.catalogue import SolverEntry
 from tests.commands.fakes import ROOT, entries
 
 FACE = (ROOT / "pipecut.py").read_text(encoding="utf-8")
@@ -188,13 +190,41 @@ def test_a_search_can_be_stopped_through_its_limits(scenario: Path, monkeypatch:
 def test_ctrl_c_stops_the_search_and_is_raised(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "SOLVERS", entries())
     monkeypatch.setattr("commands.terminal.interrupt.signal.getsignal", lambda _: signal.default_int_handler)
-    limits = pipecut.Limits(progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
+    sent = threading.Event()
+
+    def interrupt(_: pipecut.Progress) -> None:
+        if not sent.is_set():  # a second one would not wait for the search to stop
+            sent.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            pipecut.plan(pipecut.load(scenario), solver="slow", limits=limits)
+            pipecut.plan(pipecut.load(scenario), solver="slow", limits=pipecut.Limits(progress=interrupt))
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_nobody_is_told_of_progress_by_a_search_that_was_left(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a search goes on in its thread, and tells what it finds there."""
+    told: list[pipecut.Progress] = []
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def late(instance: pipecut.Instance, limits: pipecut.Limits) -> pipecut.Outcome:
+        with contextlib.suppress(BaseException):  # that it is left
+            goes_on.wait(30)
+        limits.progress(pipecut.Progress(1, None))
+        ended.set()
+        raise ValueError("nobody hears it")
+
+    monkeypatch.setattr(catalogue, "SOLVERS", (*catalogue.SOLVERS, SolverEntry("late", "a fake", lambda: late)))
+    limits = pipecut.Limits(time_limit_s=0.1, progress=told.append)
+    assert pipecut.plan(pipecut.load(scenario), solver="late", limits=limits).plan is not None
+    before = list(told)
+    goes_on.set()
+    assert ended.wait(30) and told == before
 
 
 def test_limits_are_kept_while_planning(scenario: Path) -> None:

@@ -5,12 +5,33 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from commands.terminal.interrupt import run_stoppable
+from commands.terminal.interrupt import GRACE_S, run_stoppable
 from formulation.outcome import Limits, Outcome, Progress
 from formulation.problem.instance import Instance
 from solvers.choices.standing import Standing
+
+
+@dataclass(slots=True)
+class _Telling:
+    """What tells of progress, from one thread at a time, until it is closed: a search that was left tells no more."""
+
+    tell: Callable[[Progress], None]
+    closed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hear(self, progress: Progress) -> None:
+        """Tell, unless it is closed."""
+        with self.lock:
+            if not self.closed:
+                self.tell(progress)
+
+    def close(self) -> None:
+        """Tell no more; who is told at the moment is waited for, but not longer than for a search."""
+        self.closed = True  # at once: Ctrl-C may end the waiting
+        if self.lock.acquire(timeout=GRACE_S):
+            self.lock.release()
 
 
 def answered(
@@ -37,18 +58,24 @@ def left_in_time(
     stop: threading.Event,
     on_stop: Callable[[], None] = lambda: None,
 ) -> tuple[Instance, Outcome]:
-    """Search within limits that are begun, which ``stop`` ends too; Ctrl-C sets it, and ``on_stop`` says so."""
-    began_s = time.monotonic()
+    """Search within limits that are begun, which ``stop`` ends too; Ctrl-C sets it, and ``on_stop`` says so.
+
+    Nobody is told of progress any more once this has returned or raised, whatever goes on behind it.
+    """
+    began_s, telling = time.monotonic(), _Telling(limits.progress)
 
     def hear(progress: Progress) -> None:
         standing.hear(progress)
-        limits.progress(progress)
+        telling.hear(progress)
 
     heard = replace(limits, progress=hear)
-    return run_stoppable(
-        lambda: work(heard),
-        stop,
-        on_stop,
-        deadline=limits.deadline,
-        instead=lambda: standing.outcome(solver, time.monotonic() - began_s),
-    )
+    try:
+        return run_stoppable(
+            lambda: work(heard),
+            stop,
+            on_stop,
+            deadline=limits.deadline,
+            instead=lambda: standing.outcome(solver, time.monotonic() - began_s),
+        )
+    finally:
+        telling.close()
