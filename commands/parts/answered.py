@@ -15,7 +15,7 @@ from solvers.choices.standing import Standing
 
 @dataclass(slots=True)
 class _Telling:
-    """What tells of progress, from one thread at a time, until it is closed: a search that was left tells no more."""
+    """Tells of progress, from one thread at a time, until it is closed: a search that was left tells no more."""
 
     tell: Callable[[Progress], None]
     closed: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 LEFT = "stopped before anything that clashes was found"
-BY_RUNTIME = ("constraints.recompute", "constraints.sharded", "constraints.optimizer_on_host")
-"""Keys that ``model.runtime`` leaves no choice in."""
 UNLIMITED_S = 60.0
 """Longest search for an explanation where the scenario sets no time limit."""
 
@@ -50,7 +47,7 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
 
         try:
             found = run_stoppable(
-                lambda: explain(task.instance, limits, BY_RUNTIME if task.scenario.runtime else ()),
+                lambda: explain(task.instance, limits),
                 task.stop,
                 announce,
                 deadline=limits.deadline,
@@ -108,9 +105,8 @@ def explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
 def explanation_rows(explanation: Explanation) -> list[tuple[str, str]]:
     """Return lines of an explanation as pairs of key and words."""
     rows: list[tuple[str, str]] = []
-    if explanation.left_out:
-        without = _listed(explanation.left_out)
-        rows.append(("", f"nor with {without}, proved" if explanation.hopeless else f"which leaves out {without}"))
+    if explanation.left_out and explanation.hopeless:
+        rows.append(("way out", "none by what is left out: no plan exists with all of it either, proved"))
     rows += [("way out", human.printable(_opened(way))) for way in explanation.opened]
     for clash in explanation.clashes:
         proved = "cannot hold" if len(clash.limits) == 1 else "cannot hold together"
@@ -131,9 +127,3 @@ def _opened(way: OpenedPlan) -> str:
     proved = "proved best" if outcome.proof is Proof.OPTIMAL else "perhaps not the best"
     many = f" in {training.micro_batches} micro-batches" if training.left_open else ""
     return f"{'; '.join(way.lines)}: a plan of {value}{many}, {proved}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    """List words, the last behind an *and*."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last

@@ -163,11 +163,13 @@ def _to_dict(
 
 def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Explanation | None) -> None:
     from commands.reasons.lines import reasons_rows
-    from commands.tables.display import PROOFS, objective_text, rules_rows
+    from commands.tables.display import PROOFS, left_out_rows, objective_text, rules_rows
     from commands.tables.key_lines import KeyLines, Row
     from commands.tables.stage_lines import StageLines
 
-    rows: list[Row] = [] if outcome is None else [("proof", PROOFS[outcome.proof])]
+    rows: list[Row] = []
+    if outcome is not None:
+        rows = [("proof", PROOFS[outcome.proof]), *left_out_rows(task.instance, outcome)]
     rows += [] if why is None else explanation_rows(why)
     if found is None:
         output.show(KeyLines(rows))

@@ -17,6 +17,7 @@ from formulation.costs.amounts import goal_amount
 from formulation.outcome import GoalClaim, Outcome, Proof, Status
 from formulation.problem.options import Compute
 from formulation.scope import scope_of, scope_parts
+from solvers.explain.loosening import left_out, openings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,6 +71,7 @@ def result_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
         opened = [str(claim.goal) for claim in outcome.further if claim.status is Status.OPEN]
         rows.append(("gap", human.gap(outcome.gap) + (f" of {opened[0]}" if opened else "")))
     rows.append(("proof", Text(proof_text(outcome), style=COLOURS[outcome.proof])))
+    rows += left_out_rows(instance, outcome)
     rows += [("", Text(line, style=WRONG)) for line in _unlimited(evaluation)]
     return [*rows, *any_order_rows(outcome), *broken]
 
@@ -103,6 +105,15 @@ def proof_text(outcome: Outcome) -> str:
     if outcome.proof is not Proof.FEASIBLE or claims[1:] == () or claims[0].status is not Status.PROVED:
         return PROOFS[outcome.proof]
     return "not proved in full: " + ", ".join(f"{claim.goal} {claim.status}" for claim in claims)
+
+
+def left_out_rows(instance: Instance, outcome: Outcome) -> list[tuple[str, str]]:
+    """Say which choices the scope leaves out that a plan may be had with, where none exists in it."""
+    words = left_out(openings(instance)) if outcome.proof is Proof.INFEASIBLE else ()
+    if not words:
+        return []
+    *first, last = words
+    return [("", f"which leaves out {', '.join(first)} and {last}" if first else f"which leaves out {last}")]
 
 
 def any_order_rows(outcome: Outcome) -> list[tuple[str, str]]:

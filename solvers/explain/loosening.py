@@ -23,6 +23,8 @@ __all__: list[str] = []
 
 MOST_DEGREES = 8
 """So many tensor-parallel degrees are opened at most: each is a kind of groups more."""
+BY_PROGRAM = ("constraints.recompute", "constraints.sharded", "constraints.optimizer_on_host")
+"""Keys that a scenario leaves no choice in where a program runs the plan, which asks for equal samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,11 @@ class Opening:
 def openings(instance: Instance, closed: Collection[str] = ()) -> tuple[Opening, ...]:
     """Return the choices that an instance leaves out and could have, but for some ``closed`` keys.
 
-    Those come first that leave plans most like the others. Of one key, the later opens more.
+    Those come first that leave plans most like the others. Of one key, the later opens more. Where a program runs
+    the plan, what it does not run is closed too.
     """
-    found = (one for one in _openings(instance) if one.key not in closed)
+    shut = (*closed, *(BY_PROGRAM if instance.constraints.equal_samples else ()))
+    found = (one for one in _openings(instance) if one.key not in shut)
     return tuple(one for one in found if opened(instance, [one]) is not None)
 
 
