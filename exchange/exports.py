@@ -20,6 +20,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.plan import Plan
 from ingest.graphs.runtimes import Runtime
+from ingest.operators.samples import BATCH_STATISTICS
 
 WRITERS: Mapping[str, ModuleType] = {"deepspeed": deepspeed, "megatron": megatron, "torchtitan": torchtitan}
 SCRIPT = "script"
@@ -86,8 +87,10 @@ def _read_back(
     text: str = module.write(instance, run)
     wide, runs = as_run(instance, module.read(instance, text))
     say: Callable[[Instance], list[str]] = getattr(module, "notes", lambda _: [])
+    shared = any(stage.group.devices > 1 for stage in runs.stages)
+    mixed = (one for one in instance.model.notes if shared and one.startswith(BATCH_STATISTICS))
     otherwise = _otherwise(instance, plan, runs)
-    return Export(text, planned, wide, runs, evaluate(wide, runs), otherwise, tuple(say(instance)))
+    return Export(text, planned, wide, runs, evaluate(wide, runs), otherwise, (*say(instance), *mixed))
 
 
 def _check_rules(broken: tuple[Violation, ...], what: str) -> None:

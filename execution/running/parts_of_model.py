@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.dividing.deciding import StageForms, decide
+from execution.dividing.deciding import Decided, StageForms, decide
 from execution.dividing.moves import Team, taking
 from execution.dividing.ownership import places_of
 from execution.dividing.parts import ROWS, WHOLE, Indices
@@ -101,8 +101,11 @@ class _Splitting:
         every = self._split(sizes[mine[0]])
         stages = [self._split(sizes.get(at, sizes[mine[0]]))[at] for at in range(len(every))]
         found = PartsOfModel(stages, every.interface, holders_of(every, layout))
-        for at in mine:
-            if layout.stages[at].degree > 1:
+        program = self._program(sizes[mine[0]])
+        for at, devices in enumerate(layout.stages):  # every process refuses what is the same in all
+            if devices.degree == 1:
+                self._check_statistics(at, program)
+            elif at in mine:
                 self._divide(at, found)
         self._check_cuts(stages, mine)
         return found
@@ -141,6 +144,7 @@ class _Splitting:
         layers = {one: (name, split, forms[name]) for one, (name, split) in kinds if name in forms}
         stage = StageForms(at, layers, shares, given)
         decided = decide(flat, part, program.effects, stage, places_of(flat.nodes, program.effects.batched))
+        self._check_statistics(at, program, decided)
         mine = None
         if not devices.together and all_of:
             mine = {node.name: node for node in self._program(len(layout.rows(at, process))).flat.nodes}
@@ -150,6 +154,22 @@ class _Splitting:
             flat, part, program.effects, decided, team, Rows(samples, mine), given, f"stage {at}", again
         )
         return divided_stage(work, lambda name: alike and name not in others), program
+
+    def _check_statistics(self, at: int, program: ModelProgram, decided: Decided | None = None) -> None:
+        """Raise StagesError where a device would take statistics over a part of the samples of a micro-batch."""
+        layout, many = self._layout, self._layout.micro_batch
+        named = program.layers if self._layers is None else tuple(self._layers)
+        for node in program.parts(self._plan, named)[at].nodes if program.statistics else ():
+            rows = layout.rows if decided is None or decided.lies.get(node) == ROWS else layout.rows_of_team
+            held = [len(rows(at, one)) for one in layout.processes[at]]
+            if node in program.statistics and min(held) < many:
+                layer, shares = program.layers[program.flat.layer[node]], ", ".join(map(str, held))
+                raise StagesError(
+                    f"stage {at}: layer {layer} takes the statistics of the samples that it gets (batch "
+                    f"normalisation), and the devices have {shares} of the {many} of a micro-batch, so gradients "
+                    "would differ from the unsplit model's: plan with constraints.devices_per_stage: [1], or "
+                    "normalise each sample by itself (group normalisation)"
+                )
 
     def _has(self, stage: int, layer: int) -> bool:
         return layer in self._plan.stages[stage].span

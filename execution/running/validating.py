@@ -19,13 +19,11 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from execution.dividing.moves import taking
-from execution.errors import StagesError
 from execution.running.data import copied, mean_square, samples_of
 from execution.running.job import RunJob, Say
 from execution.running.layout import RunLayout
@@ -106,19 +104,18 @@ def validate(process: int, say: Say, job: RunJob, peers: Peers | None = None) ->
     """Run steps in float64, and the unsplit model in process 0; then one in the run's formats if those have less.
 
     Dropout is switched off, as both draw different numbers; that every micro-batch draws its own is looked at.
-    Raises StagesError for statistics of BatchNorm over several devices, which are not those of the whole
-    micro-batch, as in data parallelism.
+    Raises StagesError for what cannot be run, TraceError, PeerError.
     """
     peers = peers or DistributedPeers()
     found = StepsCompared()
     model, inputs = job.built()
-    _prepare(model, job.layout)
+    _without_dropout(model)
     inputs = pytree.tree_map(_doubled, inputs)
     _Comparing(process, say, job, peers, found).steps(model.double(), inputs)
     precision = job.precision
     if precision is not None and min(precision.weights, precision.activations) < 4:
         model, inputs = job.built()
-        _prepare(model, job.layout)
+        _without_dropout(model)
         _Comparing(process, say, job, peers, found).in_half(model, inputs)
     return found
 
@@ -315,15 +312,15 @@ class _Unsplit:
     def mixture(self, batch: Inputs, loss: LossFunction) -> str | None:
         """Tell of a model or loss that mixes samples: the whole batch has another loss than its parts on average.
 
-        BatchNorm takes the statistics of each micro-batch, as training in micro-batches does: with it, only the
-        loss of the outputs of all micro-batches together is looked at.
+        Batch normalisation takes the statistics of each micro-batch, as training in micro-batches does: with it,
+        only the loss of the outputs of all micro-batches together is looked at.
         """
         many, parts = self._layout.micro_batch * self._layout.schedule.micro_batches, _parts(self._layout)
-        normal = any(isinstance(one, _BatchNorm) for one in self._model.modules())
         kept = copy.deepcopy(dict(self._model.named_buffers()))
         with torch.no_grad():
-            outputs = [self._called(copied(samples_of(batch, rows))) for rows in parts]
-            whole = _joined(outputs, parts) if normal else self._called(copied(batch))
+            with (taken := _Statistics()):
+                outputs = [self._called(copied(samples_of(batch, rows))) for rows in parts]
+            whole = _joined(outputs, parts) if taken.found else self._called(copied(batch))
             if whole is None:
                 return None
             losses = [float(loss(one, samples_of(batch, rows))) for one, rows in zip(outputs, parts, strict=True)]
@@ -476,6 +473,21 @@ class _Products(TorchDispatchMode):
                 yield f"stage {stages}: products ({name}) are computed in {dtype}, the unsplit model's in {wanted}"
 
 
+class _Statistics(TorchDispatchMode):
+    """Notes in ``found`` whether an operator takes statistics over all samples, as batch normalisation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """Run an operator, and look at what it is given if it is a batch normalisation."""
+        if "batch_norm" in func._schema.name:
+            given = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | (kwargs or {})
+            self.found |= bool(given.get("training"))
+        return func(*args, **(kwargs or {}))
+
+
 def _weights(layout: RunLayout, *, per_sample: bool) -> torch.Tensor:
     """Return a weight for the loss of every sample or micro-batch: each has its own, so no other stands in."""
     many = layout.micro_batch * layout.schedule.micro_batches
@@ -512,16 +524,10 @@ def _descent(parameters: Any) -> torch.optim.Optimizer | None:  # noqa: ANN401 (
     return torch.optim.SGD(trained, lr=0.01) if trained else None
 
 
-def _prepare(model: nn.Module, layout: RunLayout) -> None:
-    for name, part in model.named_modules():
+def _without_dropout(model: nn.Module) -> None:
+    for part in model.modules():
         if isinstance(part, _DropoutNd):
             part.p = 0.0
-        if isinstance(part, _BatchNorm) and any(len(one) > 1 for one in layout.processes):
-            raise StagesError(
-                f"layer {name}: over several devices BatchNorm takes the statistics of each device's samples, as "
-                "in data parallelism, so gradients differ from the unsplit model's: validate a plan with one "
-                "device a stage"
-            )
 
 
 def _doubled(one: Any) -> Any:  # noqa: ANN401 (any leaf)

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from execution.errors import StagesError
 from execution.splitting.crossing import PartNodes, nodes_of_stages
-from execution.splitting.effects import Effects, effects_of
+from execution.splitting.effects import Effects, arguments_of, effects_of
 from execution.splitting.flat import FlatGraph, flattened
 from execution.splitting.interface import ModelInterface, interface_of
 from execution.splitting.programs import Again, stage_program
 from execution.splitting.stage import StageModule
 from formulation.problem.layers import Split
 from formulation.problem.plan import Plan
+from ingest.operators.nodes import operator_of
 from ingest.torch.export import Inputs
 from ingest.torch.groups import group, names
 from ingest.torch.record import Followed, canonical_names
@@ -144,6 +145,12 @@ class ModelProgram:
         _check_layers(plan, self.layers, layers)
         stage_of_name = {layers[one]: at for at, stage in enumerate(plan.stages) for one in stage.span.layers}
         return nodes_of_stages(self.flat, self.effects, [stage_of_name[name] for name in self.layers])
+
+    @property
+    def statistics(self) -> frozenset[fx.Node]:
+        """The nodes that take statistics over all samples, as batch normalisation does in training."""
+        found = (node for node in self.flat.nodes if "batch_norm" in operator_of(node))
+        return frozenset(node for node in found if arguments_of(node).get("training"))
 
     @property
     def unsaved(self) -> set[str]:

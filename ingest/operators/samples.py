@@ -3,7 +3,8 @@
 Micro-batches compute the same as the whole batch only if no sample looks at another one. The batch begins as
 dimension 0 of every example input; the rules of ``ingest.operators.columns`` say where an operator leaves a cut,
 and whether it looks across it. Where they cannot tell, the batch is lost from sight, and nothing is said: a model
-is refused only for what is certain. Batch normalisation mixes samples by design and is not refused.
+is refused only for what is certain. Batch normalisation mixes samples by design and is not refused: whoever trains
+in micro-batches takes the statistics of each. Only devices that share one take others (:func:`statistics`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,14 @@ _CURVED = frozenset(
 )
 """Operators on numbers that a mean does not go through."""
 _KEPT = frozenset({"batch_norm", "instance_norm", "group_norm"})
+BATCH_STATISTICS = "statistics of batch normalisation"
+"""How the note begins that says what they are of."""
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+
+def statistics(recording: Recording) -> tuple[Operation, ...]:
+    """Return the operations that take statistics over all samples, as batch normalisation does in training."""
+    return tuple(one for one in recording.operations if "batch_norm" in one.name and one.arguments.get("training"))
 
 
 def mixing(recording: Recording, loss: Collection[int]) -> Operation | None:

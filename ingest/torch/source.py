@@ -87,7 +87,7 @@ def _exported(path: Path, operators: Mapping[str, str]) -> nx.DiGraph:
     recording, notes = read_exported(path, operators)
     graph = graph_of(recording, path.stem)
     if notes:
-        graph.graph["notes"] = notes
+        graph.graph["notes"] = (*graph.graph.get("notes", ()), *notes)
     return graph
 
 
@@ -122,7 +122,7 @@ def load_configured_graph(
         except TraceError as error:
             raise built.refusal(error) from error
     if notes := (*built.notes, *unread(built, read)):
-        graph.graph["notes"] = notes
+        graph.graph["notes"] = (*graph.graph.get("notes", ()), *notes)
     if use_cache:
         store_trace(spec, file, graph, loaded_before)
     return graph

@@ -20,7 +20,7 @@ from ingest.graphs.module_calls import ModuleCall
 from ingest.operators.costs import Operator, is_known, rules_of
 from ingest.operators.keeping import Keeping
 from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor
-from ingest.operators.samples import mixing
+from ingest.operators.samples import BATCH_STATISTICS, mixing, statistics
 from ingest.operators.work import work_of
 from ingest.torch import torchstat
 from ingest.torch.export import Inputs
@@ -104,6 +104,8 @@ class _Costing:
             graph.graph["modules"] = calls
         if unpriced := self._unpriced():
             graph.graph["unpriced"] = unpriced
+        if normal := self._statistics():
+            graph.graph["notes"] = (normal,)
         if ties := self._ties():
             graph.graph["ties"] = ties
         return graph
@@ -145,6 +147,19 @@ class _Costing:
                     line = f" ({operation.source})" if operation.source else ""
                     found.setdefault(operation.name, f"{operation.name} in {name}{line}")
         return tuple(found.values())
+
+    def _statistics(self) -> str:
+        """Say which layers take statistics over all samples, and which plans compute something else for it."""
+        homes = (self._home.get(one.position) for one in statistics(self._recording))
+        found = tuple(dict.fromkeys(self._names[at][0] for at in homes if at is not None))
+        if not found:
+            return ""
+        more = f" and {len(found) - 1} more" if found[1:] else ""
+        return (
+            f"{BATCH_STATISTICS} ({found[0]}{more}) are those of the samples that a device has: devices that share"
+            " a micro-batch compute something else than one device would, which pipecut run, validate and export"
+            " --to script refuse"
+        )
 
     def _arrivals(self, index: int) -> dict[int | None, list[Tensor]]:
         """Return the tensors that a run reads, by the run they come from (None: the example inputs)."""

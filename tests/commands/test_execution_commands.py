@@ -104,6 +104,51 @@ def test_what_is_proved_of_fewer_samples_than_devices_is_run(
     assert ran.code == 0, ran.err
 
 
+NORMALISED = """
+from torch import nn
+import torch
+
+def net():
+    parts = nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4)
+    return nn.Sequential(*parts), (torch.zeros(2, 4, 3),)
+"""
+
+
+def test_statistics_of_samples_that_devices_share_have_one_verdict(
+    pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small_net.py").write_text(NORMALISED, encoding="utf-8")
+    Path("small.yaml").write_text(MANY_DEVICES, encoding="utf-8")
+    sys.modules.pop("small_net", None)
+    shared = ("--set", "training.global_batch=8", "--set", "training.precision=fp32")
+    planned = pipecut("plan", "small.yaml", *shared, "--out", "plan.json", "--json")
+    assert planned.code == 0, planned.err
+    (note,) = (one for one in planned.json["notes"] if one.startswith("statistics of batch normalisation (1)"))
+    assert "pipecut run, validate and export --to script refuse" in note
+    said = "stage 0: layer 1 takes the statistics of the samples that it gets"
+    for door in (["run"], ["validate"], ["export", "--to", "script"]):
+        ran = pipecut(*door[:1], "plan.json", "small.yaml", *door[1:], *shared)
+        assert ran.code == 2 and said in ran.err, (door, ran.err)
+    ran = pipecut("export", "plan.json", "small.yaml", "--to", "deepspeed", "--json", *shared)
+    assert ran.code == 0 and note in ran.json["notes"], ran.err
+
+
+def test_statistics_of_whole_micro_batches_are_taken(
+    pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small_net.py").write_text(NORMALISED, encoding="utf-8")
+    Path("small.yaml").write_text(SCENARIO, encoding="utf-8")
+    sys.modules.pop("small_net", None)
+    alone = {"layers": ["0", "1", "2", "3", "4"], "devices": {"one0": 1}}
+    Path("plan.json").write_text(json.dumps({"stages": [alone]}), encoding="utf-8")
+    ran = pipecut("validate", "plan.json", "small.yaml")
+    assert ran.code == 0, ran.err
+    ran = pipecut("export", "plan.json", "small.yaml", "--to", "deepspeed", "--json")
+    assert not any("statistics" in one for one in ran.json["notes"])
+
+
 def test_a_difference_ends_with_stage_parameter_and_both_numbers(
     pipecut: Command, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,6 +166,45 @@ def test_what_cannot_be_divided_is_refused_with_its_layer(
         run_divided(lambda: (Calls(run, **parts), (torch.randn(4, 4),)), [(2, 1)], form=form)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["module", "function"])
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+@pytest.mark.parametrize("groups", [[(1, 1)], [(2, 2)], [(2, 1)], [(4, 2)], [(1, 1), (2, 2)]], ids=str)
+@pytest.mark.parametrize("form", [0, 1])
+def test_statistics_over_samples_are_the_unsplit_models_or_refused(
+    form: int, groups: Groups, micro_batch: int, own: bool
+) -> None:
+    """Every device has all samples of a micro-batch where batch normalisation stands."""
+
+    def normalise(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(x, None, None, m.n.weight, m.n.bias, training=True) if own else m.n(x)
+
+    def make() -> models.Made:
+        run = Calls(
+            lambda m, x: m.b(normalise(m, m.a(x))), a=nn.Conv1d(4, 4, 1), n=nn.BatchNorm1d(4), b=nn.Conv1d(4, 4, 1)
+        )
+        return run, (torch.randn(4, 4, 3),)
+
+    devices, replicas = groups[-1]
+    sharing = replicas if form and devices > replicas else devices
+    if sharing > 1:
+        with pytest.raises(StagesError, match=r"takes the statistics of the samples that it gets"):
+            run_divided(make, groups, form=form, micro_batch=micro_batch)
+    else:
+        found = run_divided(make, groups, form=form, micro_batch=micro_batch)
+        found.check()
+        found.check_buffers()
+
+
+def test_statistics_that_are_kept_are_those_of_a_device() -> None:
+    """Out of training nothing is mixed, on however many devices."""
+
+    def frozen(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(m.a(x), m.n.running_mean, m.n.running_var, m.n.weight, m.n.bias)
+
+    model = Calls(frozen, a=nn.Linear(4, 4), n=nn.BatchNorm1d(4))
+    run_divided(lambda: (model, (torch.randn(4, 4),)), [(2, 2)], form=0).check()
+
+
 def test_columns_are_dealt_in_whole_units() -> None:
     assert bounds(7, (1, 1, 1)) == (range(0, 2), range(2, 4), range(4, 7))
     assert dealt(12, (1, 1), 1, 4) == (0,) * 4 + (1,) * 8

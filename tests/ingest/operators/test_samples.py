@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from ingest.torch.trace import TraceError, trace
 from tests.ingest.torch.tiny_models import Calls, Function, linear8, traced
@@ -89,3 +90,16 @@ APART: dict[str, tuple[Function, Sequence[int]]] = {
 def test_what_keeps_samples_apart_is_traced(case: str) -> None:
     function, shape = APART[case]
     assert traced(function, shape, fc=linear8)
+
+
+def test_statistics_over_samples_are_told_where_they_are_taken() -> None:
+    def normalised(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = functional.batch_norm(m.fc(x), None, None, training=True)
+        kept = functional.batch_norm(x, m.norm.running_mean, m.norm.running_var)
+        return m.norm(kept)
+
+    (note,) = traced(normalised, (4, 8), fc=linear8, norm=lambda: nn.BatchNorm1d(8)).graph["notes"]
+    assert note.startswith("statistics of batch normalisation (batch_norm and 1 more) are those of the samples")
+    assert (
+        "notes" not in traced(lambda m, x: m.norm(m.fc(x)), (4, 8), fc=linear8, norm=lambda: nn.LayerNorm(8)).graph
+    )
