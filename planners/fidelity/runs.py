@@ -30,6 +30,7 @@ from formulation.problem.options import (
     Constraints,
     CostModel,
     Recompute,
+    Samples,
     Synchronisation,
     Training,
 )
@@ -115,7 +116,11 @@ def _card() -> DeviceClass:
 
 
 def instance_of(training: TrainingRun, constants: Constants) -> Instance:
-    """Return the instance of a run: its model on its nodes."""
+    """Return the instance of a run: its model on its nodes.
+
+    A LayerNorm that continues the stage before lies by samples, as forms do not say that every card has it whole;
+    of one sample it is divided here, as where ``Constants`` were found, and not done by one card.
+    """
     facts = Library.read().machines[MACHINE]
     each, near = facts.devices.value, Link(constants.near * GIGABYTE)
     nodes = -(-training.devices // each)
@@ -129,6 +134,7 @@ def instance_of(training: TrainingRun, constants: Constants) -> Instance:
     )
     cost = CostModel(
         compute=Compute.ROOFLINE,
+        samples=Samples.FRACTIONS,
         roofline=constants.roofline,
         boundary_charge=BoundaryCharge.RECEIVER,
         inside=Synchronisation.OVERLAPPED if training.sums_beside else Synchronisation.CHARGED,

@@ -12,6 +12,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import build_instance
+from formulation.problem.layers import Split
 from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, Samples, StageTime, Training
 from formulation.problem.plan import Span
 from formulation.problem.units import Link
@@ -116,7 +117,8 @@ def test_one_device_a_server_and_equal_links_are_one_server(layers, count, train
     assert price(apart, pipepar.solve) == price(together, pipepar.solve)
     assert believed(pipepar.solve(together, levels=2)) == believed(pipepar.solve(together, levels=1))
     # Among servers of one device the time of a whole span is shared, not layer by layer: one rounding, not one of
-    # every layer and of every change of layout.
+    # every layer and of every change of layout. It is shared where every device does a layer whole, too.
+    assume(all(row.split is not Split.JOIN or row.allowed_forms != (1,) for row in apart.layers))
     one, two = (believed(pipepar.solve(apart, levels=levels)) for levels in (1, 2))
     assert one - 2 * (len(apart.layers) + len(apart.form_edges)) <= two <= one
 
