@@ -34,7 +34,7 @@ does with what the other leaves, over its own links, and fractions multiply.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -209,10 +209,18 @@ class Fullest(NamedTuple):
     load: Fraction
     samples: int = 0
 
-    def works(self, form: int, devices: int) -> Fraction:
-        """Return the part of a layer's work that the busiest does of the devices which share it in this form."""
-        made = _PRODUCT[form].made
-        return self.has(COLUMNS if made == WHOLE else made, devices)
+    def works(self, pair: tuple[int, int], sizes: tuple[int, int]) -> tuple[Fraction, Fraction]:
+        """Return the part of a layer's work that the busiest device does along each axis, in a pair of forms."""
+        first, second = (COLUMNS if (made := _PRODUCT[form].made) == WHOLE else made for form in pair)
+        return self.along((first, second), sizes)
+
+    def along(self, layouts: Sequence[str], sizes: tuple[int, int]) -> tuple[Fraction, Fraction]:
+        """Return the part that the fullest device has along each axis, of what the one before leaves."""
+        return self.has(layouts[0], sizes[0]), self.beside(layouts[0], sizes[0]).has(layouts[1], sizes[1])
+
+    def beside(self, layout: str, devices: int) -> Fullest:
+        """Return the same for the other axis, where a tensor lies so along this one: rows leave fewer samples."""
+        return self._replace(samples=ceil_div(self.samples, devices)) if layout == ROWS else self
 
     def has(self, layout: str, devices: int) -> Fraction:
         """Return the part of a tensor that lies so which the fullest of the devices has."""
@@ -288,8 +296,9 @@ def _steps(
     """Return the bytes that a device fetches along each axis for a change one way."""
     lies, found = [have[0], have[1]], [Fraction(0), Fraction(0)]
     for at in sorted((1, 0), key=lambda axis: (want[axis] == WHOLE) - (have[axis] == WHOLE)):
-        left = whole * fullest.has(lies[1 - at], sizes[1 - at])
-        found[at] = left * fullest.moves(lies[at], want[at], sizes[at])
+        other, devices = lies[1 - at], sizes[1 - at]
+        moves = fullest.beside(other, devices).moves(lies[at], want[at], sizes[at])
+        found[at] = whole * fullest.has(other, devices) * moves
         lies[at] = want[at]
     return found
 

@@ -253,8 +253,7 @@ def _lying(kind: GroupKind, layouts: Sequence[str], size_bytes: int, load: Fract
     two axes of a grid fractions multiply.
     """
     if len(layouts) > 1:
-        fullest = Fullest(load, kind.shares.samples)
-        parts = (fullest.has(layout, size) for layout, size in zip(layouts, kind.grid, strict=True))
+        parts = Fullest(load, kind.shares.samples).along(layouts, kind.grid)
         return _part(kind.shares.replica * math.prod(parts), size_bytes)
     if layouts[0] == EXPERTS:
         return _part(min(kind.shares.replica, kind.shares.columns.device * load), size_bytes)

@@ -68,8 +68,9 @@ def _shares(instance: Instance, form: int, kind: GroupKind) -> Iterator[Share]:
     """Yield by class what a device does of a layer in this form: the fullest one, of tokens of experts."""
     whole, load, axes = kind.shares.replica, instance.cost.expert_load, kind.along(form)
     if len(axes) > 1:
-        fullest = forms.Fullest(load, kind.shares.samples)
-        pair = tuple((one, fullest.works(one, size)) for one, size, _ in axes)
+        (one, size, _), (other, rest, _) = axes
+        works = forms.Fullest(load, kind.shares.samples).works((one, other), (size, rest))
+        pair = tuple(zip((one, other), works, strict=True))
         yield from [Share(whole * math.prod(part for _, part in pair), whole, pair)] * len(kind.classes)
         return
     for share in kind.shares.of(forms.SHARDINGS[Split.MATRIX][form].made).by_class:

@@ -19,11 +19,16 @@ BY_EXPERTS = 6
 """The form in which an uneven load makes the part of the fullest device larger."""
 BY_ROWS = (0, 3, 5)
 """The forms of which the output lies by rows."""
+BY_ROWS_TAKEN = (0, 4, 5)
+"""The forms in which the input of a product does."""
 
 
-def fullest(kind: GroupKind, form: int, devices: int) -> Fraction:
-    """Return the part of the fullest of so many devices that share a layer in this form; of rows whole samples."""
-    samples = kind.shares.samples if form in BY_ROWS else 0
+def fullest(kind: GroupKind, form: int, devices: int, rows: tuple[int, ...] = BY_ROWS, among: int = 1) -> Fraction:
+    """Return the part of the fullest of so many devices that share a layer in this form; of rows whole samples.
+
+    ``rows`` are the forms in which it lies by rows; ``among`` the devices that share samples along the other axis.
+    """
+    samples = -(-kind.shares.samples // among) if form in rows else 0
     return Fraction(-(-samples // devices), samples) if samples else Fraction(1, devices)
 
 

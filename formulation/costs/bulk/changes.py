@@ -115,9 +115,10 @@ def _on_grid(kind: GroupKind, have: str, want: str, load: Fraction, sizes: Colum
             rest = (lies if first else ends)[other]
             left = Fraction(1) if rest == "W" else held[rest][other]
             own, by_rows = kind.grid[axis], kind.shares.samples if "R" in lies[axis] + ends[axis] else 0
+            by_rows = -(-by_rows // kind.grid[other]) if rest == "R" else by_rows
             lacking = Fraction(own - 1, own)
             missed = Fraction(by_rows - by_rows // own, by_rows) if by_rows else lacking
-            most = held["R" if by_rows else "C"][axis]
+            most = Fraction(-(-by_rows // own), by_rows) if by_rows else held["C"][axis]
             parts[axis] += left * (missed * all_moved + lacking * most * (turned + sent * load))
             messages[axis] += (own - 1) * (all_moved + turned + sent)
     whole = [kind.shares.replica * part for part in parts]

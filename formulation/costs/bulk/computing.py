@@ -143,9 +143,10 @@ def shares_of(instance: Instance, kind: GroupKind, form: int) -> list[Share]:
 
 def _in_pair(kind: GroupKind, form: int, load: Fraction) -> Share:
     """Return what a device of a grid does of a layer in a pair of forms; of experts the fullest one."""
+    first = kind.grid[0] if PAIRS[form][0] in BY_ROWS else 1
     parts = [
-        min(Fraction(1), load / size) if one == BY_EXPERTS else fullest(kind, one, size)
-        for one, size in zip(PAIRS[form], kind.grid, strict=True)
+        min(Fraction(1), load / size) if one == BY_EXPERTS else fullest(kind, one, size, among=among)
+        for one, size, among in zip(PAIRS[form], kind.grid, (1, first), strict=True)
     ]
     pair = tuple(zip(PAIRS[form], parts, strict=True))
     return Share(kind.shares.replica * parts[0] * parts[1], kind.shares.replica, pair)

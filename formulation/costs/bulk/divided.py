@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import BY_EXPERTS, BY_ROWS, fullest, number_of_forms
-from formulation.costs.bulk.pairs import fill_pairs
+from formulation.costs.bulk.alike import BY_EXPERTS, BY_ROWS, BY_ROWS_TAKEN, fullest, number_of_forms
+from formulation.costs.bulk.pairs import Pair, fill_pairs
 from formulation.limits.deadline import in_time
 from formulation.problem.layers import Split
 
@@ -51,19 +52,36 @@ def divided(tables: Tables, sizes: Sequence[int], whole: Whole) -> Times:
     part = shared_out(tables, sizes, [kind.shares.columns.device for kind in tables.kinds])
     rows = shared_out(tables, sizes, [kind.shares.rows.device for kind in tables.kinds])
     split = np.repeat(part[:, :, None], number_of_forms(tables.instance.layers), axis=2)
-    split[:, :, [form for form in BY_ROWS if form < split.shape[2]]] = rows[:, :, None]
+    for at, layer in enumerate(tables.instance.layers):
+        by_rows = [form for form in _by_rows(whole, layer.split) if form < split.shape[2]]
+        split[:, at, by_rows] = rows[:, at, None]
     found = np.where(_by_form(tables, whole)[None, :, :], full[:, :, None], split)
     if found.shape[2] > BY_EXPERTS:
         shares = [min(kind.shares.replica, load * kind.shares.columns.device) for kind in tables.kinds]
         found[:, :, BY_EXPERTS] = shared_out(tables, sizes, shares)
 
-    def left(kind: GroupKind, split: Split, form: int, devices: int) -> Fraction:
+    def left(kind: GroupKind, split: Split, form: int, devices: int, among: int) -> Fraction:
         if whole[split][form] == "1":
             return Fraction(1)
-        return min(Fraction(1), load / devices) if form == BY_EXPERTS else fullest(kind, form, devices)
+        by_rows = _by_rows(whole, split)
+        return (
+            min(Fraction(1), load / devices)
+            if form == BY_EXPERTS
+            else fullest(kind, form, devices, by_rows, among)
+        )
 
-    fill_pairs(tables, found, left, lambda shares: shared_out(tables, sizes, [*map(mul, replicas, shares)]))
+    def both(kind: GroupKind, split: Split, pair: Pair, sizes: Pair) -> Fraction:
+        among = sizes[0] if pair[0] in _by_rows(whole, split) and whole[split][pair[0]] != "1" else 1
+        return left(kind, split, pair[0], sizes[0], 1) * left(kind, split, pair[1], sizes[1], among)
+
+    fill_pairs(tables, found, both, lambda shares: shared_out(tables, sizes, [*map(mul, replicas, shares)]))
     return found
+
+
+def _by_rows(whole: Whole, split: Split) -> tuple[int, ...]:
+    """Return the forms in which a tensor lies by rows: of what a product takes others than of what it makes."""
+    taken = whole in (WHOLE_INPUT, WHOLE_INPUT_AT_WORK) and split is Split.MATRIX
+    return BY_ROWS_TAKEN if taken else BY_ROWS
 
 
 def _by_form(tables: Tables, whole: Whole) -> NDArray[np.bool_]:
@@ -94,7 +112,13 @@ def weights_of(tables: Tables, sizes: Sequence[int], parted: Sequence[bool]) -> 
     fill_pairs(
         tables,
         used,
-        lambda _, split, form, devices: Fraction(1, 1 if WHOLE_WEIGHTS[split][form] == "1" else devices),
+        lambda _, split, pair, sizes: math.prod(
+            (
+                Fraction(1, 1 if WHOLE_WEIGHTS[split][form] == "1" else devices)
+                for form, devices in zip(pair, sizes, strict=True)
+            ),
+            start=Fraction(1),
+        ),
         lambda shares: shared_out(tables, sizes, shares),
     )
     if not any(parted):
@@ -106,7 +130,11 @@ def weights_of(tables: Tables, sizes: Sequence[int], parted: Sequence[bool]) -> 
     fill_pairs(
         tables,
         sharing,
-        lambda _, split, form, devices: Fraction(devices if ALL_ALIKE[split][form] == "1" else 1),
+        lambda _, split, pair, sizes: Fraction(
+            math.prod(
+                devices if ALL_ALIKE[split][form] == "1" else 1 for form, devices in zip(pair, sizes, strict=True)
+            )
+        ),
         lambda alike: np.array(
             [
                 [of * int(one) if cut else 1] * len(sizes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -22,22 +21,22 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 Times = NDArray[np.int64]
+Pair = tuple[int, int]
 
 
 def fill_pairs(
     tables: Tables,
     found: Times,
-    part: Callable[[GroupKind, Split, int, int], Fraction],
+    part: Callable[[GroupKind, Split, Pair, Pair], Fraction],
     make: Callable[[list[Fraction]], Times],
 ) -> None:
     """Write what layers have in pairs of forms into ``found[kind, layer, form]``, on the kinds that have a grid.
 
-    ``part`` is that of a device in one form, of so many; ``make`` makes the cells of a form from the parts of all
-    kinds. Cost: one ``make`` for each pair and each of the three kinds of layers.
+    ``part`` is that of a device in both forms of a pair, on so many devices each; ``make`` makes the cells of a
+    form from the parts of all kinds. Cost: one ``make`` for each pair and each of the three kinds of layers.
     """
     kinds = [at for at, kind in enumerate(tables.kinds) if kind.axes]
     for split, form in itertools.product(Split, range(SINGLES, found.shape[2] if kinds else 0)):
         layers = [at for at, layer in enumerate(tables.instance.layers) if layer.split is split]
-        ends = ((kind, zip(PAIRS[form], kind.grid, strict=True)) for kind in tables.kinds)
-        shares = [math.prod((part(kind, split, *one) for one in both), start=Fraction(1)) for kind, both in ends]
+        shares = [part(kind, split, PAIRS[form], kind.grid) for kind in tables.kinds]
         found[*np.ix_(kinds, layers), form] = make(shares)[np.ix_(kinds, layers)]

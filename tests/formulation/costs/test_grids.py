@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import assume, given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from formulation.costs import times
 from formulation.costs.ceiling import ceiling
+from formulation.costs.forms import ROWS, WHOLE, Fullest
 from formulation.costs.megatron_forms import as_megatron
 from formulation.costs.memory import MemoryParts
 from formulation.costs.memory_tables import MemoryTables
@@ -25,7 +27,7 @@ from formulation.problem.modes import Mode
 from formulation.problem.options import Constraints, Goal, Sharded
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.shares import equal_shares
-from formulation.problem.units import Link
+from formulation.problem.units import Link, ceil_div
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states
 from tests.examples import BYTE_LINK, GIGA, mesh
@@ -104,6 +106,14 @@ def test_no_pair_takes_more_than_numbers_are_counted_with(found: tuple[Instance,
     lasting = held.lasting(0, 0).max(axis=1, where=held.possible[0], initial=0).sum()
     assert ceiling(tables, Goal.BOTTLENECK) <= longest_ns(instance)
     assert lasting + working[0] <= most_bytes(instance)
+
+
+@given(st.integers(1, 64), st.tuples(st.integers(1, 8), st.integers(1, 8)))
+def test_rows_along_both_axes_leave_whole_samples(samples: int, sizes: tuple[int, int]) -> None:
+    fullest = Fullest(Fraction(1), samples)
+    along, across = fullest.along((ROWS, ROWS), sizes)
+    assert along * across * samples == ceil_div(samples, sizes[0] * sizes[1])
+    assert fullest.along((ROWS, WHOLE), sizes)[0] * samples == ceil_div(samples, sizes[0])
 
 
 SLOW = Link(8 * GIGA // 10)

@@ -74,18 +74,30 @@ PAIRS = dict(enumerate(zip(FIRST, SECOND, strict=True), start=8))
 FORMS = range(8 + len(PAIRS))
 
 
-def fraction(stage: PricedStage, layout: str, k: int, load: Fraction) -> Fraction:
-    """part(layout, k)."""
+def fraction(stage: PricedStage, layout: str, k: int, load: Fraction, along_rows: int = 1) -> Fraction:
+    """part(layout, k), where so many devices share rows along the other axis."""
     if layout == ROWS and stage.whole_rows:
-        most = max(stage.samples)
-        return ceil(most / k) / most
+        most = ceil(max(stage.samples) / along_rows)
+        return Fraction(ceil(Fraction(most, k)), most)
     return {WHOLE: Fraction(1), EXPERTS: min(Fraction(1), load / k)}.get(layout, Fraction(1, k))
 
 
-def divides(stage: PricedStage, axis: Axis, load: Fraction, rows: tuple[int, ...] = BY_ROWS) -> Fraction:
+def divides(
+    stage: PricedStage, axis: Axis, load: Fraction, rows: tuple[int, ...] = BY_ROWS, along_rows: int = 1
+) -> Fraction:
     """The part of the work of a layer that a device does of what the other form leaves."""
     lies = EXPERTS if axis.form == 6 else ROWS if axis.form in rows else COLUMNS
-    return fraction(stage, lies, axis.devices, load)
+    return fraction(stage, lies, axis.devices, load, along_rows)
+
+
+def lying(
+    stage: PricedStage, axes: list[Axis], load: Fraction, whole: set[int], rows: tuple[int, ...]
+) -> Fraction:
+    """The part of a tensor that the fullest device has, which lies whole in some forms and by rows in others."""
+    one, other = axes
+    along_rows = one.devices if one.form in {*rows} - whole else 1
+    first = Fraction(1) if one.form in whole else divides(stage, one, load, rows)
+    return first * (1 if other.form in whole else divides(stage, other, load, rows, along_rows))
 
 
 def pair_of(stage: PricedStage, form: int) -> list[Axis]:
@@ -102,8 +114,9 @@ def in_pair(stage: PricedStage, row: Layer, form: int) -> tuple[Fraction, Part]:
     """The work of a device in a pair of forms: its part of the stage, and x, a and b."""
     load, found = stage.numbers.cost.expert_load, [stage.shares.replica, Fraction(1), Fraction(1)]
     axes, sigma = pair_of(stage, form), stage.shares.replica
-    for axis in axes:
-        own = divides(stage, axis, load)
+    beside = 1, axes[0].devices if axes[0].form in BY_ROWS else 1
+    for axis, along_rows in zip(axes, beside, strict=True):
+        own = divides(stage, axis, load, along_rows=along_rows)
         sigma *= own
         found = [one * more for one, more in zip(found, part(row, axis.form, own, Fraction(1)), strict=True)]
     return sigma, (found[0], found[1], found[2])
@@ -134,10 +147,12 @@ def _one_way(stage: PricedStage, lies: list[str], ends: list[str], size: int) ->
             k = sizes[at]
             left = stage.shares.replica * fraction(stage, now[1 - at], sizes[1 - at], load) * size
             by_rows, lacking = ROWS in (now[at], ends[at]), Fraction(k - 1, k)
-            turned = lacking * fraction(stage, ROWS if by_rows else COLUMNS, k, load)
+            along_rows = sizes[1 - at] if now[1 - at] == ROWS else 1
+            turned = lacking * fraction(stage, ROWS if by_rows else COLUMNS, k, load, along_rows)
             turned *= load if EXPERTS in (now[at], ends[at]) else 1
             if by_rows and stage.whole_rows:
-                lacking = 1 - (max(stage.samples) // k) / max(stage.samples)
+                most = ceil(max(stage.samples) / along_rows)
+                lacking = 1 - Fraction(most // k, most)
             found[at] = left * (lacking if ends[at] == WHOLE else turned)
         now[at] = ends[at]
     return found

@@ -31,8 +31,8 @@ from tests.formulation.page.layouts import (
     WHOLE,
     Axis,
     changed,
-    divides,
     in_pair,
+    lying,
     on_axes,
     pair_of,
     sent_ns,
@@ -112,9 +112,7 @@ class PricedStage(Devices):
         if form not in PAIRS:
             loaded = min(self.shares.replica, (load if form == 6 else 1) * self.shares.device)
             return self.shares.replica if form in whole else max(self.rows) if form in rows else loaded
-        axes = self.axes(layer)
-        parts = [Fraction(1) if one.form in whole else divides(self, one, load, rows) for one in axes]
-        return self.shares.replica * parts[0] * parts[1]
+        return self.shares.replica * lying(self, self.axes(layer), load, whole, rows)
 
     def axes(self, layer: int) -> list[Axis]:
         """The devices that share a layer in each of its forms, one or two."""
