@@ -5,24 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.costs.bulk.alike import number_of_forms
 from formulation.costs.memory import layer_parts
 from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import build_tables, line_groups
+from formulation.costs.tables import all_tables, build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS
+from formulation.problem.layers import FORMS, Layer, Split
 from formulation.problem.model.across import SINGLE_FORMS
-from formulation.problem.options import Constraints, Schedule
+from formulation.problem.options import Constraints, Recompute, Samples, Schedule, Training
 from formulation.problem.plan import Span, Stage
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
-from tests.examples import chain, instance_of, matrix, mesh, on_servers
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, instances, layer_graphs, on_grids
 
 ONE_WORKER = Limits(workers=1)
@@ -90,15 +91,39 @@ def test_memory_tables_are_the_specification_cell_by_cell(
         for layer in range(first, stop)
     )
     stage = Stage(Span(first, stop), group, forms)
+    are_those_of(held, kind, stage)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+@pytest.mark.parametrize("form", range(5))
+def test_memory_tables_know_whole_samples_in_every_form(samples: int, form: int) -> None:
+    """Of one sample, and of three, the fuller of two devices has more than half of the rows."""
+    kinds = {Split.MATRIX: (0, 1, 2, 3, 4), Split.FOLLOW: FORMS, Split.JOIN: FORMS}
+    layers = [Layer(f"a {of}", "any", of, 1200, 900, 800, 700, 0, 0, allowed) for of, allowed in kinds.items()]
+    training = Training(global_batch=samples, micro_batches=1)
+    instance = instance_of(chain(layers, [800] * 2), mesh(2), replace(PLAIN, samples=Samples.WHOLE), training)
+    instance = replace(instance, constraints=Constraints(recompute=Recompute.ALLOWED))
+    tables = all_tables(instance)
+    shared = [group for group in tables.groups if group.tensor_parallel_degree == 2]
+    assert {group.mode.recompute for group in shared} == {False, True}
+    for group in shared:
+        kind = tables.kinds.index(GroupKind.of(instance, group))
+        stage = Stage(Span(0, len(layers)), group, (form, 0, min(form, FORMS[-1])))
+        are_those_of(MemoryTables.of(tables), kind, stage)
+
+
+def are_those_of(held: MemoryTables, kind: int, stage: Stage) -> None:
+    """Compare the cells of a stage's layers with their parts."""
+    instance = held.instance
     for layer in stage.span.layers:
         source = instance.sources[layer]
         form = stage.form(source) if source is not None and source in stage.span else 0
-        part = layer_parts(instance, stage, layer, GroupKind.of(instance, group))
+        part = layer_parts(instance, stage, layer, GroupKind.of(instance, stage.group))
         whole = not instance.training.schedule.in_halves
         cells = (held.by_version, held.once, held.by_micro_batch, held.working_set)
         found = [int(cell[kind, layer, form]) for cell in cells]
         copy = instance.copies[layer]
-        if copy is not None and copy.earlier < first:
+        if copy is not None and copy.earlier < stage.span.first:
             more = held.copies[copy.earlier, layer]
             added = (more.by_version, more.once, None, more.working_set)
             found = [
