@@ -125,13 +125,22 @@ def scenarios_in(folders: Sequence[Path]) -> list[Path]:
     return [path for path in found if "library" not in path.parts and not path.stem.endswith(".sweep")]
 
 
+HANGS_S = 120.0
+"""So long behind its limit a command is given up, and the measurement with it."""
+
+
 def commanded(scenario: Path, limit_s: float) -> dict[str, Any]:
     """Run ``pipecut plan`` on a scenario, in its folder; return what it took to the prompt, and what it said."""
     words = [sys.executable, "-m", "commands.entry", "plan", scenario.name, "--time-limit", str(limit_s)]
     began = time.monotonic()
     paths = os.pathsep.join((str(ROOT), str(scenario.parent)))
     ran = subprocess.run(
-        words, cwd=scenario.parent, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True
+        words,
+        cwd=scenario.parent,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=limit_s + HANGS_S,
     )
     wall = time.monotonic() - began
     over = max(0.0, wall - limit_s)
