@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from ingest.errors import ModelError
 from ingest.torch.cache import cache_folder, find_module
+from ingest.torch.hugging_face import Configured
+from ingest.torch.source import load_configured_graph
 
 
 @pytest.fixture
@@ -35,3 +39,13 @@ def test_modules_are_found_without_executing_them(tmp_path: Path) -> None:
     assert find_module("boom.none", [tmp_path]) is None
     assert find_module("none.at.all", [tmp_path]) is None
     assert find_module("sys", [tmp_path]) is None
+
+
+def test_a_configuration_without_its_library_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}', encoding="utf-8")
+    with pytest.raises(ModelError, match=r"pip install 'pipecut\[hf\]'"):
+        load_configured_graph(str(path), Configured(sequence=16), use_cache=False)
