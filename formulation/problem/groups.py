@@ -87,7 +87,7 @@ class Group:
         """Return every group that a stage may run on, in a fixed order. Raises StoppedError after the deadline.
 
         Raises ValueError where free placement allows more than MAX_GROUPS of them (narrow it with max_servers),
-        and where there is none, as no allowed tensor-parallel degree divides a number of devices that there are.
+        and where there is none, as its demands on the devices of a stage contradict each other.
         """
         constraints = instance.constraints
         ways = modes_by_size(instance, deadline)
@@ -105,8 +105,7 @@ class Group:
                 for mode in ways[group.devices]
             )
         if not groups:
-            degrees = ", ".join(map(str, constraints.tensor_parallel_degrees))
-            raise ValueError(f"no stage of these sizes can hold a replica of tensor-parallel degree {degrees}")
+            raise ValueError(_why_none(instance))
         return groups
 
     @staticmethod
@@ -233,6 +232,21 @@ def layouts_on(instance: Instance, layer: int, kind: GroupKind) -> tuple[int, ..
 
 MAX_GROUPS = 20_000
 MAX_ON_LINE = 1_000_000
+
+
+def _why_none(instance: Instance) -> str:
+    """Say which demands leave a stage no group of devices."""
+    asked, most = instance.constraints, max(server.devices for server in instance.servers)
+    demands = {
+        "devices_per_stage": asked.devices_per_stage,
+        "tensor_parallel_degrees": asked.tensor_parallel_degrees,
+        "max_servers": asked.max_servers and (asked.max_servers,),
+    }
+    said = "; ".join(f"{key}: {', '.join(map(str, value))}" for key, value in demands.items() if value)
+    return (
+        f"no stage can have devices on this cluster of {instance.devices} (at most {most} in a server) with {said}"
+        f" and placement: {asked.placement}; loosen one of them"
+    )
 
 
 def modes_by_size(instance: Instance, deadline: Deadline = NEVER) -> dict[int, tuple[Mode, ...]]:

@@ -93,8 +93,12 @@ def _added(tables: Tables, sync: Tables) -> Tables:
         forward, backward, _ = passes_apart(instance, layer, form, own, first)
         return forward_passes(instance, own.mode, layer) * sum(forward) + sum(backward)
 
-    charged = instance.cost.synchronisation is Synchronisation.CHARGED
-    inside = tables.inside - (-(-sync.inside // steps) if charged else 0)
+    if instance.cost.synchronisation is Synchronisation.CHARGED:
+        inside = tables.inside - -(-sync.inside // steps)
+    else:  # they have of it what passes do not hide
+        inside = tables.inside.copy()
+        for kind, layer, form in in_time(np.argwhere(sync.inside % FORBIDDEN).tolist(), tables.deadline):
+            inside[kind, layer, form] = spent(kind, layer, form, 0) - tables.compute[kind, layer]
     between = tables.between.copy()
     for at, kind in enumerate(tables.kinds):
         if kind.inner is not None and kind.mode.recompute:  # what is sent again is rounded by itself

@@ -12,6 +12,7 @@ from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
 from solvers import exhaustive
@@ -43,6 +44,10 @@ def demanding(draw: st.DrawFn, of: st.SearchStrategy[Instance]) -> Instance:
         found |= draw(limits(instance)) if kind == "at_most" else MADE[kind](draw, instance)
     asked = replace(instance, constraints=replace(instance.constraints, **found))
     assume(unseen_by_executed(asked) is None)
+    try:
+        Group.possible(asked)
+    except ValueError:  # what is asked leaves a stage no devices at all: an error, which says so
+        assume(False)
     return asked
 
 
