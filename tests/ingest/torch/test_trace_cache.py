@@ -40,6 +40,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "net.py").write_text(MODEL)
     (folder / "sizes.py").write_text("WIDTH = 3\n")
     monkeypatch.setenv("PIPECUT_CACHE", str(tmp_path / "cache"))
+    # What other tests wrote and loaded is newer than this process, so nothing would be stored beside it.
+    for name, path in list(trace_cache.user_modules()):
+        if path.is_relative_to(tmp_path.parent):
+            monkeypatch.delitem(sys.modules, name)
     return folder
 
 
