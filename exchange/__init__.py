@@ -1,1 +1,1 @@
-"""Plans in the formats of other programs: torchtitan and Megatron lists of layers, PipeDream."""
+"""Plans written for other programs, and read back as these run them: torchtitan, Megatron-LM, DeepSpeed."""

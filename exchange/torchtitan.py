@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from exchange.layer_lists import RESHARD
 from exchange.whole_blocks import RuntimePlan, read_run, starts_of
 from formulation.problem.instance import Instance
 from formulation.problem.options import Sharded
@@ -22,6 +21,8 @@ from ingest.graphs.runtimes import TORCHTITAN, ComputedAgain
 PROGRAM = TORCHTITAN
 MODES: Mapping[ComputedAgain, str] = {ComputedAgain.NOTHING: "none", ComputedAgain.BLOCKS: "full"}
 """Its words for what is computed again."""
+RESHARD: Mapping[Sharded, str] = {Sharded.WEIGHTS: "always", Sharded.GRADIENTS: "never"}
+"""Its word for what fully sharded replicas let go of behind a forward pass: the gathered weights, or nothing."""
 ADAM_BYTES = 4
 """Of a parameter, for two moments in 16 bits."""
 

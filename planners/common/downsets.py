@@ -1,6 +1,6 @@
 """Downsets of a directed acyclic graph, as bit masks: bit ``v`` is set where node ``v`` belongs to the set.
 
-The planners of dnn-partitioning and Piper call a downset an *ideal*; PipeDream describes one by its maximal
+The planner of dnn-partitioning calls a downset an *ideal*; PipeDream describes one by its maximal
 nodes, an *antichain*. The sets are found depth first, nodes tried in rising order, because that is the order
 in which those programs number them, and their ties follow it. The full number can be exponential in the width
 of the graph, so every enumeration has a limit.
@@ -93,7 +93,7 @@ def downsets(required: Sequence[int], limit: int) -> tuple[list[int], list[list[
 def subsets(start: int, below: Sequence[Sequence[int]]) -> list[int]:
     """Return the indices of all proper subsets of the downset ``start``, by depth-first search through ``below``.
 
-    A set is visited when it leaves the stack, so the order is that of dnn-partitioning's and Piper's programs.
+    A set is visited when it leaves the stack, so the order is that of dnn-partitioning's program.
     """
     stack, seen, order = [start], {start}, []
     while stack:

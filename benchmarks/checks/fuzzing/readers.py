@@ -11,15 +11,9 @@ from pathlib import Path
 
 from benchmarks.checks.fuzzing import samples
 from benchmarks.checks.fuzzing.samples import as_json
-from exchange.layer_lists import read_layer_lists
-from exchange.pipedream_plan import read_pipedream_plan
 from formulation.certificates.check import CertificateError, verify
 from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import CostModel, Training
-from formulation.problem.units import Link
+from formulation.problem.instance import Instance
 from ingest.errors import GraphFileError
 from ingest.graphs.errors import FormatError
 from ingest.graphs.graph_file import graph_document, read_graph
@@ -30,7 +24,6 @@ from ingest.plans.schedule_file import ScheduleFileError, read_schedule
 from ingest.scenario.load import ScenarioError, load_scenario
 from ingest.torch.cache import load_trace, store_trace
 from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
-from planners.piper.file import TimeUnit, piper_problem, read_piper
 from planners.sailor.plan_file import read_sailor_plan
 from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
 from solvers.certifying.certify import certify
@@ -89,9 +82,7 @@ def readers(on: Ground) -> tuple[Reader, ...]:
     """Return all readers, over the files of a ground."""
     proof = (on.folder / "proof.json").read_bytes()
     plans = ((on.folder / "plan.json").read_bytes(), as_json(samples.PLAN))
-    lists = tuple(map(as_json, (*samples.LAYER_LISTS, *samples.BLOCK_COUNTS)))
-    scenario, pipedream = samples.SCENARIO.encode(), samples.PIPEDREAM_PLAN.encode()
-    profiled = _profiled(on.folder)
+    scenario = samples.SCENARIO.encode()
     lines = "\n".join(samples.OVERRIDES).encode()
     cached = _cached(on)
     return (
@@ -103,10 +94,6 @@ def readers(on: Ground) -> tuple[Reader, ...]:
         Reader("schedule", (samples.SCHEDULE.encode(),), "lines", ScheduleFileError, read_schedule, ".csv"),
         Reader("trace cache", (cached.read_bytes(),), "json", FormatError, partial(_trace, on, cached)),
         Reader("PipeDream profile", (samples.PROFILE.encode(),), "lines", FormatError, _profile, ".txt"),
-        Reader("PipeDream plan", (pipedream,), "lines", FormatError, partial(_pipedream, profiled), ".txt"),
-        Reader("layer lists", lists[:2], "json", FormatError, partial(_lists, on.instance)),
-        Reader("Megatron layout", lists[2:], "json", FormatError, partial(_lists, on.instance)),
-        Reader("Piper", (as_json(samples.PIPER),), "json", FormatError, _piper),
         Reader("dnn-partitioning", (as_json(samples.DNN_PARTITIONING),), "json", FormatError, _partitioning),
         Reader("Sailor plan", (as_json(samples.SAILOR_PLAN),), "json", FormatError, _sailor),
         Reader("Sailor times", (as_json(samples.SAILOR_TIMES),), "json", FormatError, read_times),
@@ -172,35 +159,12 @@ def _trace(on: Ground, entry: Path, path: Path) -> None:
         raise DefectError("a spoilt entry of the trace cache is believed")
 
 
-def _profiled(folder: Path) -> Instance:
-    """Return the instance of the profile that a PipeDream plan is about."""
-    path = folder / "profile.txt"
-    path.write_text(samples.PIPEDREAM_PLAN, encoding="utf-8")
-    unit = DeviceClass("unit", 1 << 40, 10**9)
-    cluster = cluster_graph("one", [Server("s", unit, 4, Link(8 * 10**9))], [])
-    layers = measured_layers(read_profile(path), 4, "made", "unit")
-    return build_instance(layers, cluster, Training(4), CostModel(), Constraints())
-
-
 def _profile(path: Path) -> None:
     profile = read_profile(path)
     try:
         measured_layers(profile, 4, "made", "unit")
     except ValueError as error:
         raise RefusedError(str(error)) from error
-    piper_problem(profile, devices=2, memory_bytes=1e9, bytes_per_second=1e9, micro_batches=4)
-
-
-def _pipedream(instance: Instance, path: Path) -> None:
-    evaluate(instance, read_pipedream_plan(path, instance))
-
-
-def _lists(instance: Instance, path: Path) -> None:
-    evaluate(instance, read_layer_lists(path, instance))
-
-
-def _piper(path: Path) -> None:
-    read_piper(path, time_unit=TimeUnit.SECONDS)
 
 
 def _partitioning(path: Path) -> None:

@@ -95,47 +95,6 @@ PROFILE = "".join(
         "\tnode1 -- node2\n\tnode2 -- node3\n\tnode1 -- node3\n",
     )
 )
-PIPEDREAM_PLAN = "".join(
-    (
-        f"in -- Input0 -- {_NUMBERS.format('40.0')} -- stage_id=0\n",
-        f"b -- ReLU -- {_NUMBERS.format('40.0')} -- stage_id=0\n",
-        f"a -- Conv2d(1, 1) -- {_NUMBERS.format('40.0')} -- stage_id=0\n",
-        f"c -- Linear -- {_NUMBERS.format('40.0')} -- stage_id=1\n",
-        "\tin -- a\n\ta -- b\n\tb -- c\n",
-    )
-)
-LAYER_LISTS: tuple[dict[str, Any], ...] = (
-    {
-        "module_fqns_per_model_part": [["tok_embeddings", "layers.0"], ["layers.1", "output"]],
-        "tensor_parallel_degree": 2,
-    },
-    {"module_fqns_per_model_part": [["tok_embeddings", "layers.0", "layers.1"], ["output"]]},
-)
-BLOCK_COUNTS: tuple[dict[str, Any], ...] = (
-    {"pipeline_model_parallel_size": 2, "num_layers": 2, "tensor_model_parallel_size": 1, "data_parallel_size": 2},
-    {"num_layers_per_stage": [1, 1], "blocks": "layers"},
-)
-
-
-def _alternative(name: str, into: dict[str, float], out: dict[str, float]) -> dict[str, Any]:
-    memory = {"parameterSize": 100.0, "memoryUsageA": 7.5, "memoryUsageB": 200}
-    return {"id": name, "timePerSample": 0.5, "syncTimeFw": into, "syncTimeBw": out} | memory
-
-
-PIPER: dict[str, Any] = {
-    "maxDevices": 4,
-    "maxMemoryPerDevice": 8e9,
-    "bandwidth": 25e9,
-    "mbsInBatch": 6,
-    "nodes": [
-        {"id": 5, "name": "first", "TMPCs": {"1": [_alternative("vanilla", {}, {"2": 3.0})]}},
-        {
-            "id": 2,
-            "TMPCs": {"1": [_alternative("vanilla", {"5": 0.0}, {})], "2": [_alternative("x", {"5": 4.0}, {})]},
-        },
-    ],
-    "edges": [{"sourceId": 5, "destId": 2, "communicationCost": 64.0}],
-}
 _FIRST = {"id": 7, "name": "a", "supportedOnFpga": 1, "cpuLatency": 20.0, "fpgaLatency": 2.0, "isBackwardNode": 0}
 _SECOND = {"id": 3, "supportedOnFpga": False, "cpuLatency": 5, "fpgaLatency": 0.5, "isBackwardNode": False}
 DNN_PARTITIONING: dict[str, Any] = {

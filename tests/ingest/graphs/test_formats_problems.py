@@ -2,7 +2,6 @@ import pytest
 
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 from planners.dnn_partitioning.problem import PlacementNode
-from planners.piper.problem import PiperProblem
 
 
 def layer(name, description="ReLU"):
@@ -44,5 +43,3 @@ def test_numbers_are_checked():
         ProfiledLayer("a", "", -1, 0, 0, 0)
     with pytest.raises(ValueError, match="node 3: found nan"):
         PlacementNode(3, "", float("nan"), 0.0, 0.0, 0.0, True, False, None)
-    with pytest.raises(ValueError, match="a bandwidth above 0"):
-        PiperProblem((), (), 1, 1.0, 0.0, 1)

@@ -1,1 +1,0 @@
-"""Piper (NeurIPS 2021) in its own cost model."""
