@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from commands.parser.arguments import asks_for_json, parse
 from commands.parts.named_files import inputs_of, refuse_overwriting
-from commands.parts.opening import open_scenario
+from commands.parts.opening import file_of, open_scenario
 from commands.terminal.ending import guarded
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.first_interrupt import imported
@@ -52,6 +52,7 @@ def _run(words: Sequence[str], reply: Reply, began_s: float | None) -> int:
     if began_s is not None and arguments.run in LIMITED and not reply.wanted:
         arguments.starting.limit(arguments.scenario, arguments.time_limit)
     if "scenario" in arguments:
+        arguments.scenario = file_of(arguments.scenario)
         reply.files = (arguments.scenario,)
         arguments.scenario = open_scenario(arguments.scenario, arguments.overrides, strict=arguments.strict)
     reply.files = tuple(str(named.path) for named in inputs_of(arguments))

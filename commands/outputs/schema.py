@@ -16,6 +16,7 @@ from commands.outputs.executions import ExportOutput, ProfileOutput, RunOutput, 
 from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
 from commands.outputs.reasons import DiffOutput, ExplainOutput
 from commands.outputs.runs import NothingRunOutput, SimulateOutput
+from commands.outputs.scenarios import ScenariosOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
 from commands.outputs.whatif import SensitivityOutput, SweepOutput
 
@@ -31,6 +32,7 @@ OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "plan": (PlanOutput,),
     "profile": (ProfileOutput,),
     "run": (RunOutput,),
+    "scenarios": (ScenariosOutput,),
     "sensitivity": (SensitivityOutput,),
     "simulate": (SimulateOutput, NothingRunOutput),
     "study": (StudyOutput,),

@@ -83,6 +83,7 @@ def _parser() -> GrammarParser:
     _add_verify(commands)
     _add_study(commands)
     _add_devices(commands)
+    _add_scenarios(commands)
     return parser
 
 
@@ -109,9 +110,8 @@ def _command(
 
 
 def _add_scenario(command: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    command.add_argument(
-        "scenario", metavar="SCENARIO", nargs="?" if optional else None, help="a scenario file (YAML)"
-    )
+    words = "a scenario file (YAML), or a name that pipecut scenarios lists"
+    command.add_argument("scenario", metavar="SCENARIO", nargs="?" if optional else None, help=words)
     _add_set(command)
     _add_strict(command)
     _add_json(command)
@@ -291,4 +291,12 @@ def _add_devices(commands: Any) -> None:  # noqa: ANN401
     command = _command(commands, "devices", "list the devices and machines that a scenario may name", reads=())
     command.add_argument("name", metavar="NAME", nargs="?", help="show one device or machine with its sources")
     command.add_argument("--markdown", action="store_true", help="write the tables for a document")
+    _add_json(command)
+
+
+def _add_scenarios(commands: Any) -> None:  # noqa: ANN401
+    command = _command(
+        commands, "scenarios", "list the scenarios that ship, by the names that they have", reads=()
+    )
+    command.set_defaults(run="commands.parts.scenarios")
     _add_json(command)

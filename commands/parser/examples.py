@@ -59,6 +59,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             (f"verify proof.json {VGG}", "and check it without a solver"),
         ),
         "study": (("study pipepar", "the tables of the PipePar paper"),),
+        "scenarios": (("scenarios", "all of them"), ("plan llama7b", "one of them, planned")),
         "devices": (("devices", "all of them"), ("devices dgx-a100", "one, with its sources")),
     }
 )

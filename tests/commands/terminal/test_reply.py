@@ -29,7 +29,7 @@ from tests.commands.test_bad_input import in_a_process
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 COMMANDS = sorted(
     path.stem
-    for folder in ("", "reasons", "sweep", "whatif")
+    for folder in ("", "parts", "reasons", "sweep", "whatif")
     for path in (ROOT / "commands" / folder).glob("*.py")
     if "\ndef run(" in path.read_text(encoding="utf-8")
 )
