@@ -194,7 +194,6 @@ class Ingredient(enum.Enum):
         ),
     )
     CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
-    HIGHS = ("HiGHS", ("solvers.crosscheck.highs", "solvers.crosscheck.milp"))
     LABELS = ("the maker of certificates", ("solvers.certifying.",))
 
     def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
@@ -243,9 +242,6 @@ METHODS: dict[str, Method] = {
     ),
     "cpsat_chunks": _method(I.GROUPS, I.SUMS, I.CHUNKS, I.CPSAT, proposed_by=(I.MOVES, I.BOXES)),
     "brute_force": _method(I.ENUMERATION),
-    "case_split": _method(*_MODEL, I.CPSAT),
-    "presolve": _method(*_MODEL, I.CPSAT),
-    "highs": _method(*_MODEL, I.HIGHS),
     "certificate": _method(
         *(I.GROUPS, I.ALIKE, I.STATES, I.CHECKER),
         proposed_by=(I.COST_TABLES, *_STAGES, I.LABELS),

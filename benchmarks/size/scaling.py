@@ -7,9 +7,8 @@ point and method, and fitted exponents (least squares of log seconds over log si
 Instances are the first layers of ResNet-152 at operator grain (batch 64, one micro-batch) on servers of two
 devices, 300 GB/s inside and 12.5 GB/s between servers. With several device classes the servers of each class
 stand together, at 13.4 TFLOP/s times 1, 0.8, 0.6, 0.4. ``cpsat``, ``line_dp`` and
-``brute_force`` search and prove from nothing; the columns *last question* are the one question that closes the
-proof (is there a plan below the optimum?), put to CP-SAT and to HiGHS in the same model. Optima that differ end
-the run.
+``brute_force`` search and prove from nothing; the column *last question* is the one question that closes the
+proof (is there a plan below the optimum?). Optima that differ end the run.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -42,9 +40,7 @@ from solvers.cpsat import solver as layered
 from solvers.cpsat.base.engine import make_solver
 from solvers.cpsat.model import FAMILIES, build_model
 from solvers.cpsat.valid import redundant_families
-from solvers.crosscheck import highs
 from solvers.dynamic.line import solver as line_dp
-from solvers.search.background import THREAD_NAME
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "pipepar" / "resnet152.yaml"
 GIGABYTE_BITS = 8 * 10**9
@@ -153,19 +149,6 @@ def _cpsat_question(instance: Instance, optimum: int, limit_s: float) -> str:
     return "" if status == cp_model.INFEASIBLE else "time"
 
 
-def _highs_question(instance: Instance, optimum: int, limit_s: float) -> str:
-    limits = Limits(time_limit_s=limit_s).begun()
-    tables = all_tables(instance)
-    v = build_model(tables, optimum - 1, (*FAMILIES, *redundant_families(tables)))
-    result = highs.solve(v.model, limits)
-    for thread in threading.enumerate():
-        if thread.name == THREAD_NAME:
-            thread.join()  # one that was left behind would take time from the next measurement
-    if result is None or not (highs.impossible(result) or result.has_primal_feasible_solution()):
-        return "time"
-    return "" if highs.impossible(result) else "tolerance"
-
-
 Method = Callable[[Instance, int, float], str]
 """Runs a method on (instance, optimum, limit in s); returns why there is no proof, or nothing."""
 
@@ -174,7 +157,6 @@ METHODS: dict[str, Method] = {
     "line_dp": partial(_search, line_dp.solve),
     "brute_force": partial(_search, partial(brute_force.solve, max_plans=MOST_PLANS)),
     "CP-SAT, last question": _cpsat_question,
-    "HiGHS, last question": _highs_question,
 }
 
 

@@ -1,1 +1,1 @@
-"""A claim held against other methods: a second exact solve, other solvers, case splits, certificates."""
+"""A claim held against other methods: a second exact solve, other solvers, certificates."""

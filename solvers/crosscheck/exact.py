@@ -1,7 +1,8 @@
-"""Other exact methods of this house: they share cost tables with CP-SAT, or only the evaluator, and no search.
+"""Other exact methods of this house, each of which searches anew: the claim's plan is not given to it.
 
 ``line_dp`` and ``state_dp`` are dynamic programmes, ``brute_force`` prices every plan there is. They know nothing
-of the model's families, so a mistake in a family, redundant or not, shows as a difference. Where a method is
+of the families of ``cpsat``, so a mistake in a family, redundant or not, shows as a difference; and ``cpsat``
+knows nothing of their tables. Given the plan, a model that says no to everything would agree. Where a method is
 blind to a rule its bound is that of a relaxation: it can still refute a claim, and it proves one it reaches.
 """
 
@@ -77,5 +78,12 @@ def state_dp() -> Solve:
 def brute_force() -> Solve:
     """Import the enumeration of all plans."""
     from solvers.exhaustive import solve
+
+    return solve
+
+
+def cpsat() -> Solve:
+    """Import the search in the declarative model."""
+    from solvers.cpsat.solver import solve
 
     return solve

@@ -11,9 +11,8 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
 from formulation.problem.options import Goal
-from solvers.crosscheck import case_split, certificate, exact, highs, presolve
+from solvers.crosscheck import certificate, exact
 from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, claims_of
-from solvers.crosscheck.question import of_model
 from solvers.ingredients import Ingredient, ground_of
 from solvers.resting import shared_with
 
@@ -32,12 +31,10 @@ ROUTES: tuple[Route, ...] = (
     Route("line_dp", "the dynamic programme over the line", exact.route("line_dp", exact.line_dp)),
     Route("state_dp", "the dynamic programme over device states", exact.route("state_dp", exact.state_dp)),
     Route("brute_force", "brute force", exact.route("brute_force", exact.brute_force)),
-    Route("case_split", "the case split", of_model(case_split.ask)),
-    Route("presolve", "presolve on", of_model(presolve.ask)),
-    Route("highs", "HiGHS", of_model(highs.ask)),
+    Route("cpsat", "the declarative model", exact.route("cpsat", exact.cpsat)),
     Route("certificate", "a certificate", certificate.ask),
 )
-"""In the order in which they are asked: the ones that cannot be stopped come last."""
+"""In the order in which they are asked: the one that cannot be stopped comes last."""
 
 
 @dataclass(frozen=True, slots=True)
