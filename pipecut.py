@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from execution.running.pipeline import Pipeline
     from execution.running.training import pipeline
     from execution.splitting.stages import ModelStages, stages
-    from formulation.certificates.check import Certificate, CertificateError, verify
+    from formulation.certificates.check import Certificate, verify
+    from formulation.certificates.labels import CertificateError
     from formulation.constraints.devices.reserve import Reserve
     from formulation.constraints.layers.forms import FormLimit
     from formulation.constraints.layers.pin import Pin
@@ -35,37 +36,35 @@ if TYPE_CHECKING:
     from formulation.constraints.violation import Violation
     from formulation.evaluate import Evaluation, evaluate
     from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
+    from formulation.predictor.curves import Measured
     from formulation.problem.cluster import Cluster, DeviceClass, Server
+    from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
-    from formulation.problem.layers import Layer, LayerGraph, Measured, Split
+    from formulation.problem.layers import Layer, LayerGraph, Split
     from formulation.problem.modes import Mode
     from formulation.problem.options import (
         AllReduce,
         Boundary,
         BoundaryCharge,
         Combine,
-        Constraints,
         CostModel,
         Count,
-        Goal,
-        Placement,
-        Recompute,
         Samples,
-        Schedule,
-        Sharded,
         Sharing,
         StageTime,
         Synchronisation,
-        Training,
     )
     from formulation.problem.plan import Plan, Span, Stage
+    from formulation.problem.shares import Sharded
     from formulation.problem.units import Link
     from formulation.schedules.table import PipelineSchedule
+    from formulation.schedules.training import Schedule, Training
+    from ingest.mistakes import ScenarioError
     from ingest.plans.certificate_file import read_certificate, write_certificate
     from ingest.plans.plan_file import read_plan
     from ingest.plans.schedule_file import write_schedule
-    from ingest.scenario.load import Scenario, ScenarioError
+    from ingest.scenario.load import Scenario
     from solvers.explain.explain import Explanation, explain
     from solvers.reasons.differences import PlanDifference, differences
     from solvers.reasons.reasons import Reasons, reasons
@@ -243,8 +242,9 @@ def build(
     plans equal in all before it. Raises ValueError where the parts make no problem.
     """
     from formulation.counted import with_counted_choices
+    from formulation.problem.constraints import Constraints
     from formulation.problem.instance import Instance
-    from formulation.problem.options import Constraints, CostModel, default_goals
+    from formulation.problem.options import CostModel, default_goals
 
     cost = cost or CostModel.on_devices(server.device_class for server in cluster.servers)
     asked, judged = constraints or Constraints(), tuple(goals) or default_goals(training, cost)

@@ -14,7 +14,7 @@ from commands.terminal.judged import goal_name
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
 from ingest.plans.plan_file import plan_to_dict

@@ -48,7 +48,8 @@ def _device_class(instance: Instance, asked: str | None) -> str:
 
 def _measured(task: Task, arguments: argparse.Namespace, device_class: str) -> LayerProfile:
     try:
-        from execution.measuring.profile import ProfileJob, profiled
+        from execution.measuring.layers import ProfileJob
+        from execution.measuring.profile import profiled
     except ImportError as error:
         raise InputError(
             "profiling needs PyTorch, which is not installed: pip install 'pipecut[torch]'"

@@ -8,7 +8,8 @@ import time
 from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError, reading
-from formulation.certificates.check import Certificate, CertificateError, verify
+from formulation.certificates.check import Certificate, verify
+from formulation.certificates.labels import CertificateError
 from formulation.costs.amounts import plural
 from formulation.problem.instance import Instance
 from ingest.plans.certificate_file import CertificateFileError, read_certificate_as_made

@@ -15,7 +15,8 @@ import shlex
 
 from exchange.whole_blocks import RuntimePlan, read_run
 from formulation.problem.instance import Instance
-from formulation.problem.options import Schedule, Sharded
+from formulation.problem.shares import Sharded
+from formulation.schedules.training import Schedule
 from ingest.graphs.runtime_places import Chain
 from ingest.graphs.runtimes import MEGATRON, ComputedAgain
 

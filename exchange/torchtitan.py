@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from exchange.whole_blocks import RuntimePlan, read_run, starts_of
 from formulation.problem.instance import Instance
-from formulation.problem.options import Sharded
 from formulation.problem.precision import Precision
+from formulation.problem.shares import Sharded
 from ingest.graphs.runtimes import TORCHTITAN, ComputedAgain
 
 PROGRAM = TORCHTITAN

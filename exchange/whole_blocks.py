@@ -15,14 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from formulation.problem.constraints import Recompute
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.model.across import Axis
 from formulation.problem.modes import Mode
-from formulation.problem.options import Recompute, Schedule, Sharded, Sharing, Training
+from formulation.problem.options import Sharing
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
+from formulation.problem.shares import Sharded
+from formulation.schedules.training import Schedule, Training
 from ingest.graphs.runtime_places import Chain, forms_of, with_vocabulary
 from ingest.graphs.runtimes import ComputedAgain, Runtime
 

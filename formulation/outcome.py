@@ -16,8 +16,8 @@ from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.proved import ProvedBound
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 
 __all__ = ["FalseClaimError", "GoalClaim", "Limits", "Outcome", "Progress", "Proof", "Status", "begin", "checked"]

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.amounts import goal_amount, plural
+from formulation.problem.constraints import Placement, Recompute
 from formulation.problem.cuts import AtomGraph, CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.model.across import PAIRS
+from formulation.problem.layers import Split
+from formulation.problem.model.across import FORMS, PAIRS
 from formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
-from formulation.problem.options import OnHost, Placement, Recompute, Samples, Schedule, Sharded
+from formulation.problem.options import Samples
+from formulation.problem.shares import OnHost, Sharded
+from formulation.schedules.training import Schedule
 
 __all__ = ["scope_of", "scope_parts"]
 

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from formulation.outcome import GoalClaim, Outcome
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Goal
+from formulation.problem.options import Combine
 from formulation.scope import scope_of, scope_parts
 
 __all__ = ["goals_to_list", "scope_to_dict"]

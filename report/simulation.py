@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 from formulation.costs.goals import goal_value
 from formulation.evaluate import Evaluation, evaluate
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, Training
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.training import Schedule, Training
 from formulation.timeline.footprint import peak_in_flight
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import Timeline, run

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from formulation.costs.amounts import plural
+from formulation.problem.constraints import Goal
 from formulation.problem.layers import Split
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
+from formulation.problem.options import BoundaryCharge, Combine
+from formulation.schedules.training import Schedule
 
 if TYPE_CHECKING:
     from formulation.costs.prices import StageCost

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from formulation.problem.options import Combine, Goal, Schedule
+from formulation.problem.constraints import Goal
+from formulation.problem.options import Combine
+from formulation.schedules.training import Schedule
 from report.simulation import Simulation
 from report.stages import boundaries_paid, slowest_in_words
 

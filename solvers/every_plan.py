@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from formulation.constraints.rules import check_mode
+from formulation.problem.constraints import Goal, Placement, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
+from formulation.problem.layers import Split
+from formulation.problem.model.across import FORMS
 from formulation.problem.modes import Mode
-from formulation.problem.options import Goal, Placement, Recompute
 from formulation.problem.plan import Plan, Span, Stage
 
 __all__: list[str] = []

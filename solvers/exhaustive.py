@@ -16,10 +16,10 @@ from functools import cache
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, begin
+from formulation.problem.constraints import Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Recompute
 from formulation.problem.plan import Plan, Span
 from solvers.every_plan import (
     Used,

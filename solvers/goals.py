@@ -17,8 +17,8 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from solvers import exhaustive
 

@@ -17,20 +17,11 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
 from formulation.problem.cluster import cluster_graph, servers_of
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import (
-    BoundaryCharge,
-    Combine,
-    Constraints,
-    Goal,
-    OnHost,
-    Placement,
-    Recompute,
-    Schedule,
-    Sharded,
-    StageTime,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, Combine, StageTime
+from formulation.problem.shares import OnHost, Sharded
+from formulation.schedules.training import Schedule, Training
 from tests.enumerator import every_plan, more_plans_than
 from tests.generators import (
     OF_SINGLE_STAGES,

@@ -9,7 +9,7 @@ import pytest
 
 from formulation.certificates.check import verify
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.options import Goal, Recompute
+from formulation.problem.constraints import Goal, Recompute
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
 from solvers.certifying.certify import certify

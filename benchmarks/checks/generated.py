@@ -38,8 +38,8 @@ from benchmarks.table import print_rows
 from formulation.certificates.check import certifiable, verify
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Limits, Outcome, Proof, checked
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from planners.catalogue import find_any
 from solvers.auto.solve import plan as planned

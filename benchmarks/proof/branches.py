@@ -21,10 +21,12 @@ import networkx as nx
 from benchmarks.table import print_rows
 from formulation.outcome import Limits, Outcome
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Constraints, CostModel, Training
+from formulation.problem.options import CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from solvers.auto.solve import plan
 from solvers.choices.any_order import any_order
 

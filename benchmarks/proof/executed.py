@@ -18,7 +18,7 @@ from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
 

@@ -17,8 +17,9 @@ from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
 from formulation.costs.prices import stage_costs
 from formulation.outcome import Limits
+from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Recompute, Schedule, Training
+from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
 

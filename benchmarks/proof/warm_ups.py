@@ -17,8 +17,8 @@ from benchmarks.proof.executed import ExecutedRow, rows
 from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
 from formulation.outcome import Limits, Outcome
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from formulation.timeline.durations import Contention
 from formulation.timeline.from_plan import PlanRun

@@ -14,10 +14,12 @@ from itertools import pairwise
 from benchmarks.size.llama import ELEMENT_BYTES, NO_CUT, Shape, llama
 from formulation.constraints.layers.forms import FormLimit
 from formulation.problem.cluster import Cluster, DeviceClass, Server
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, LayerGraph, Split
-from formulation.problem.options import Constraints, CostModel, Goal, Placement, Recompute, Training
+from formulation.problem.options import CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 
 GB, TERA = 10**9, 10**12
 A100 = DeviceClass("A100", 80 * GB, 312 * TERA)

@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formulation.problem.cluster import Cluster, DeviceClass, Server
+from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, LayerGraph, Split
-from formulation.problem.options import Constraints, CostModel, Goal, Recompute, Training
+from formulation.problem.options import CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 
 ELEMENT_BYTES = 2
 MICRO_BATCHES = 32

@@ -26,8 +26,8 @@ from benchmarks.size.large import every_form, llama_70b, llama_405b, many_operat
 from benchmarks.size.llama import llama, two_servers
 from benchmarks.table import print_rows
 from formulation.outcome import Limits, checked
+from formulation.problem.constraints import Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Placement
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers.auto.solve import plan

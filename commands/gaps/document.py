@@ -9,7 +9,7 @@ from commands.gaps.cases import LARGE_LAYERS, SLOWER, VARIANTS, GapTableFamily
 from commands.gaps.report import ALL, BREAKS, FAILED, GAP, NO_PLAN
 from commands.terminal import human
 from formulation.costs.amounts import goal_text
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 from planners.studies.study import Study, StudyTable
 
 __all__: list[str] = []

@@ -15,7 +15,7 @@ from commands.gaps.cases import GapTableCase, Series, number_of_cases, smallest_
 from commands.parts.comparison import KEEPS_RULES, ComparisonRow, compared_row, held_to_the_best, strongest
 from commands.parts.task import Task
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 
 __all__: list[str] = []
 

@@ -89,7 +89,7 @@ def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
     """Return the files to write, and what makes each of them."""
     from report.page.page import page_of, pictures
     from report.page.templating import standalone
-    from report.trace import trace_of
+    from report.trace.whole import trace_of
 
     files: list[tuple[Path, Make]] = []
     if targets.page is not None:

@@ -18,7 +18,7 @@ from formulation.constraints.violation import devices_of, told
 from formulation.costs.amounts import goal_text
 from formulation.costs.prices import stage_costs
 from formulation.outcome import Outcome, Proof
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 from solvers.reasons.bounds import PlanTerm, TermOf
 from solvers.reasons.choices import Neighbour, Neighbours
 from solvers.reasons.cuts import CutReason

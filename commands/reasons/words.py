@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from commands.terminal import human
 from formulation.constraints.violation import told
 from formulation.costs.amounts import goal_text
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Span
 from formulation.problem.units import Link
 from solvers.reasons.choices import Neighbour

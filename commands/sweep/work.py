@@ -16,8 +16,9 @@ from commands.parts.answered import answered
 from formulation.costs.goals import goal_value
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Limits, Outcome
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Goal
+from formulation.problem.options import Combine
 from formulation.problem.plan import Plan
 from formulation.problem.units import NS_PER_SECOND
 from planners.catalogue import find_any

@@ -18,7 +18,7 @@ from commands.terminal.exit_codes import ExitCode
 from formulation.costs.amounts import goal_amount, goal_text
 from formulation.evaluate import evaluate
 from formulation.outcome import Outcome, Proof
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

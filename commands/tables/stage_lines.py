@@ -20,7 +20,8 @@ from report.stages import boundaries_paid, slowest, slowest_in_words, split_in_w
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
-    from formulation.evaluate import Evaluation, StageCost
+    from formulation.costs.prices import StageCost
+    from formulation.evaluate import Evaluation
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 

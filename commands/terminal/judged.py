@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Goal
+from formulation.problem.options import Combine
 
 __all__: list[str] = []
 

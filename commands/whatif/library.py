@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from commands.terminal.failures import InputError
 from formulation.problem.cluster import DeviceClass
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.precision import Precision
 from ingest.mistakes import ScenarioError
 from ingest.scenario.fields import NumberFormat

@@ -10,7 +10,7 @@ from commands.tables.key_lines import GOOD, OPEN, WRONG, KeyLines, Row
 from commands.terminal import human
 from formulation.costs.amounts import goal_text
 from formulation.outcome import Proof
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 from solvers.whatif.answers import ChangedAnswer
 
 if TYPE_CHECKING:

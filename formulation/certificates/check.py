@@ -25,9 +25,11 @@ from formulation.certificates.executed.step import keeps_to_step
 from formulation.certificates.labels import CertificateError, Labels, verify_labels
 from formulation.evaluate import evaluate
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Recompute, Schedule, StageTime
+from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule
 from formulation.suffixes.states import suffixes
 
 __all__ = ["Certificate", "CertificateError", "certifiable", "fingerprint", "verify", "verify_labels"]

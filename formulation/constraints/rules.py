@@ -15,8 +15,8 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import EVERY_FORM, PAIRS, SINGLE_FORMS
-from formulation.problem.options import Schedule
 from formulation.problem.plan import Plan, Stage
+from formulation.schedules.training import Schedule
 
 __all__ = ["RULES", "Violation", "check_mode", "structure_violations"]
 

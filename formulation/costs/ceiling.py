@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from formulation.costs.tables import Tables
+from formulation.problem.constraints import Goal
 from formulation.problem.magnitude import FORBIDDEN, longest_run_ns, most_bytes
-from formulation.problem.options import Goal
 
 __all__ = ["ceiling"]
 

@@ -9,9 +9,11 @@ from formulation.costs.passes import pipeline_passes
 from formulation.costs.prices import StageCost
 from formulation.executed.period import period_ns
 from formulation.executed.step import step_of_training_ns
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, Synchronisation
+from formulation.problem.options import BoundaryCharge, Combine, Synchronisation
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule
 
 __all__ = ["goal_value"]
 

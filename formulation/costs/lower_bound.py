@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
-from formulation.problem.options import Combine, Goal, OnHost, Recompute, Schedule, Sharing
+from formulation.problem.options import Combine, Sharing
+from formulation.problem.shares import OnHost
 from formulation.problem.units import ceil_div, ceil_fraction
+from formulation.schedules.training import Schedule
 
 __all__ = ["lower_bound"]
 

@@ -21,10 +21,11 @@ from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.bulk.inside import copies_of, inside_of
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Recompute
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import FORBIDDEN
-from formulation.problem.options import Boundary, Recompute
+from formulation.problem.options import Boundary
 from formulation.problem.shares import same_servers
 from formulation.problem.units import Link
 

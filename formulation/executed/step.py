@@ -19,7 +19,7 @@ from itertools import accumulate
 
 from formulation.executed.chunks import chunks_step_ns
 from formulation.executed.pipeline import PipelinePasses
-from formulation.problem.options import Schedule, Training
+from formulation.schedules.training import Schedule, Training
 
 __all__ = ["step_of_training_ns"]
 

@@ -25,7 +25,8 @@ from formulation.predictor.roofline import Bytes, LayerPart, Speeds
 if TYPE_CHECKING:
     from formulation.problem.cluster import DeviceClass
     from formulation.problem.layers import Layer
-    from formulation.problem.options import CostModel, Training
+    from formulation.problem.options import CostModel
+    from formulation.schedules.training import Training
 
 __all__: list[str] = []
 

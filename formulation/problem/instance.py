@@ -13,11 +13,11 @@ import networkx as nx
 
 from formulation.predictor.passes import Predictor
 from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Demands
+from formulation.problem.constraints import Constraints, Demands, Goal
 from formulation.problem.demands import lessened, narrowed, resolve
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.magnitude import check_magnitude
-from formulation.problem.options import Combine, Constraints, CostModel, Goal, StageTime, Training
+from formulation.problem.options import Combine, CostModel, StageTime
 from formulation.problem.precision import (
     NOTHING_COPIED,
     Copy,
@@ -29,6 +29,7 @@ from formulation.problem.precision import (
 )
 from formulation.problem.shares import lanes
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 
 __all__ = ["FormEdge", "Instance", "build_instance"]
 

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import AllReduce, Compute, OnHost, Recompute, Sharded
+from formulation.problem.constraints import Recompute
+from formulation.problem.layers import Split
+from formulation.problem.model.across import FORMS
+from formulation.problem.options import AllReduce, Compute
+from formulation.problem.shares import OnHost, Sharded
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div, ceil_fraction, slowest
 
 if TYPE_CHECKING:

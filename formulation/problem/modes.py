@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from formulation.problem.constraints import Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import PAIRS, Axis
-from formulation.problem.options import OnHost, Recompute, Sharded
-from formulation.problem.shares import NAMED, RECOMPUTED
+from formulation.problem.shares import NAMED, RECOMPUTED, OnHost, Sharded
 
 __all__ = ["ONE_COPY", "Mode", "forward_passes", "modes"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Edge, Instance
     from formulation.problem.layers import Layer
     from formulation.problem.model.ties import Tie
-    from formulation.problem.options import Training
+    from formulation.schedules.training import Training
 
 __all__ = ["Copy", "Precision"]
 

@@ -17,9 +17,9 @@ from typing import Protocol
 
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group, GroupKind, line_places
 from formulation.problem.instance import Instance
-from formulation.problem.options import Placement
 from formulation.problem.shares import same_servers
 
 __all__ = ["End", "State", "Step", "Suffixes", "alike_servers", "suffixes"]

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from formulation.predictor.curves import Measured
 from formulation.predictor.work import Product, Work
-from formulation.problem.layers import Layer, LayerGraph, Measured, Split, layer_graph, layers_of
+from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph, layers_of
 from formulation.problem.model.across import Across, Axis
 from ingest.errors import GraphFileError
 from ingest.files import atomic_write

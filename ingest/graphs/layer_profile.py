@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from formulation.problem.layers import Measured
+from formulation.predictor.curves import Measured
 from ingest.errors import GraphFileError, ModelError
 from ingest.files import atomic_write
 from ingest.graphs.graph_file import read_json

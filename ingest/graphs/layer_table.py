@@ -19,7 +19,7 @@ from pathlib import Path
 
 import networkx as nx
 
-from formulation.problem.layers import Measured
+from formulation.predictor.curves import Measured
 from ingest.files import read_limited
 from ingest.graphs.errors import FormatError, quoted
 from ingest.graphs.graph_file import SIZE_LIMIT

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import networkx as nx
 
-from formulation.problem.layers import Layer, Measured, Split, layer_graph
+from formulation.predictor.curves import Measured
+from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.units import ceil_div, ceil_fraction
 from ingest.files import read_limited
 from ingest.graphs.errors import FormatError, quoted

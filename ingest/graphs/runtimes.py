@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from formulation.problem.options import Schedule, Sharded, Training
 from formulation.problem.precision import Precision
+from formulation.problem.shares import Sharded
+from formulation.schedules.training import Schedule, Training
 
 
 class ComputedAgain(enum.StrEnum):

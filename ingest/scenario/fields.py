@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic import WithJsonSchema as Shown
 
-from formulation.problem.options import Goal, Schedule
+from formulation.problem.constraints import Goal
 from formulation.problem.precision import Precision
+from formulation.schedules.training import Schedule
 from ingest.graphs.module_calls import GRAINS
 from ingest.mistakes import did_you_mean, shown
 from ingest.text import quantities

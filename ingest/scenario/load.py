@@ -22,18 +22,11 @@ from pydantic import ValidationError
 from formulation.constraints.keys import Names
 from formulation.costs.amounts import scaled_size
 from formulation.predictor.roofline import Roofline
-from formulation.problem.options import (
-    Compute,
-    Constraints,
-    CostModel,
-    Goal,
-    Samples,
-    StageTime,
-    Training,
-    default_goals,
-)
+from formulation.problem.constraints import Constraints, Goal
+from formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
 from formulation.problem.precision import Precision
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from formulation.schedules.training import Training
 from ingest.mistakes import ScenarioError
 from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario.cluster_section import ClusterSection, LinkSection

@@ -25,8 +25,8 @@ from formulation.problem.options import (
     Sharing,
     StageTime,
     Synchronisation,
-    Training,
 )
+from formulation.schedules.training import Training
 from ingest.scenario.cluster_section import ClusterSection
 from ingest.scenario.constraints_section import constraints_section
 from ingest.scenario.fields import (

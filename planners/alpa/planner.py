@@ -34,11 +34,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import FORBIDDEN, Times
+from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.instance import Instance
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Span
 from formulation.problem.units import slowest
 from planners.common.beliefs import believes

@@ -21,7 +21,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link, slowest
-from solvers.dynamic.tables.stage_times import StageTimes, best_forms
+from solvers.dynamic.tables.best_forms import best_forms
+from solvers.dynamic.tables.stage_times import StageTimes
 
 __all__: list[str] = []
 

@@ -16,7 +16,8 @@ from formulation.outcome import Outcome, Proof
 from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group
 from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import FORMS, Layer
+from formulation.problem.layers import Layer
+from formulation.problem.model.across import FORMS
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import ceil_fraction
 from planners.common.blind import blind_to

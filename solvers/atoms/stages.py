@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.cuts import CutSpace
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Plan, Stage
 from formulation.schedules.keeps import Keeps
 from solvers.atoms.chains import Chains, ExactRow

@@ -12,10 +12,11 @@ import itertools
 
 import numpy as np
 
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from solvers.atoms.programs import OUTSIDE, AtomProgram, Key, LayerStep, Programs, layout_of
 

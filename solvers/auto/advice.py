@@ -9,9 +9,9 @@ from formulation.costs.tables import possible_kinds
 from formulation.limits.deadline import NEVER
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal
 from solvers import catalogue
 from solvers.auto.simpler import neighbours
 from solvers.executed.demands import unseen_names

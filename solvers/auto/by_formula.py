@@ -16,9 +16,11 @@ from formulation.evaluate import evaluate
 from formulation.limits.proved import ProvedBound
 from formulation.limits.size import TooLargeError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import longest_run_ns
-from formulation.problem.options import Combine, Goal, Schedule
+from formulation.problem.options import Combine
+from formulation.schedules.training import Schedule
 from solvers import catalogue
 from solvers.crosscheck.checked_solve import contradiction
 from solvers.executed.demands import unseen_names, with_seen_demands

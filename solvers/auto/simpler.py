@@ -16,9 +16,10 @@ from dataclasses import replace
 from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
+from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from solvers.catalogue import find_solver
 

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from formulation.certificates.check import Certificate, certifiable, fingerprint
 from formulation.certificates.labels import Labels, Runs
-from formulation.costs.tables import FORBIDDEN, all_tables
+from formulation.costs.tables import all_tables
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Plan
 from formulation.suffixes.slots import slots_matter
 from solvers.certifying.executed import certify_executed

@@ -15,8 +15,8 @@ from formulation.certificates.executed.period import keeps_to_period
 from formulation.certificates.executed.step import StepProof
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from solvers.certifying.weighing import weighed_paths
 

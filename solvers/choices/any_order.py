@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from formulation.costs.lower_bound import lower_bound
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.cuts import AtomGraph
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import Combine, Goal, Recompute
+from formulation.problem.options import Combine
 from solvers.choices.downsets import over_downsets
 from solvers.choices.interleavings import covering, interleavings
 from solvers.choices.relaxed import Relaxed, relaxed

@@ -32,10 +32,11 @@ from formulation.costs.least import StagePrices
 from formulation.limits.deadline import Deadline, StoppedError, in_time
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits
+from formulation.problem.constraints import Placement
 from formulation.problem.cuts import AtomGraph
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import Boundary, Placement, StageTime
+from formulation.problem.options import Boundary, StageTime
 from formulation.problem.units import Link, Volume
 from formulation.suffixes.states import End, State, Step, Suffixes, suffixes
 from solvers.choices.relaxed import Loads, Relaxed

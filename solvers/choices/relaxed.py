@@ -22,11 +22,12 @@ from formulation.costs import times
 from formulation.costs.least import StagePrices
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits
+from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import AtomGraph
 from formulation.problem.groups import Group, GroupKind, line, line_places
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import Boundary, Combine, Goal, Placement, StageTime
+from formulation.problem.options import Boundary, Combine, StageTime
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 
 if TYPE_CHECKING:

@@ -12,10 +12,12 @@ from dataclasses import replace
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import longest_run_ns
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule
 
 __all__: list[str] = []
 

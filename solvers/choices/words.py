@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from formulation.costs.amounts import plural
 from formulation.problem.instance import Instance
-from formulation.problem.options import Training
+from formulation.schedules.training import Training
 
 __all__: list[str] = []
 

@@ -20,10 +20,11 @@ from formulation.executed.chunks import most_kept
 from formulation.executed.pipeline import PipelinePasses
 from formulation.executed.step import step_of_training_ns
 from formulation.limits.deadline import Deadline
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Synchronisation
+from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers.chunks.layouts import GroupLayout

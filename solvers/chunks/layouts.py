@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from formulation.constraints.rules import check_mode
 from formulation.limits.deadline import Deadline
+from formulation.problem.constraints import Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
-from formulation.problem.options import Placement
 
 __all__: list[str] = []
 

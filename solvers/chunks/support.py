@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on, modes_by_size
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import BoundaryCharge, Combine, Goal, StageTime
+from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from solvers.search.support import Support, sized
 
 __all__: list[str] = []

@@ -9,7 +9,9 @@ import numpy as np
 import formulation.costs.lower_bound
 from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import Tables
-from formulation.problem.options import Combine, Goal, Schedule
+from formulation.problem.constraints import Goal
+from formulation.problem.options import Combine
+from formulation.schedules.training import Schedule
 from solvers.cpsat.valid import Floors
 
 __all__: list[str] = []

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from formulation.costs.tables import possible_kinds
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Schedule, Synchronisation
+from formulation.problem.options import Synchronisation
+from formulation.schedules.training import Schedule
 from solvers.search.support import Support, sized
 
 __all__: list[str] = []

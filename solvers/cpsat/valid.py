@@ -19,10 +19,12 @@ import numpy as np
 
 from formulation.costs.ceiling import ceiling
 from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
+from formulation.problem.constraints import Goal
 from formulation.problem.groups import line
 from formulation.problem.layers import Split
-from formulation.problem.options import Goal, StageTime
+from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.options import StageTime
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.constraints.placing import area, device_prices, post_alike

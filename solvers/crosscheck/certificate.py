@@ -6,7 +6,8 @@ plan, price and every label are recomputed. The strongest of all routes where it
 
 from __future__ import annotations
 
-from formulation.certificates.check import CertificateError, certifiable, verify
+from formulation.certificates.check import certifiable, verify
+from formulation.certificates.labels import CertificateError
 from formulation.outcome import Limits
 from solvers.certifying.certify import certify
 from solvers.crosscheck.claim import Answer, Claim, Verdict

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof, Status
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from solvers.goals import limited
 

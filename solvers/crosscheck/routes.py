@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from solvers.crosscheck import certificate, exact
 from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, claims_of
 from solvers.ingredients import Ingredient, ground_of

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from formulation.costs.tables import Tables
+from formulation.problem.constraints import Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Placement
 from solvers.dynamic.states.solver import unseen_by_states
 from solvers.dynamic.states.states import Numbers, StateSpace
 from solvers.dynamic.tables.demanded import is_seen

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import FORBIDDEN, Times
+from formulation.costs.tables import Times
 from formulation.limits.deadline import Deadline, in_time
+from formulation.problem.magnitude import FORBIDDEN
 from solvers.atoms.programs import OUTSIDE, LayerStep
 
 __all__: list[str] = []

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.problem.options import Training
+from formulation.schedules.training import Training
 
 __all__: list[str] = []
 

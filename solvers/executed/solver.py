@@ -16,11 +16,13 @@ from formulation.costs.lower_bound import lower_bound
 from formulation.costs.tables import all_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, begin
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import longest_run_ns
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule
 from formulation.suffixes.states import suffixes
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space

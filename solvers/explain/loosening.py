@@ -14,10 +14,11 @@ from formulation.constraints.devices.memory import enough_bytes, more_memory
 from formulation.constraints.devices.placement import can_be_free
 from formulation.constraints.layers.no_cut import PLACES
 from formulation.constraints.loosening import Limit, changed
+from formulation.problem.constraints import Placement, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import Axis
-from formulation.problem.options import OnHost, Placement, Recompute, Sharded
+from formulation.problem.shares import OnHost, Sharded
 
 __all__: list[str] = []
 

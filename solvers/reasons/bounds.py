@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from formulation.costs.prices import StageCost, stage_costs
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule
 
 __all__ = ["PlanTerm", "TermOf"]
 

@@ -14,7 +14,7 @@ from itertools import count
 
 from formulation.costs.memory import MemoryParts, capacity_bytes
 from formulation.limits.deadline import StoppedError, in_time
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 from formulation.problem.plan import Plan
 from solvers.reasons.priced import PricedPlan, Pricing, Rank
 from solvers.reasons.regrouping import laid

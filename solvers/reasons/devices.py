@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from formulation.constraints.violation import devices_of
+from formulation.problem.constraints import Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import modes
-from formulation.problem.options import Recompute
 from formulation.problem.plan import Plan
 from formulation.problem.shares import same_servers
 from solvers.reasons.choices import Candidate, Neighbours, neighbours

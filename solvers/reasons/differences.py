@@ -16,10 +16,10 @@ from formulation.constraints.rules import structure_violations
 from formulation.constraints.violation import Violation, devices_of
 from formulation.costs.goals import goal_value
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Goal
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import ONE_COPY
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.reasons.cuts import merged, moved_cut
 from solvers.reasons.matching import matched

@@ -20,9 +20,10 @@ from formulation.costs.memory import MemoryParts
 from formulation.costs.prices import StageCost
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline
+from formulation.problem.constraints import Goal, Placement, Recompute
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Goal, Placement, Recompute, StageTime
+from formulation.problem.options import BoundaryCharge, StageTime
 from formulation.problem.plan import Plan, Stage
 from formulation.problem.units import Link
 from solvers.reasons.on_kind import KindTables, StagesOnKind, Times

@@ -18,18 +18,21 @@ from numpy.typing import NDArray
 from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.megatron_forms import megatron_forms
 from formulation.costs.memory import MemoryParts, capacity_bytes, received_bytes
-from formulation.costs.tables import FORBIDDEN, Tables, build_tables
+from formulation.costs.tables import Tables, build_tables
 from formulation.costs.times import layout_form
 from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
+from formulation.problem.layers import Split
+from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.model.across import FORMS
 from formulation.problem.modes import modes
-from formulation.problem.options import Goal, Schedule
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import ceil_fraction
 from formulation.schedules.keeps import Keeps
+from formulation.schedules.training import Schedule
 
 __all__: list[str] = []
 

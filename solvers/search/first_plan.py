@@ -14,10 +14,10 @@ import numpy as np
 
 from formulation.costs.tables import Tables
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Goal
 from formulation.problem.groups import Group, line
 from formulation.problem.instance import Instance
 from formulation.problem.modes import ONE_COPY, modes
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.search.balanced import balanced_plans
 

@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from formulation.costs.memory import capacity_bytes, stage_parts
 from formulation.limits.deadline import NEVER, Deadline
+from formulation.problem.constraints import Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import Recompute
+from formulation.problem.layers import Split
+from formulation.problem.model.across import FORMS
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.keeps import Keeps
 from solvers.search.balanced import Forms, Known, balanced_plans, divided, stage_of

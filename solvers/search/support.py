@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import wraps
 
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Recompute
 
 __all__ = ["Accepts", "Support"]
 

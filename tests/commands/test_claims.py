@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from solvers import catalogue
 from solvers.crosscheck.checked_solve import contradiction
 from solvers.dynamic.line import solver as line_dp

@@ -17,9 +17,9 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Proof
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from ingest.graphs.graph_file import write_graph
 from ingest.scenario.load import load_scenario

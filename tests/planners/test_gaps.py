@@ -33,8 +33,9 @@ from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import UsageError
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.options import Goal, Schedule, Training
+from formulation.problem.constraints import Goal
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from planners.studies.markdown import to_markdown
 from solvers import catalogue

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.modes import ONE_COPY
-from formulation.problem.options import Goal, Placement, Recompute, Schedule, Training
 from formulation.problem.plan import Span
+from formulation.schedules.training import Schedule, Training
 from planners.megatron import planner as megatron
 from planners.megatron.planner import Configuration
 from solvers.dynamic.line import solver as line_dp

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints
+from formulation.problem.constraints import Constraints, Placement, Recompute
 from formulation.problem.model.across import Across, Axis
-from formulation.problem.options import Placement, Recompute, Training
+from formulation.schedules.training import Training
 from planners.alpa import planner as alpa
 from planners.baselines import naive_model_parallel
 from planners.catalogue import all_names, find_any

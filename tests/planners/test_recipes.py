@@ -15,7 +15,7 @@ from formulation.evaluate import evaluate
 from formulation.problem.groups import Group
 from formulation.problem.layers import layers_of
 from formulation.problem.modes import Mode
-from formulation.problem.options import Sharded
+from formulation.problem.shares import Sharded
 from planners.megatron.layers import transformer_layers
 from planners.megatron.llama import LlamaShape, llama_layers
 from planners.megatron.transformer import TransformerShape

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.terminal import human
-from formulation.problem.options import Schedule, Training
-from formulation.schedules.training import LEAST_MICRO_BATCHES
+from formulation.schedules.training import LEAST_MICRO_BATCHES, Schedule, Training
 from report import wording
 from report.accounting import spent_of
 from report.content import content_of
 from report.measures import Measure, Relation
 from report.simulation import simulate
-from report.trace import microseconds, trace_of
+from report.trace.events import microseconds
+from report.trace.whole import trace_of
 from report.window import Window, events_of, shown_by_default, window_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances

@@ -10,14 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
-from formulation.problem.options import Goal, Schedule, Synchronisation
+from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan
 from formulation.schedules.actions import Action
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule, ScheduleError
+from formulation.schedules.training import Schedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline import bounds
 from report.accounting import spent_of
@@ -25,7 +27,7 @@ from report.content import content_of
 from report.measures import Measure, Relation
 from report.page.page import page_of, pictures
 from report.simulation import Simulation, simulate
-from report.trace import trace_of
+from report.trace.whole import trace_of
 from tests.examples import on_servers
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances

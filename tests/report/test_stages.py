@@ -10,12 +10,14 @@ import pytest
 from commands.tables.stage_lines import StageLines
 from commands.terminal.output import drawn
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
-from formulation.problem.options import Combine, Goal, Recompute, Schedule, Training
+from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from report.content import content_of
 from report.page.page import page_of

@@ -9,9 +9,10 @@ import pytest
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group
 from formulation.problem.instance import build_instance
-from formulation.problem.options import CostModel, Training
+from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from report.content import content_of, summary_of
 from report.simulation import simulate
 from report.throughput import KEYS, throughput_of

@@ -19,11 +19,12 @@ from formulation.outcome import Limits
 from formulation.problem.cluster import Cluster
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Schedule, Synchronisation
+from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.training import Schedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.durations import Contention, Transfers
 from formulation.timeline.timeline import run as run_program
@@ -32,8 +33,8 @@ from ingest.plans.plan_file import read_plan
 from ingest.scenario.load import load_scenario
 from ingest.scenario.shipped import scenario_files
 from report.simulation import Simulation, simulate
-from report.trace import trace_of
 from report.trace.rows import lanes_of
+from report.trace.whole import trace_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import EVIL, ran

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass
-from formulation.problem.options import Constraints, CostModel, Goal, Placement, Recompute, Training
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from formulation.problem.options import CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force
-from solvers.exhaustive import count_plans, plans
+from solvers.every_plan import plans
+from solvers.exhaustive import count_plans
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.problems import dealt_out, problems

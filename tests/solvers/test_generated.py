@@ -26,8 +26,8 @@ from benchmarks.checks.generated import (
     judge,
 )
 from formulation.outcome import GoalClaim, Limits, Outcome, Proof
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from ingest.graphs.graph_file import graph_schema
 
 SEED = 31_000

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal
 from solvers import exhaustive as brute_force
 from solvers.crosscheck.claim import claims_of
 from solvers.goals import Solve, solve_in_order

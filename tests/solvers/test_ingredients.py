@@ -21,10 +21,11 @@ from formulation.certificates.check import verify
 from formulation.constraints.layers.forms import FormLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.demands import with_servers
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from solvers.catalogue import find_solver
 from solvers.certifying.certify import certify
 from solvers.cpsat import solver as layered

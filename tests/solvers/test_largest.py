@@ -19,19 +19,12 @@ from formulation.certificates.check import certifiable, verify
 from formulation.evaluate import evaluate
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.magnitude import MOST, MOST_NS, longest_ns
-from formulation.problem.options import (
-    BoundaryCharge,
-    Combine,
-    Constraints,
-    CostModel,
-    Goal,
-    Placement,
-    Recompute,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, Combine, CostModel
+from formulation.schedules.training import Training
 from planners.catalogue import all_solvers, find_any
 from report.simulation import simulate
 from solvers import exhaustive as brute_force

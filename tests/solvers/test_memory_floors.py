@@ -10,16 +10,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import FORBIDDEN, build_tables
+from formulation.costs.tables import build_tables
 from formulation.costs.times import layout_form
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
+from formulation.problem.constraints import Constraints
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import Constraints, Schedule, Training
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Span
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat.valid import floors, furthest
 from solvers.dynamic.states import solver

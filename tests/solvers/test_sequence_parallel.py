@@ -9,9 +9,10 @@ import pytest
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
+from formulation.problem.constraints import Constraints
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import Axis
-from formulation.problem.options import Constraints, Synchronisation
+from formulation.problem.options import Synchronisation
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states

@@ -9,8 +9,9 @@ import pytest
 from formulation.costs.lower_bound import lower_bound
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
+from formulation.schedules.training import Schedule, Training
 from planners.catalogue import all_solvers, find_any
 from solvers.catalogue import AUTO, SolverEntry
 from solvers.certifying.certify import certify

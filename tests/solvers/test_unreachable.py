@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.outcome import Limits, Outcome, Proof, checked
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Placement
 from planners.catalogue import all_solvers
 from solvers import exhaustive as brute_force
 from solvers.dynamic.line import solver as line_dp

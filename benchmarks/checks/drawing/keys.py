@@ -12,7 +12,8 @@ from typing import Any
 
 from benchmarks.checks.drawing.models import BUILD, CONFIGURATION, EXPORTED
 from benchmarks.checks.drawing.schema import LEFT_OUT, Drawing, Rule, one_of, sometimes
-from formulation.problem.options import Goal, Schedule
+from formulation.problem.constraints import Goal
+from formulation.schedules.training import Schedule
 from ingest.graphs.module_calls import GRAINS
 from ingest.scenario.fields import KINDS
 

@@ -21,8 +21,9 @@ from benchmarks.checks.drawing.schema import Drawing, Json
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Schedule
+from formulation.schedules.training import Schedule
 from ingest.scenario.load import Scenario, load_scenario
 from ingest.scenario.schema import ScenarioFile
 from tests.enumerator import closed_choices, every_plan

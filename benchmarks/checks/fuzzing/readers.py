@@ -11,17 +11,19 @@ from pathlib import Path
 
 from benchmarks.checks.fuzzing import samples
 from benchmarks.checks.fuzzing.samples import as_json
-from formulation.certificates.check import CertificateError, verify
+from formulation.certificates.check import verify
+from formulation.certificates.labels import CertificateError
 from formulation.evaluate import evaluate
 from formulation.problem.instance import Instance
 from ingest.errors import GraphFileError
 from ingest.graphs.errors import FormatError
 from ingest.graphs.graph_file import graph_document, read_graph
 from ingest.graphs.pipedream_profile import measured_layers, read_profile
+from ingest.mistakes import ScenarioError
 from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
 from ingest.plans.plan_file import PlanError, read_plan, write_plan
 from ingest.plans.schedule_file import ScheduleFileError, read_schedule
-from ingest.scenario.load import ScenarioError, load_scenario
+from ingest.scenario.load import load_scenario
 from ingest.torch.cache import load_trace, store_trace
 from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
 from planners.sailor.plan_file import read_sailor_plan

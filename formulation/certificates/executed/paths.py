@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
-from formulation.problem.options import Schedule, Training
+from formulation.schedules.training import Schedule, Training
 
 __all__ = ["PathPass", "WeighedPaths"]
 

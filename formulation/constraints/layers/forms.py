@@ -70,7 +70,8 @@ class Forms(Constraint):
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
         """(4) Every layer takes one of its forms: 0 if it has no form of its own or shares no work."""
         from formulation.problem.groups import forms_on
-        from formulation.problem.layers import FORMS, Split
+        from formulation.problem.layers import Split
+        from formulation.problem.model.across import FORMS
 
         for index, stage in enumerate(plan.stages):
             yield from _without_forms(instance, index, stage.group)

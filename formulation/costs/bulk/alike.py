@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Layer
-from formulation.problem.model.across import SINGLE_FORMS
+from formulation.problem.layers import Layer
+from formulation.problem.model.across import FORMS, SINGLE_FORMS
 from formulation.problem.shares import NAMED
 
 __all__: list[str] = []

@@ -31,8 +31,9 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split
 from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.model.across import PAIRS
-from formulation.problem.options import Sharded, StageTime, Synchronisation
+from formulation.problem.options import StageTime, Synchronisation
 from formulation.problem.precision import NOTHING_COPIED, Copy
+from formulation.problem.shares import Sharded
 from formulation.problem.units import Link, ceil_div
 
 __all__: list[str] = []

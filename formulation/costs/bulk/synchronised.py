@@ -15,7 +15,8 @@ from formulation.costs.bulk.columns import Column, transfer
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import PAIRS
-from formulation.problem.options import AllReduce, Compute, Sharded
+from formulation.problem.options import AllReduce, Compute
+from formulation.problem.shares import Sharded
 from formulation.problem.units import NS_PER_SECOND, Link
 
 __all__: list[str] = []

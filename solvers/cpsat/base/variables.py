@@ -28,11 +28,11 @@ from ortools.sat.python import cp_model
 
 from formulation.costs.tables import Tables
 from formulation.limits.deadline import in_time
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import Goal
 
 __all__: list[str] = []
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.problem.options import BoundaryCharge, Combine, Goal, StageTime
+from formulation.problem.constraints import Goal
+from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from formulation.problem.units import Link
 from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.families import Family, Posted

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ortools.sat.python import cp_model
 
-from formulation.problem.options import Goal, Schedule
+from formulation.problem.constraints import Goal
+from formulation.schedules.training import Schedule
 from solvers.cpsat.base.variables import Expression, Variables
 
 __all__: list[str] = []

@@ -15,9 +15,10 @@ from collections.abc import Callable
 import numpy as np
 
 from formulation.costs.tables import Tables, Times
+from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group, line_places
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Placement
+from formulation.problem.options import Combine
 from formulation.suffixes.states import alike_servers as interchangeable
 from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.variables import Variables

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from formulation.costs.tables import possible_kinds
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, StageTime
+from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from solvers.atoms.times import check_size
 from solvers.search.support import Support, sized
 

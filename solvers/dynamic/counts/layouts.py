@@ -20,9 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from formulation.limits.size import TooLargeError
+from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group, modes_by_size
 from formulation.problem.instance import Instance
-from formulation.problem.options import Placement
 from formulation.problem.shares import same_servers
 from formulation.problem.units import Link, slowest
 

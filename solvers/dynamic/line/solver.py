@@ -30,18 +30,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from formulation.costs.amounts import goal_amount
-from formulation.costs.tables import FORBIDDEN, Times, build_tables
+from formulation.costs.tables import Times, build_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
+from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind, line_places, modes_by_size
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement, StageTime
+from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.blind import unseen
 from solvers.dynamic.tables.atom_tables import AtomTables, atom_tables
-from solvers.dynamic.tables.stage_times import best_forms, check_size
+from solvers.dynamic.tables.best_forms import best_forms
+from solvers.dynamic.tables.stage_times import check_size
 from solvers.search.stoppable import stoppable
 from solvers.search.support import Support, sized
 

@@ -19,9 +19,10 @@ from formulation.costs.tables import all_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, begin
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Synchronisation
+from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan
 from formulation.suffixes.states import suffixes
 from solvers.dynamic.period.answers import AnswerReach

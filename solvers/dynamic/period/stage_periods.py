@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
 from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from formulation.costs.lower_bound import lower_bound
-from formulation.costs.tables import FORBIDDEN, Tables, Times, all_tables, build_tables, possible_kinds
+from formulation.costs.tables import Tables, Times, all_tables, build_tables, possible_kinds
 from formulation.limits.deadline import StoppedError
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, Proof, begin
+from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Placement
+from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from formulation.suffixes.states import suffixes
 from solvers.dynamic.counts.layouts import CountLayout, count_layout

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables
 from formulation.limits.deadline import in_time
+from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group
-from formulation.problem.options import Placement
 from formulation.problem.shares import server_classes
 from formulation.suffixes.states import End, State, Step, Suffixes, suffixes
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import FORBIDDEN, Times
+from formulation.costs.tables import Times
+from formulation.problem.magnitude import FORBIDDEN
 from solvers.dynamic.tables.atom_tables import AtomTables
 from solvers.dynamic.tables.stage_limits import StageLimits
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import FORBIDDEN, Times
+from formulation.costs.tables import Times
 from formulation.problem.groups import Group
+from formulation.problem.magnitude import FORBIDDEN
 from solvers.dynamic.step_time.blocks import StageSpans
 
 __all__: list[str] = []

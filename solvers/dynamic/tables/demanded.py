@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from formulation.constraints.layers.pin import Pinned
 from formulation.costs.tables import Tables
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 
 __all__: list[str] = []
 

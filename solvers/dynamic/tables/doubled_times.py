@@ -19,12 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from solvers.atoms.programs import OUTSIDE

@@ -21,8 +21,8 @@ from formulation.problem.options import StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.atoms.chains import Chains, Chosen, ExactRow
 from solvers.dynamic.tables.atom_tables import AtomTables
+from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_times import best_forms
 from solvers.search.distinct import distinct
 
 __all__: list[str] = []

@@ -27,11 +27,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.layers import Split
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses
 

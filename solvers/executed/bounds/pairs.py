@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import FORBIDDEN, Times
+from formulation.costs.tables import Times
 from formulation.problem.cuts import CutSpace
+from formulation.problem.magnitude import FORBIDDEN
 from solvers.executed.bounds.columns import COLUMNS
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.spans import Bits, Index, Spans

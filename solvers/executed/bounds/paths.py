@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.problem.options import Schedule, Training
+from formulation.schedules.training import Schedule, Training
 
 __all__: list[str] = []
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import FORBIDDEN, Tables, Times
+from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import BoundaryCharge
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.demanded import admitted, stage_counts

@@ -19,10 +19,11 @@ from commands.tables.stage_lines import StageLines, stage_in_words
 from commands.terminal.output import broken, drawn
 from commands.terminal.progress import progress_text
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Constraints, Recompute
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
-from formulation.problem.options import Combine, Constraints, CostModel, Recompute
+from formulation.problem.options import Combine, CostModel
 from formulation.problem.plan import Plan, Span, Stage
 from tests.command_line import Command
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

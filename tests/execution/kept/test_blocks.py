@@ -15,13 +15,14 @@ from execution.measuring.steps import peak_bytes
 from execution.running.layout import RunLayout, layout_of
 from execution.running.pipeline import Pipeline
 from formulation.costs.memory import MemoryParts
+from formulation.problem.constraints import Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Recompute, Schedule
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.training import Schedule
 from ingest.models.gpt import GPT
 from tests.execution import models
 from tests.execution.cases import mean_square

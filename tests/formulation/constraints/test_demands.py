@@ -16,12 +16,11 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Demands
+from formulation.problem.constraints import Constraints, Demands
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import LayerGraph, layer_graph
-from formulation.problem.options import Constraints
 from formulation.problem.plan import Plan, Span, Stage
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 

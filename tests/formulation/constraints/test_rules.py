@@ -16,11 +16,12 @@ from formulation.constraints.rules import (
 )
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.groups import Group
 from formulation.problem.modes import Mode
-from formulation.problem.options import Constraints, Placement
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.exhaustive import count_plans, plans
+from solvers.every_plan import plans
+from solvers.exhaustive import count_plans
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 import pytest
 
 from formulation.costs.memory import MemoryParts
+from formulation.problem.constraints import Constraints, Recompute
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.modes import Mode
-from formulation.problem.options import Constraints, Recompute, Schedule, Training
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.schedules.training import Schedule, Training
 from tests.examples import PLAIN, instance_of, mesh
 
 S, B, H, A = 16, 3, 24, 6

@@ -13,15 +13,10 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.goals import goal_value
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import (
-    Constraints,
-    CostModel,
-    Goal,
-    Placement,
-    Schedule,
-    Training,
-)
+from formulation.problem.options import CostModel
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (

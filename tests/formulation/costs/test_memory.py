@@ -15,9 +15,11 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import Samples, Schedule, Sharded, Sharing, Training
+from formulation.problem.options import Samples, Sharing
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
+from formulation.problem.shares import Sharded
+from formulation.schedules.training import Schedule, Training
 from formulation.timeline.from_plan import footprint_of
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import OF_SINGLE_STAGES, instances

@@ -16,7 +16,8 @@ from formulation.predictor.roofline import Roofline
 from formulation.predictor.work import Product, Work
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.layers import Layer, Split
-from formulation.problem.options import Compute, CostModel, Samples, StageTime, Training
+from formulation.problem.options import Compute, CostModel, Samples, StageTime
+from formulation.schedules.training import Training
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from formulation.costs import times
 from formulation.costs.bulk.alike import number_of_forms
 from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.tables import FORBIDDEN, build_tables, line_groups
+from formulation.costs.tables import build_tables, line_groups
 from formulation.problem.groups import Group, GroupKind, forms_on
 from formulation.problem.layers import Split
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.model.across import SINGLE_FORMS
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import groups, instances, on_grids

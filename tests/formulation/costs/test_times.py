@@ -13,9 +13,10 @@ from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Edge, FormEdge
 from formulation.problem.layers import layer_graph
 from formulation.problem.modes import Mode
-from formulation.problem.options import AllReduce, Boundary, CostModel, Training
+from formulation.problem.options import AllReduce, Boundary, CostModel
 from formulation.problem.plan import Span
 from formulation.problem.units import Link, Volume
+from formulation.schedules.training import Training
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, follow, instance_of, join, matrix, mesh
 
 PAIR = GroupKind(2, (0,), BYTE_LINK, BYTE_LINK)

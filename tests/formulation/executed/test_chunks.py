@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Goal
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Goal, Schedule, Training
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.schedules.training import Schedule, Training
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

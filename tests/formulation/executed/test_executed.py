@@ -15,10 +15,12 @@ from formulation.costs.prices import stage_costs
 from formulation.executed.period import exact_period_ns, period_ns
 from formulation.executed.pipeline import PipelinePasses
 from formulation.executed.step import step_ns
-from formulation.problem.options import Combine, Goal, Schedule
+from formulation.problem.constraints import Goal
+from formulation.problem.options import Combine
 from formulation.schedules.actions import Kind
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.dependencies import positions
+from formulation.schedules.training import Schedule
 from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from formulation.problem.options import Schedule
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule
 from tests.formulation.page.numbers import Numbers
 
 

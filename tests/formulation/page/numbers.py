@@ -12,9 +12,11 @@ from math import ceil
 import networkx as nx
 
 from formulation.problem.cluster import Server
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer
-from formulation.problem.options import AllReduce, Constraints, CostModel, Goal, Training
+from formulation.problem.options import AllReduce, CostModel
+from formulation.schedules.training import Training
 
 Link = tuple[int, int]
 """Bandwidth in bits per second, latency in ns of a message."""

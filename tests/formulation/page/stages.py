@@ -8,14 +8,9 @@ from math import ceil, prod
 from operator import mul
 
 from formulation.problem.layers import Split
-from formulation.problem.options import (
-    Boundary,
-    BoundaryCharge,
-    Sharded,
-    StageTime,
-    Synchronisation,
-)
+from formulation.problem.options import Boundary, BoundaryCharge, StageTime, Synchronisation
 from formulation.problem.plan import Plan
+from formulation.problem.shares import Sharded
 from tests.formulation.page.chunks import on
 from tests.formulation.page.computing import Part, hidden_ns, part, passes_ns, updating_ns
 from tests.formulation.page.devices import Devices

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import Goal
 from formulation.problem.plan import Plan
 from tests.formulation.page.evaluator import evaluate_page
 

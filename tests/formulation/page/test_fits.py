@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.certificates.stages import StageFits
+from formulation.problem.constraints import Constraints
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import BoundaryCharge, Constraints
+from formulation.problem.options import BoundaryCharge
 from formulation.problem.plan import Plan, Span, Stage
 from tests.formulation.page.memory import capacity_bytes, peak_bytes
 from tests.formulation.page.numbers import numbers_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from formulation.problem.constraints import Constraints
 from formulation.problem.cuts import CutSpace
-from formulation.problem.options import Constraints
 from formulation.problem.plan import Span
 from tests.examples import chain, instance_of, matrix, mesh
 

@@ -16,12 +16,14 @@ from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import Cluster
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import LayerGraph
 from formulation.problem.magnitude import MOST, MOST_NS, MagnitudeError, longest_ns, most_bytes
-from formulation.problem.options import BoundaryCharge, Constraints, CostModel, Goal, Schedule, Training
-from solvers.exhaustive import plans
+from formulation.problem.options import BoundaryCharge, CostModel
+from formulation.schedules.training import Schedule, Training
+from solvers.every_plan import plans
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formulation.costs import times
-from formulation.evaluate import StageCost, evaluate
+from formulation.costs.prices import StageCost
+from formulation.evaluate import evaluate
 from formulation.problem.groups import Group, GroupKind, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import layer_graph
 from formulation.problem.modes import Mode, forward_passes
-from formulation.problem.options import BoundaryCharge, Combine, Schedule, StageTime, Synchronisation, Training
+from formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.schedules.training import Schedule, Training
 from formulation.timeline.durations import Contention, Transfers
 from formulation.timeline.from_plan import PlanRun, durations_of
 from formulation.timeline.measures import TimelineMeasures

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem.layers import Layer, LayerGraph, Measured, Split
+from formulation.predictor.curves import Measured
+from formulation.problem.layers import Layer, LayerGraph, Split
 from ingest.errors import GraphFileError
 from ingest.graphs.errors import FormatError
 from ingest.graphs.layer_profile import read_profile

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from commands.main import main
+from formulation.predictor.curves import Measured
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import build_instance
-from formulation.problem.layers import Measured, layer_graph
-from formulation.problem.options import CostModel, Training
+from formulation.problem.layers import layer_graph
+from formulation.problem.options import CostModel
+from formulation.schedules.training import Training
 from ingest.graphs.graph_file import read_graph, write_graph
 from tests.examples import BYTE_LINK, chain, matrix
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ingest.torch.trace import TraceError, trace
+from ingest.errors import TraceError
+from ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import Calls, Function, linear8, traced
 
 MIXED: dict[str, tuple[Function, Sequence[int], str]] = {

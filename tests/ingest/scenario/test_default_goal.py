@@ -8,7 +8,9 @@ import pytest
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
-from formulation.problem.options import CostModel, Goal, Schedule, Training, default_goals
+from formulation.problem.constraints import Goal
+from formulation.problem.options import CostModel, default_goals
+from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import Scenario, load_scenario
 from ingest.scenario.shipped import SHIPPED, scenario_files
 from solvers.auto.solve import plan

@@ -11,9 +11,10 @@ import pytest
 from formulation.problem.cluster import Cluster, Server, servers_of
 from formulation.problem.layers import Layer, Split
 from formulation.problem.units import Link
+from ingest.mistakes import ScenarioError
 from ingest.scenario import machines
 from ingest.scenario.library import Library, near_names
-from ingest.scenario.load import Scenario, ScenarioError, load_scenario
+from ingest.scenario.load import Scenario, load_scenario
 from ingest.text.yaml_source import parse_document
 from tests.command_line import Command
 

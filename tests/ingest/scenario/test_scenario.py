@@ -15,12 +15,14 @@ import pytest
 
 from formulation.problem.cluster import Cluster, servers_of
 from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, Samples, Schedule, Training
+from formulation.problem.options import BoundaryCharge, Combine, CostModel, Samples
 from formulation.problem.precision import Precision
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from ingest.mistakes import ScenarioError
+from ingest.scenario.fields import Section
 from ingest.scenario.load import load_scenario
-from ingest.scenario.schema import CostSection, Section, TrainingSection, schema_text
+from ingest.scenario.schema import CostSection, TrainingSection, schema_text
 from ingest.scenario.shipped import scenario_files
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.scenario.load import ScenarioError, load_scenario
+from ingest.mistakes import ScenarioError
+from ingest.scenario.load import load_scenario
 from ingest.scenario.machines import by_hand
 from ingest.text import yaml_source
 from ingest.text.yaml_source import parse_document

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.errors import with_causes
-from ingest.torch.source import ModelError, load_model_graph
+from ingest.errors import ModelError, with_causes
+from ingest.torch.source import load_model_graph
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = """

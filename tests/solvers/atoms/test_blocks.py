@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from formulation.costs.memory import stage_parts
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.prices import stage_costs
-from formulation.costs.tables import FORBIDDEN, all_tables
+from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, checked
+from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import Constraints, Goal, Recompute, Schedule
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.keeps import Keeps
+from formulation.schedules.training import Schedule
 from solvers import exhaustive as brute_force
 from solvers.atoms.chains import Chains
 from solvers.catalogue import find_solver

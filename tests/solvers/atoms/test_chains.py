@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import solvers.atoms.fronts
 import solvers.atoms.programs
 from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import FORBIDDEN, Tables, all_tables
+from formulation.costs.tables import Tables, all_tables
 from formulation.outcome import Limits, Proof
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Schedule, Training
+from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Span
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.atoms.chains import Chains
 from solvers.atoms.labels import HELD, TIME, WORKING, Labels, unbeaten

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from benchmarks.size.large import llama_405b, many_operators
 from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import Limits, Progress, Proof
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from solvers.auto import at_once
 from solvers.auto.advice import without_demands
 from solvers.auto.solve import plan

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from formulation.constraints.layers.pin import Pin
 from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from ingest.scenario.load import load_scenario
 from ingest.scenario.shipped import SHIPPED, scenario_files
 from solvers import catalogue

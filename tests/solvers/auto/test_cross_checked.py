@@ -8,8 +8,8 @@ import pytest
 from formulation.costs.amounts import goal_amount
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers import catalogue

@@ -12,8 +12,8 @@ from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.limits.proved import ProvedBound
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal
 from solvers import catalogue, exhaustive
 from solvers.auto import by_formula
 from solvers.auto.solve import plan

@@ -12,11 +12,13 @@ from formulation.costs.lower_bound import lower_bound
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints, Placement, Recompute
 from formulation.problem.cuts import AtomGraph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Split, layer_graph
-from formulation.problem.options import Combine, Constraints, CostModel, Placement, Recompute, Training
+from formulation.problem.options import Combine, CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from solvers.choices import any_order as choices
 from solvers.choices import downsets
 from solvers.choices.any_order import any_order, bound_of_all, given_order, in_order

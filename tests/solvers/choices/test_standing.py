@@ -11,7 +11,8 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Progress, Proof, checked
 from formulation.problem.instance import Instance
 from solvers.choices.standing import LEFT, Standing
-from solvers.exhaustive import count_plans, plans
+from solvers.every_plan import plans
+from solvers.exhaustive import count_plans
 from tests.problems import problems
 
 SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow]

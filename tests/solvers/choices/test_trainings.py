@@ -12,10 +12,12 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Combine, Constraints, CostModel, Goal, Schedule, Training
+from formulation.problem.options import Combine, CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from planners.catalogue import find_any
 from solvers import exhaustive
 from solvers.auto.solve import plan

@@ -14,17 +14,12 @@ from ortools.sat.python import cp_model
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import (
-    BoundaryCharge,
-    Constraints,
-    Goal,
-    Placement,
-    Synchronisation,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, Synchronisation
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from solvers.auto.solve import plan
 from solvers.catalogue import SOLVERS, find_solver
 from solvers.chunks.bulk import ManyPlans

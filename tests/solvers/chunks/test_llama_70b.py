@@ -13,11 +13,13 @@ from formulation.constraints.layers.forms import FormLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import Cluster, DeviceClass, Server
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, CostModel, Goal, Training
+from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from solvers.chunks.solver import solve
 
 SHAPE = Shape(80, 8192, 1024, 28672, 64, 128256, sequence=4096)

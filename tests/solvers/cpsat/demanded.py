@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from formulation.constraints.devices.reserve import Reserve
 from formulation.constraints.layers.forms import FormLimit
 from formulation.constraints.layers.pin import Pin
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.options import Constraints, Placement
+from formulation.problem.layers import Split
+from formulation.problem.model.across import FORMS
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -13,19 +13,10 @@ from exchange.whole_blocks import TargetError, runs_of
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
 from formulation.problem.cluster import DeviceClass
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance
-from formulation.problem.options import (
-    BoundaryCharge,
-    Combine,
-    Constraints,
-    CostModel,
-    Goal,
-    Placement,
-    Recompute,
-    Schedule,
-    StageTime,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
+from formulation.schedules.training import Schedule, Training
 from ingest.graphs.runtimes import RUNTIMES
 from ingest.plans.plan_file import plan_to_dict
 from ingest.plans.plan_reader import plan_of

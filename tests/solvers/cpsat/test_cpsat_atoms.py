@@ -15,19 +15,11 @@ from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.demands import with_servers
 from formulation.problem.instance import Instance
-from formulation.problem.options import (
-    BoundaryCharge,
-    Combine,
-    Constraints,
-    CostModel,
-    Goal,
-    Placement,
-    Recompute,
-    StageTime,
-)
+from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from solvers.atoms.stages import AtomStages, ends_of
 from solvers.cpsat.on_atoms import solver
 from solvers.cpsat.on_atoms.charges import Charges

@@ -15,12 +15,14 @@ from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import all_tables, build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Constraints, Recompute
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Layer, Split
-from formulation.problem.model.across import SINGLE_FORMS
-from formulation.problem.options import Constraints, Recompute, Samples, Schedule, Training
+from formulation.problem.layers import Layer, Split
+from formulation.problem.model.across import FORMS, SINGLE_FORMS
+from formulation.problem.options import Samples
 from formulation.problem.plan import Span, Stage
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers

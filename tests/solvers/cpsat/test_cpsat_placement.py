@@ -14,10 +14,10 @@ from formulation.constraints.rules import check_devices
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import Cluster, Wiring
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
-from formulation.problem.options import Constraints, Placement
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers.cpsat import solver as layered

@@ -16,8 +16,8 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from formulation.outcome import Limits, Proof, checked
+from formulation.predictor.curves import Measured
 from formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.instance import build_instance
-from formulation.problem.layers import Layer, Measured, Split, layer_graph
-from formulation.problem.options import (
-    Constraints,
-    CostModel,
-    Goal,
-    Recompute,
-    Schedule,
-    Training,
-)
+from formulation.problem.layers import Layer, Split, layer_graph
+from formulation.problem.options import CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver
 

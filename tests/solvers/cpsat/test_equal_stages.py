@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Placement
 from solvers import exhaustive as brute_force
 from solvers.auto.solve import plan
 from solvers.cpsat import solver as layered

@@ -14,8 +14,9 @@ from formulation.constraints.plans.own import Own
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.cpsat.base.engine import make_solver

@@ -18,8 +18,9 @@ from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
 from formulation.constraints.violation import Violation
 from formulation.costs.tables import build_tables, line_groups
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, CostModel, Goal, Placement
+from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force

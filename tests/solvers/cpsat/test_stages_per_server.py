@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement
 from formulation.problem.plan import Plan
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

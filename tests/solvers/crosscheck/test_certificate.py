@@ -9,29 +9,24 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.check import (
-    Certificate,
-    CertificateError,
-    certifiable,
-    fingerprint,
-    verify,
-    verify_labels,
-)
+from formulation.certificates.check import Certificate, certifiable, fingerprint, verify
 from formulation.certificates.forms import FormSearch
-from formulation.certificates.labels import Labels
+from formulation.certificates.labels import CertificateError, Labels, verify_labels
 from formulation.certificates.stages import StageFits
 from formulation.costs.least import StagePrices
 from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.outcome import Proof
 from formulation.problem.cluster import Server, cluster_graph
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Constraints, CostModel, Placement, Schedule, Training
+from formulation.problem.options import Combine, CostModel
 from formulation.problem.plan import Plan, Span
 from formulation.problem.units import Link
 from formulation.schedules.keeps import Keeps
+from formulation.schedules.training import Schedule, Training
 from formulation.suffixes.slots import slots_matter
 from formulation.suffixes.states import suffixes
 from ingest.scenario.load import load_scenario

@@ -15,10 +15,12 @@ from formulation.costs.tables import Tables
 from formulation.evaluate import evaluate
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Constraints, CostModel, Goal, Schedule, Training
+from formulation.problem.options import CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.cpsat.base.families import Family, Posted

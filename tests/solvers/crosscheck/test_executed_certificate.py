@@ -9,13 +9,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.check import Certificate, CertificateError, certifiable, verify
+from formulation.certificates.check import Certificate, certifiable, verify
 from formulation.certificates.executed import passes, step
 from formulation.certificates.executed.paths import WeighedPaths, busy_paths
+from formulation.certificates.labels import CertificateError
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
+from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Goal, Recompute, Samples, StageTime, Synchronisation
+from formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
 from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive

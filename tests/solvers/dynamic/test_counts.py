@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from formulation.evaluate import evaluate
 from formulation.outcome import Proof, checked
 from formulation.problem.cluster import Cluster, Server
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Placement, Schedule
 from formulation.problem.shares import same_servers
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule
 from formulation.suffixes.states import alike_servers
 from solvers import exhaustive as brute_force
 from solvers.dynamic.counts.layouts import count_layout

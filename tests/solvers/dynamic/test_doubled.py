@@ -10,14 +10,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.size.large import many_operators
-from formulation.costs.tables import FORBIDDEN, build_tables, line_groups
+from formulation.costs.tables import build_tables, line_groups
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Proof, checked
 from formulation.problem.cluster import Server
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split, layer_graph
-from formulation.problem.options import Constraints, Placement
+from formulation.problem.magnitude import FORBIDDEN
 from solvers import exhaustive as brute_force
 from solvers.dynamic.counts.unslotted import UnslottedReach
 from solvers.dynamic.states import solver

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, StoppedError
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from solvers import exhaustive as brute_force
 from solvers.dynamic.states.states import state_space
 from solvers.dynamic.step_time.blocks import StageSpans

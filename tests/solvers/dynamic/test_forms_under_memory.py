@@ -11,9 +11,10 @@ from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import AllReduce, Boundary, Placement
+from formulation.problem.options import AllReduce, Boundary
 from formulation.problem.plan import Plan, Span, Stage
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

@@ -13,21 +13,20 @@ from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
+from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.instance import build_instance
 from formulation.problem.options import (
     BoundaryCharge,
     Combine,
-    Constraints,
     CostModel,
-    Placement,
     Samples,
     Sharing,
     StageTime,
     Synchronisation,
-    Training,
 )
 from formulation.problem.plan import Span
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from solvers import exhaustive as brute_force
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import (

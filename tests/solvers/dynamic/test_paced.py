@@ -13,9 +13,11 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from formulation.problem.cluster import DeviceClass
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Constraints, Goal, Placement, Schedule, Training
+from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states

@@ -13,20 +13,11 @@ from hypothesis import strategies as st
 from formulation.evaluate import evaluate
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import (
-    BoundaryCharge,
-    Constraints,
-    Goal,
-    Placement,
-    Recompute,
-    Samples,
-    Schedule,
-    StageTime,
-    Synchronisation,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned

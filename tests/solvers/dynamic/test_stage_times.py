@@ -11,16 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.costs import times
-from formulation.costs.tables import FORBIDDEN, build_tables, line_groups
+from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split, layer_graph
-from formulation.problem.options import AllReduce, CostModel, StageTime, Training
+from formulation.problem.layers import Split, layer_graph
+from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.model.across import FORMS
+from formulation.problem.options import AllReduce, CostModel, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
-from solvers.dynamic.tables.stage_times import StageTimes, best_forms
+from formulation.schedules.training import Training
+from solvers.dynamic.tables.best_forms import best_forms
+from solvers.dynamic.tables.stage_times import StageTimes
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import instances, layer_graphs
 

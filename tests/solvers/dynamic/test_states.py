@@ -14,6 +14,7 @@ from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, checked
 from formulation.problem.cluster import Server, cluster_graph
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
@@ -22,16 +23,13 @@ from formulation.problem.options import (
     Boundary,
     BoundaryCharge,
     Combine,
-    Constraints,
     CostModel,
-    Goal,
-    Placement,
-    Schedule,
     Sharing,
     Synchronisation,
 )
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule
 from formulation.suffixes.states import alike_servers
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

@@ -12,9 +12,10 @@ from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive
 from solvers.catalogue import find_solver
 from solvers.dynamic.tables.demanded import stage_counts

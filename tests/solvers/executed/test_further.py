@@ -15,10 +15,11 @@ from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits, Proof
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Goal
+from formulation.problem.options import BoundaryCharge
 from formulation.problem.plan import Plan
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive

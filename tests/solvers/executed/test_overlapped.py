@@ -15,23 +15,13 @@ from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER
 from formulation.outcome import Proof
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
-from formulation.problem.options import (
-    BoundaryCharge,
-    Constraints,
-    CostModel,
-    Goal,
-    Placement,
-    Recompute,
-    Samples,
-    Schedule,
-    StageTime,
-    Synchronisation,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, CostModel, Samples, StageTime, Synchronisation
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive
 from solvers.dynamic.states.states import state_space
 from solvers.executed import growing

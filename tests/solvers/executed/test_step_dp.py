@@ -19,24 +19,15 @@ from formulation.executed.step import step_ns, step_of_training_ns
 from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits, Proof
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
-from formulation.problem.options import (
-    BoundaryCharge,
-    Constraints,
-    CostModel,
-    Goal,
-    Placement,
-    Recompute,
-    Schedule,
-    StageTime,
-    Synchronisation,
-    Training,
-)
+from formulation.problem.options import BoundaryCharge, CostModel, StageTime, Synchronisation
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned

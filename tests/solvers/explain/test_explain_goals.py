@@ -13,8 +13,10 @@ from formulation.constraints.plans.at_most import GoalLimit, goal_limit
 from formulation.costs.amounts import goal_amount
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
+from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Constraints, Goal, Recompute, Schedule, Training
+from formulation.problem.options import Combine
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.explain.explain import explain
 from solvers.explain.loosening import limits_of, without

@@ -17,11 +17,12 @@ from formulation.executed.pipeline import PipelinePasses
 from formulation.executed.step import one_f_one_b_ends, step_ns
 from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits
+from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal, Schedule, Training
 from formulation.problem.plan import Plan
+from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned
 from solvers.choices.decide import decide

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import Deadline
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Goal, Placement
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
-from formulation.problem.options import Combine, Goal, Placement
+from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers import exhaustive

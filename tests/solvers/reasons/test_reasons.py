@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from formulation.costs.prices import updates_ns
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Constraints, Goal, Placement, Recompute, Schedule, Training
+from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
+from formulation.schedules.training import Schedule, Training
 from formulation.timeline.chain import OPTIMISER, SYNCHRONISATION
 from solvers import exhaustive
 from solvers.reasons.bounds import plan_terms

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.outcome import Limits, Proof, checked
+from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.options import Goal
 from solvers import exhaustive
 from solvers.auto.solve import plan
 from solvers.catalogue import find_solver

@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Constraints, CostModel, Goal, Recompute, Training
+from formulation.problem.options import CostModel
 from formulation.problem.units import Link
+from formulation.schedules.training import Training
 from solvers.search.balanced import balanced_plans
 from solvers.search.fitting import fitting_plans
 from solvers.search.simple import simple_plan

@@ -8,8 +8,9 @@ import pytest
 
 from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import Limits, Outcome, Progress, checked
+from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.options import Constraints, Goal, Placement, Schedule, Training
+from formulation.schedules.training import Schedule, Training
 from solvers.catalogue import find_solver
 from tests.examples import chain, instance_of, matrix, mesh
 

@@ -20,8 +20,8 @@ from ortools.sat.python import cp_model
 
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Times
+from formulation.problem.constraints import Goal
 from formulation.problem.layers import Split
-from formulation.problem.options import Goal
 from solvers.cpsat.base.by_form import price_by_form
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Expression, Variables

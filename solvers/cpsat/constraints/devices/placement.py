@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from formulation.problem.constraints import Placement
 from formulation.problem.groups import line_places
-from formulation.problem.options import Placement
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from formulation.problem.options import Goal
+from formulation.problem.constraints import Goal
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
