@@ -19,8 +19,6 @@ from commands.terminal import output
 from commands.terminal.exit_codes import ExitCode
 from formulation.outcome import Outcome
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the solvers one after another, show a row for each, and return the exit code."""

@@ -25,8 +25,6 @@ from ingest.scenario.shipped import LIBRARY
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the library or one entry of it. Exit code 2 for an unknown name and for a file that is wrong."""

@@ -5,8 +5,6 @@ import sys
 
 from commands.terminal.first_interrupt import BEGAN_S, importing
 
-__all__: list[str] = []
-
 
 def main() -> int:
     """Run the command line; return its exit code."""

@@ -27,8 +27,6 @@ from solvers.crosscheck.checked_solve import contradiction
 if TYPE_CHECKING:
     from commands.tables.key_lines import Row
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Price the plan, compare it with the optimum unless told not to, and return the exit code."""

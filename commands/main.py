@@ -22,8 +22,6 @@ from commands.terminal.reply import Reply
 from commands.terminal.starting import Starting
 from commands.terminal.terminal import cleaned
 
-__all__: list[str] = []
-
 LIMITED = ("commands.plan", "commands.simulate")
 """Commands whose time limit is one for everything that they do."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from solvers.crosscheck.routes import Check
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and show the outcome; return the exit code of its proof."""

@@ -15,8 +15,6 @@ from commands.terminal.failures import InputError, output_path, reading
 from formulation.problem.instance import Instance
 from ingest.graphs.layer_profile import LayerProfile, write_profile
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, refuse what is unsteady, write the profile, and show where the prediction was wrong."""

@@ -17,8 +17,6 @@ from report.trace.measured import measured_trace
 if TYPE_CHECKING:
     from execution.running.job import RunJob, StepNews
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the plan; the progress line has loss, time of the step, and what was predicted for the devices."""

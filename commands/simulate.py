@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from commands.tables.key_lines import KeyLines
     from report.simulation import Simulation
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Find or read the plan, run it, write and show what was asked for; return the exit code."""

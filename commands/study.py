@@ -19,8 +19,6 @@ from planners.studies.study import Study, StudyInputError, StudyInputs
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a study, show its tables, and write its document if a file is named. Exit code 2 for wrong data."""

@@ -17,8 +17,6 @@ from ingest.torch.source import load_model_graph
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Build and trace the model, write its layer graph, and say how large it is."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from commands.parts.task import Task
     from execution.running.validating import Difference
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare steps; exit with 1, what differs and both numbers, where rounding does not explain it.

@@ -14,8 +14,6 @@ from formulation.costs.amounts import plural
 from formulation.problem.instance import Instance
 from ingest.plans.certificate_file import CertificateFileError, read_certificate_as_made
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify and say what is proved. Exit code 0: optimal, 3: a weaker bound holds, 4: it does not hold."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["RunFailedError", "StagesError"]
-
 
 class StagesError(ValueError):
     """A model cannot be split as a plan wants it; ``str()`` names the stage or the layer, and what to do."""

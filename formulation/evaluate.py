@@ -16,8 +16,6 @@ from formulation.costs.prices import StageCost, stage_costs
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__ = ["Evaluation", "StageCost", "evaluate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:

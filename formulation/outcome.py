@@ -20,8 +20,6 @@ from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__ = ["FalseClaimError", "GoalClaim", "Limits", "Outcome", "Progress", "Proof", "Status", "begin", "checked"]
-
 
 class Proof(enum.StrEnum):
     """How strongly an outcome is held."""

@@ -20,8 +20,6 @@ from formulation.problem.options import Samples
 from formulation.problem.shares import OnHost, Sharded
 from formulation.schedules.training import Schedule
 
-__all__ = ["scope_of", "scope_parts"]
-
 SCHEDULES = {
     Schedule.NAIVE: "one micro-batch at a time",
     Schedule.GPIPE: "GPipe",

@@ -7,8 +7,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["ModelError"]
-
 _LIBRARY = sysconfig.get_path("stdlib")
 _MOST_CAUSES = 4
 

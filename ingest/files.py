@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["WriteError", "atomic_write", "read_limited"]
-
 try:
     import fcntl
 except ImportError:  # a system without such locks: what a killed writer leaves stays

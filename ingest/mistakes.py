@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
-__all__ = ["ScenarioError", "Where", "did_you_mean"]
-
 Where = tuple[str | int, ...]
 """The way to a value in nested sections: keys and list indices, outermost first."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["parse_json"]
-
 MOST_VALUES = 4_000_000
 """Values in one document: an object takes 50 times its text and more, so bytes alone bound nothing."""
 LONGEST_KEY = 60

@@ -8,8 +8,6 @@ from __future__ import annotations
 from solvers import catalogue
 from solvers.catalogue import SolverEntry
 
-__all__ = ["all_names", "all_solvers", "find_any"]
-
 ONE_STAGE = "planners.common.one_stage"
 
 PLANNERS: tuple[SolverEntry, ...] = (

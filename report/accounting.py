@@ -24,8 +24,6 @@ from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import SYNC
 from report.simulation import Simulation
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Spent:

@@ -12,8 +12,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Combine
 from formulation.scope import scope_of, scope_parts
 
-__all__ = ["goals_to_list", "scope_to_dict"]
-
 MEANINGS = {
     Goal.ITERATION_TIME: "one optimiser step, with its fill and drain, by the formula",
     Goal.STEP_TIME: "one optimiser step as executed, links without queues",

@@ -29,8 +29,6 @@ from report.sums import sums_of
 from report.throughput import throughput_of
 from report.window import EVENT_COLUMNS, events_of, shown_by_default, window_of
 
-__all__ = ["content_of", "summary_of"]
-
 VERSION = 2
 SAMPLES, LEAST_SAMPLES, MOST_SAMPLES = 3000, 40, 240
 """Parts of the run in which the curves of memory are drawn by the least and the most that is held: of all ranks

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from formulation.timeline.footprint import DeviceMemory
 
-__all__: list[str] = []
-
 
 def curve_of(memory: DeviceMemory) -> dict[int, int]:
     """Return the bytes that are held from each moment on, in order of time.

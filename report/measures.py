@@ -18,8 +18,6 @@ from report import theory
 from report.placement import INTERLEAVED, ZERO_BUBBLE
 from report.simulation import Simulation
 
-__all__ = ["Measure", "Relation"]
-
 BUBBLE = "bubble (idle share of device time)"
 
 Number = int | float

@@ -24,8 +24,6 @@ from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.timeline.footprint import Footprint
 from formulation.timeline.timeline import Timeline
 
-__all__: list[str] = []
-
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero_bubble_h1"
 """Names of the schedules that the planner does not know, but theory does."""
 OF_RANKS = ("devices", "line")

@@ -22,8 +22,6 @@ from formulation.timeline.timeline import Timeline, run
 from report.placement import ZERO_BUBBLE, check_placement, rank_stages, violations_on_ranks
 from report.theory import zero_bubble_h1_in_flight
 
-__all__ = ["Simulation", "simulate"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulation:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Stage
 
-__all__ = ["boundaries_paid", "slowest", "slowest_in_words", "split_in_words"]
-
 
 def boundaries_paid(instance: Instance) -> bool:
     """Tell whether boundaries have a time of their own beside those of stages."""

@@ -10,8 +10,6 @@ from formulation.schedules.training import Schedule
 from report.simulation import Simulation
 from report.stages import boundaries_paid, slowest_in_words
 
-__all__: list[str] = []
-
 
 def sums_of(simulation: Simulation) -> dict[str, Any]:
     """Return the sum and the largest of all times, and how the objective follows; None where it does not.

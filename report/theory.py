@@ -14,8 +14,6 @@ from fractions import Fraction
 from formulation.problem.units import ceil_div
 from formulation.timeline.durations import Durations
 
-__all__: list[str] = []
-
 
 def gpipe_bubble(stages: int, micro_batches: int) -> Fraction:
     """Return idle over *total* device time of uniform stages, (S - 1) / (M + S - 1).

@@ -9,8 +9,6 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.units import NS_PER_SECOND
 
-__all__: list[str] = []
-
 EMBEDDING, TOKEN_BYTES = "Embedding", 8
 """The operator that looks tokens up, and the size of the number of a token in torch."""
 FLOPS_PER_MAC = 2

@@ -12,8 +12,6 @@ from formulation.timeline.critical import critical_chain
 from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import JOIN
 
-__all__: list[str] = []
-
 ACTIVATION, GRADIENT = "a", "g"
 """Kinds of events of messages; passes and updates have the letters of their actions."""
 EVENT_COLUMNS = ("kind", "stage", "micro_batch", "start_ns", "stop_ns", "critical")

@@ -13,8 +13,6 @@ from typing import Any
 
 from formulation.costs import amounts
 
-__all__ = ["printable"]
-
 TIMES = ("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9)
 """Units of time by size, as pages write them."""
 NOTHING = "–"

@@ -6,8 +6,6 @@ from collections.abc import Collection
 
 from formulation.problem.instance import Instance
 
-__all__ = ["unseen"]
-
 
 def unseen(instance: Instance, *rules: str, seen: Collection[str] = ()) -> tuple[str, ...]:
     """Return those of the named rules that limit this instance, and every constraint that no programme sees.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Solve = Callable[[Instance, Limits], Outcome]
 
-__all__ = ["AUTO", "SOLVERS", "SolverEntry"]
-
 
 def _takes_all(instance: Instance) -> Support:
     from solvers.search.support import takes_all

@@ -22,8 +22,6 @@ from formulation.problem.model.across import FORMS
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
 
-__all__: list[str] = []
-
 Used = tuple[int, ...]
 """Devices used of each server."""
 

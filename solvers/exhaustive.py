@@ -33,8 +33,6 @@ from solvers.every_plan import (
 )
 from solvers.search.support import Support
 
-__all__: list[str] = []
-
 NAME = "brute_force"
 MAX_PLANS = 200_000
 MAX_GROUPS = 50_000

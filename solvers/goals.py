@@ -22,8 +22,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers import exhaustive
 
-__all__: list[str] = []
-
 Solve = Callable[[Instance, Limits], Outcome]
 
 

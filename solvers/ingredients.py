@@ -13,8 +13,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__: list[str] = []
-
 
 class Ingredient(enum.Enum):
     """Code that an answer can rest on: in words, its modules, and whether it is common ground."""

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from formulation.outcome import Outcome
 from solvers.ingredients import METHODS, Ingredient, shared
 
-__all__: list[str] = []
-
 PROPOSES = "by_formula"
 """Who has plans and no proof of its own but sums that all read: a claim of it rests on whose bound it has."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from ingest.scenario.load import Scenario
 
-__all__: list[str] = []
-
 SLOWER = 2
 """A slow card of the mixed variants has so many times less speed and memory."""
 

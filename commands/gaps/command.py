@@ -25,8 +25,6 @@ from planners.studies.markdown import to_markdown
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__: list[str] = []
-
 TIME_LIMIT_S = 20.0
 """Longest time of each search, if the command line gives none."""
 

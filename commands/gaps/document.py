@@ -12,8 +12,6 @@ from formulation.costs.amounts import goal_text
 from formulation.problem.constraints import Goal
 from planners.studies.study import Study, StudyTable
 
-__all__: list[str] = []
-
 NOTHING = "-"
 TITLE = "How far planners are from the proved optimum"
 SUMMARY = "All cases"

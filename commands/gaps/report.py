@@ -17,8 +17,6 @@ from commands.gaps.solve import CaseResult, proves
 from commands.parts.comparison import ComparisonRow
 from formulation.outcome import Proof
 
-__all__: list[str] = []
-
 GAP, BREAKS, NO_PLAN, REFUSED, FAILED = "gap", "breaks rules", "no plan", "refused", "failed"
 """What a planner did with a case; FAILED: it broke down, or claimed what does not hold."""
 ALL = "all"

@@ -17,8 +17,6 @@ from commands.parts.task import Task
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Goal
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:

@@ -6,8 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__: list[str] = []
-
 ProofName = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 

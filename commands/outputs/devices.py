@@ -6,8 +6,6 @@ from pydantic import Field
 
 from commands.outputs.common import Output, Part
 
-__all__: list[str] = []
-
 
 class SourcePart(Part):
     """Where a number comes from; ``through`` is the page that was read in its place."""

@@ -6,8 +6,6 @@ from typing import Literal
 
 from commands.outputs.common import Output, Part
 
-__all__: list[str] = []
-
 
 class StepPart(Part):
     """A step: the loss before the weights changed (null: no finite number), and its time on this machine.

@@ -9,8 +9,6 @@ from pydantic import Field
 from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
 from commands.outputs.runs import SummaryPart
 
-__all__: list[str] = []
-
 
 class RoutePart(Part):
     """What one route of ``--double-check`` answered."""

@@ -7,8 +7,6 @@ from typing import Literal
 from commands.outputs.common import CriticalPart, Output, Part, ScopePart, StagePart
 from commands.outputs.plans import BrokenRulePart, ExplanationPart, OptimumPart
 
-__all__: list[str] = []
-
 
 class MeasuredPart(Part):
     """What a list of values has at the same place: a goal and its unit."""

@@ -18,8 +18,6 @@ from commands.outputs.common import (
 )
 from commands.outputs.tables import ComparisonPart
 
-__all__: list[str] = []
-
 
 class SpentPart(Part):
     """Where the time of a rank goes over the whole run; the parts add up to the makespan."""

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from commands.outputs.common import Output, Part
 
-__all__: list[str] = []
-
 
 class AlikeServersPart(Part):
     """Neighbouring servers of one kind: how many, and the devices that each of them has."""

@@ -20,8 +20,6 @@ from commands.outputs.scenarios import ScenariosOutput
 from commands.outputs.tables import CompareOutput, GapTableOutput
 from commands.outputs.whatif import SensitivityOutput, SweepOutput
 
-__all__: list[str] = []
-
 OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "compare": (CompareOutput, GapTableOutput),
     "devices": (DevicesOutput,),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
 
-__all__: list[str] = []
-
 
 class SolverRowPart(Part):
     """What became of one solver; without an outcome ``reason`` says why."""

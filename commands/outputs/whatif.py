@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
 
-__all__: list[str] = []
-
 
 class WhatIfPart(Part):
     """The best plan under one change; without an outcome ``reason`` says why nobody was asked, or answered.

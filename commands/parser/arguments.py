@@ -21,8 +21,6 @@ from planners.catalogue import all_names, all_solvers
 from planners.studies.catalogue import STUDIES
 from solvers.catalogue import AUTO
 
-__all__: list[str] = []
-
 DESCRIPTION = """\
 Cut a neural network into pipeline stages for the cluster you have, and prove that no better cut exists.
 """

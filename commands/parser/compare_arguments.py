@@ -7,8 +7,6 @@ from functools import partial
 
 from planners.catalogue import all_names
 
-__all__: list[str] = []
-
 
 def add_all(command: argparse.ArgumentParser) -> None:
     """Add ``--all`` and ``--out``, and what is checked once the command line is read."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__: list[str] = []
-
 VGG, GPT = "scenarios/pipepar/vgg16.yaml", "scenarios/gpt/gpt2.yaml"
 
 EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(

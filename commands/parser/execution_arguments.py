@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 
 from commands.parser.run_arguments import add_order, whole
 
-__all__: list[str] = []
-
 MOST_STEPS = 10**9
 MOST_SECONDS = 10**6
 TARGETS = ("torchtitan", "megatron", "deepspeed", "script")

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from commands.parser.suggestions import did_you_mean, explained
 from commands.terminal.failures import UsageError
 
-__all__: list[str] = []
-
 
 class GrammarParser(argparse.ArgumentParser):
     """A parser whose mistakes are raised, for whoever reads them: a person or, with ``--json``, a program."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__: list[str] = []
-
 PLAN = "a plan file (JSON), for example from pipecut plan --out"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-__all__: list[str] = []
-
 GIVEN_ORDERS = ("interleaved", "zero_bubble_h1", "best")
 """Orders of actions that a plan can be run in, though no solver prices them; the last one is searched for."""
 MOST_CHUNKS = 10_000

@@ -6,8 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__: list[str] = []
-
 CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)$")
 SURE = 0.6
 """How alike two words must be (``difflib``), from 0 to 1."""

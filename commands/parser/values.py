@@ -12,8 +12,6 @@ from planners.catalogue import all_names
 from planners.studies.catalogue import STUDIES
 from solvers.catalogue import AUTO
 
-__all__: list[str] = []
-
 
 def seconds(text: str) -> float:
     """Return a time limit in seconds: ``60``, ``60 s``, ``2 min``. Raises ArgumentTypeError for anything else."""

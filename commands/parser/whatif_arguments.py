@@ -7,8 +7,6 @@ import argparse
 from commands.parser.run_arguments import whole
 from commands.parser.suggestions import did_you_mean
 
-__all__: list[str] = []
-
 KINDS = ("memory", "servers", "links", "micro_batches", "devices")
 """What can be varied (``solvers.whatif.variants.ChangeKind``)."""
 

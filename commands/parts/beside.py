@@ -13,8 +13,6 @@ from formulation.schedules.table import ScheduleError
 from report.content import content_of
 from report.simulation import simulate
 
-__all__: list[str] = []
-
 
 def check_against(task: Task, path: str | None, order: Order | None) -> None:
     """Raise InputError, before any search, for a plan that cannot be shown beside another."""

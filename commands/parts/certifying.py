@@ -10,8 +10,6 @@ from commands.terminal.failures import InputError
 from formulation.certificates.check import Certificate, certifiable
 from formulation.outcome import Outcome, Proof
 
-__all__: list[str] = []
-
 
 def refuse_uncertifiable(task: Task, path: Path | None) -> None:
     """Raise InputError before a search whose bound no certificate could carry."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 KEEPS_RULES = (Proof.OPTIMAL, Proof.FEASIBLE)
 """Proofs of outcomes whose plan keeps every rule."""
 

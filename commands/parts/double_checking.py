@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from solvers.crosscheck.claim import Claim
     from solvers.crosscheck.routes import Check
 
-__all__: list[str] = []
-
 UNLIMITED_S = 600.0
 """Longest double check where the scenario sets no time limit."""
 NOTHING_PROVED = "not double-checked: nothing is proved"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from report.pictures.shapes import Picture
     from report.simulation import Simulation
 
-__all__: list[str] = []
-
 Make = Callable[[], str | bytes]
 
 

@@ -16,8 +16,6 @@ from ingest.plans.plan_file import stage_to_dict
 if TYPE_CHECKING:
     from solvers.explain.explain import Explanation, OpenedPlan
 
-__all__: list[str] = []
-
 LEFT = "stopped before anything that clashes was found"
 UNLIMITED_S = 60.0
 """Longest search for an explanation where the scenario sets no time limit."""

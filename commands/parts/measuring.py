@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from execution.measuring.steps import MeasuredSteps
     from execution.running.job import RunJob
 
-__all__: list[str] = []
-
 
 def measured_content(
     task: Task, job: RunJob, measured: Sequence[MeasuredSteps], profile: LayerProfile | None

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from commands.terminal.failures import InputError
 
-__all__: list[str] = []
-
 MODEL = "the model"
 PICTURES = {"svg": ".svg", "png": ".png"}
 """Arguments that name a folder, and the ending of the files that are written there."""

@@ -20,8 +20,6 @@ from planners.catalogue import find_any
 if TYPE_CHECKING:
     from ingest.scenario.load import Scenario
 
-__all__: list[str] = []
-
 ENDING = ".yaml"
 """Of a scenario file, and of no name."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from commands.terminal.failures import InputError
 
-__all__: list[str] = []
-
 SCALE = 2
 """Pixels for each unit of a picture: 2280 across, enough for the width of a page at 300 dots per inch."""
 MISSING = "writing PNG needs resvg: pip install 'pipecut[png]'"

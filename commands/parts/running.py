@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from execution.running.job import RunJob
     from execution.running.layout import RunLayout
 
-__all__: list[str] = []
-
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun sets in the environment of every process that it starts."""
 

@@ -20,8 +20,6 @@ from ingest.scenario.shipped import SHIPPED, scenario_files
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__: list[str] = []
-
 FOR_EDITORS = "yaml-language-server:"
 """What a comment begins with that no person needs to read."""
 FIRST_WORDS = re.compile(r".+?(?=[.:](?:\s|$))|.+")

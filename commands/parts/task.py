@@ -30,8 +30,6 @@ from solvers.choices.standing import Standing
 from solvers.crosscheck.checked_solve import solve_checked
 from solvers.search.background import in_background
 
-__all__: list[str] = []
-
 READING_S = 0.2
 """So much longer than the limit a model may be read, as without it there is not even a simple plan."""
 EXIT_CODES: dict[Proof, ExitCode] = {

@@ -21,8 +21,6 @@ from solvers.reasons.differences import PlanDifference
 from solvers.reasons.idle import IdleReason
 from solvers.reasons.reasons import Reasons
 
-__all__: list[str] = []
-
 
 def claim_to_dict(outcome: Outcome) -> dict[str, Any]:
     """Return what a search claims, without its plan."""

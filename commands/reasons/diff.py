@@ -11,8 +11,6 @@ from commands.terminal.exit_codes import ExitCode
 from commands.terminal.failures import InputError
 from solvers.reasons.differences import differences
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare the two plans and return the exit code."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from solvers.explain.explain import Explanation
     from solvers.reasons.reasons import Reasons
 
-__all__: list[str] = []
-
 SEARCH_S, REASONS_S = 10.0, 8.0
 """How long the best plan, and then reasons, may be searched for where no time limit is given."""
 

@@ -27,8 +27,6 @@ from solvers.reasons.differences import PlanDifference
 from solvers.reasons.idle import IdleReason, IdleServer
 from solvers.reasons.reasons import Reasons
 
-__all__: list[str] = []
-
 INDENT = "  "
 """Before what belongs to the line above."""
 MOST_TERMS = 3

@@ -15,8 +15,6 @@ from solvers.reasons.choices import Neighbour
 from solvers.reasons.differences import PlanDifference
 from solvers.reasons.reasons import Reasons
 
-__all__: list[str] = []
-
 BREAKS = "breaks"
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 NAMES = {

@@ -8,8 +8,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.certifying.certify import certify as certificate_of
 
-__all__ = ["certify"]
-
 
 def certify(instance: Instance, plan: Plan) -> Certificate:
     """Return a proof of how good a plan is, which ``pipecut.verify`` checks without a solver.

@@ -14,8 +14,6 @@ from planners.catalogue import find_any
 from solvers.choices.standing import Standing
 from solvers.crosscheck.checked_solve import contradiction, solve_checked
 
-__all__ = ["Compared", "compare"]
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:

@@ -8,8 +8,6 @@ from typing import Any
 
 from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 
 def tell_notebook() -> None:
     """Let the notebook that runs, if one does, show every plan by :func:`stages_in_html`."""

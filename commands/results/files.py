@@ -13,8 +13,6 @@ from formulation.schedules.table import PipelineSchedule
 from ingest.graphs.graph_file import read_graph, write_graph
 from ingest.plans import plan_file, schedule_file
 
-__all__ = ["read_layers", "read_schedule", "write_layers", "write_plan"]
-
 
 def read_layers(path: str | Path) -> LayerGraph:
     """Read a graph file, as :func:`write_layers` and ``pipecut trace`` write it. Raises ValueError."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from commands.results.simulated import Simulated
     from ingest.scenario.load import Scenario
 
-__all__: list[str] = []
-
 Pair = tuple[Any, Any]
 """A torch module and a tuple (or mapping) of example inputs."""
 Forms = Mapping[str, Sequence[int]]

@@ -22,8 +22,6 @@ from report.wording import printable
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__: list[str] = []
-
 
 def words_in_html(text: str) -> str:
     """Return a text of the terminal as HTML, in letters of one width."""

@@ -21,8 +21,6 @@ from solvers.choices.standing import Standing
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Planned", "plan"]
-
 tell_notebook()
 
 

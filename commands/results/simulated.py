@@ -22,8 +22,6 @@ from report.measures import Measure
 from report.simulation import Simulation
 from report.simulation import simulate as run
 
-__all__ = ["Simulated", "simulate"]
-
 
 @dataclass(frozen=True, eq=False)
 class Simulated:

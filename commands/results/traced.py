@@ -14,8 +14,6 @@ from ingest.torch.trace import trace as traced_graph
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["trace"]
-
 
 def trace(
     module: nn.Module,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from solvers.order.outcome import OrderOutcome
     from solvers.order.problem import OrderProblem
 
-__all__: list[str] = []
-
 BEST = GIVEN_ORDERS[-1]
 PROOFS = {
     Proof.OPTIMAL: "proved: no order of these actions is shorter",

@@ -14,8 +14,6 @@ from formulation.schedules.interleaved import interleaved
 from formulation.schedules.table import PipelineSchedule, ScheduleError
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 
-__all__: list[str] = []
-
 INTERLEAVED, ZERO_BUBBLE, BEST = NAMES = GIVEN_ORDERS
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from commands.sweep.work import begun
 from commands.terminal.failures import InputError
 
-__all__: list[str] = []
-
 AHEAD = 2
 """Points that are ready for every process, so that none waits for the next."""
 CONNECT_S = 10

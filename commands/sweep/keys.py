@@ -10,8 +10,6 @@ from typing import Any
 
 from formulation.problem.instance import Instance
 
-__all__: list[str] = []
-
 NAMES = {"Cluster": "name", "LayerGraph": "name"}
 """Names that nothing depends on, by the class that has them; those of layers, servers and devices count."""
 WRITTEN = ("model", "cluster", "training", "cost", "constraints", "goals")

@@ -10,8 +10,6 @@ from typing import Any
 
 from report.pictures.pareto import ParetoPoint
 
-__all__: list[str] = []
-
 MILLION = 10**6
 PROVED = ("optimal", "infeasible")
 

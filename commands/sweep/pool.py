@@ -15,8 +15,6 @@ from typing import Any
 
 from commands.sweep.work import SweepWork, failed
 
-__all__: list[str] = []
-
 POLL_S = 0.1
 """How often somebody who asks to stop is heard."""
 DIED = "the process that planned it died (killed, or out of memory), twice"

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from commands.terminal import output
 from commands.terminal.progress import ProgressLine
 
-__all__: list[str] = []
-
 WIDE = 24
 TIMES = ((3600, "h"), (60, "min"), (1, "s"))
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from commands.terminal.failures import InputError
 
-__all__: list[str] = []
-
 PROVED = ("optimal", "infeasible")
 
 try:

@@ -29,8 +29,6 @@ from planners.catalogue import find_any
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__: list[str] = []
-
 FALSE = "a claim failed its check"
 
 

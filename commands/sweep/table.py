@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__: list[str] = []
-
 MOST_ROWS = 20
 """How many plans are shown; the data has all."""
 MOST_REASONS = 5

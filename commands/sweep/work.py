@@ -26,8 +26,6 @@ from solvers.auto.solve import plan
 from solvers.choices.decide import decide
 from solvers.choices.standing import Standing
 
-__all__: list[str] = []
-
 _STOP: list[threading.Event] = []
 """In a process of the pool: set once nobody waits for it any more. One that a scheduler started has none."""
 

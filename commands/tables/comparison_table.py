@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from formulation.problem.instance import Instance
 
-__all__: list[str] = []
-
 NOTHING = "-"
 INDENT = "    "
 CLAIMS: dict[Proof, str] = {

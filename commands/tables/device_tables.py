@@ -11,8 +11,6 @@ from ingest.scenario.fields import NumberFormat
 from ingest.scenario.library import Library
 from ingest.scenario.library_schema import DeviceFacts, Fact, MachineFacts, PriceFact
 
-__all__: list[str] = []
-
 BITS_PER_GIGABYTE = 8 * 10**9
 GIGA, TERA, GIB, MILLIONTHS = 10**9, 10**12, 2**30, 10**6
 UNKNOWN = "-"

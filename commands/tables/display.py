@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from formulation.evaluate import Evaluation
     from formulation.problem.instance import Instance
 
-__all__: list[str] = []
-
 PROOFS: dict[Proof, str] = {
     Proof.OPTIMAL: "optimal, proved: no plan is better",
     Proof.FEASIBLE: "not proved: a better plan may exist",

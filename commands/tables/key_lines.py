@@ -10,8 +10,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
-__all__: list[str] = []
-
 KEYS = 11
 """Columns of the keys at the left."""
 WIDEST = 110

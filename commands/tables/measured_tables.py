@@ -6,8 +6,6 @@ from typing import Any
 
 from commands.terminal import human, output
 
-__all__: list[str] = []
-
 
 def write_measured(content: dict[str, Any]) -> None:
     """Write times and memory: a line a stage, a line a process, and the step with both errors."""

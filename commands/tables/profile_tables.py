@@ -7,8 +7,6 @@ from typing import Any
 from commands.tables.run_tables import plain_table
 from commands.terminal import human, output
 
-__all__: list[str] = []
-
 ROWS = 20
 """Layers that are shown: those where prediction and measurement are furthest apart."""
 

@@ -14,8 +14,6 @@ from report.page.beside import two_plans
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__: list[str] = []
-
 NOTHING = "-"
 INDENT = "  "
 NAMES, NUMBERS = 38, 12

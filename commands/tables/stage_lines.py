@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 OPTIMISER = "optimiser"
 HEADS = ("stage", "compute", "communication", OPTIMISER, "time", "", "memory")
 LEFT = ("", "memory")

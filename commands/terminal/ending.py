@@ -11,8 +11,6 @@ from commands.terminal.failures import ClaimFailedError, InputError, OutOfTimeEr
 from commands.terminal.reply import Reply
 from ingest.files import WriteError
 
-__all__: list[str] = []
-
 DEFECT = "pipecut: this is a defect in pipecut"
 
 

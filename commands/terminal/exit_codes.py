@@ -6,8 +6,6 @@ import enum
 import textwrap
 from collections.abc import Sequence
 
-__all__: list[str] = []
-
 WIDTH = 79
 """Columns of lines for a narrow terminal."""
 

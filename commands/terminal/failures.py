@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -14,8 +14,6 @@ try:  # what ``signal`` is made of: that one imports a dozen modules, in which C
 except ImportError:
     import signal
 
-__all__: list[str] = []
-
 BEGAN_S = time.monotonic()
 """When the program began: everything that it does from here on counts against a time limit."""
 ABORTED = 130

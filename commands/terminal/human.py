@@ -6,10 +6,11 @@ Only for display; everything that is compared stays in whole nanoseconds and byt
 
 from __future__ import annotations
 
-from formulation.costs.amounts import duration, exact_duration, gap, plural, scaled_size
-from report.wording import printable
-
-__all__ = ["duration", "exact_duration", "gap", "printable"]
+from formulation.costs.amounts import duration as duration
+from formulation.costs.amounts import exact_duration as exact_duration
+from formulation.costs.amounts import gap as gap
+from formulation.costs.amounts import plural, scaled_size
+from report.wording import printable as printable
 
 WIDTH = 80
 """Columns of a narrow terminal, which lines of words are wrapped to."""

@@ -19,8 +19,6 @@ from typing import TypeVar
 
 from formulation.limits.deadline import NEVER, Deadline
 
-__all__: list[str] = []
-
 Result = TypeVar("Result")
 
 THREAD_NAME = "pipecut-search"

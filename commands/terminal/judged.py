@@ -6,8 +6,6 @@ from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine
 
-__all__: list[str] = []
-
 
 def goal_name(instance: Instance, goal: Goal) -> str:
     """Say what a goal measures."""

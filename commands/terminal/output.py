@@ -13,8 +13,6 @@ from commands.terminal.terminal import Cleaned, CleanStream, console, stderr, st
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__: list[str] = []
-
 WIDTH_OF_FILES = 120
 """Columns of a table that goes to a file or a pipe."""
 FURTHER_IN = "    "

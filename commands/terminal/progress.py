@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from formulation.outcome import Progress
 
-__all__: list[str] = []
-
 REFRESHES_PER_SECOND = 4
 
 

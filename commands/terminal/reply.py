@@ -16,8 +16,6 @@ from commands.terminal import output
 from commands.terminal.exit_codes import MEANINGS, ExitCode
 from commands.terminal.failures import Problem
 
-__all__: list[str] = []
-
 KINDS = {
     ExitCode.BAD_INPUT: "bad input",
     ExitCode.FALSE_CLAIM: "false claim",

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from formulation.outcome import Limits
 
-__all__: list[str] = []
-
 PACKAGES = ("pipecut", "ortools", "networkx", "numpy", "pydantic", "torch")
 
 

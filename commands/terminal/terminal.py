@@ -23,8 +23,6 @@ from report.wording import printable
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-__all__ = ["InputError"]
-
 _OTHER_THAN_LINES = re.compile(r"[^\n\t]+")
 
 

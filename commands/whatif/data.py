@@ -11,8 +11,6 @@ from ingest.plans.plan_file import stage_to_dict
 from report.claims import goals_to_list, scope_to_dict
 from solvers.whatif.answers import ChangedAnswer
 
-__all__: list[str] = []
-
 
 def answers_to_dict(task: Task, found: Sequence[ChangedAnswer]) -> dict[str, Any]:
     """Return the answers: the scenario as it is, and the changes, what helps most first."""

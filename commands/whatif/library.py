@@ -16,8 +16,6 @@ from ingest.scenario.load import Scenario
 from ingest.text.overrides import apply_overrides
 from ingest.text.yaml_source import Document
 
-__all__: list[str] = []
-
 
 def other_devices(
     scenario: Scenario, overrides: Sequence[str], instance: Instance, names: Sequence[str] | None

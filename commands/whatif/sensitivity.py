@@ -23,8 +23,6 @@ from solvers.choices.decide import decide
 from solvers.whatif.answers import ChangedAnswer, answers
 from solvers.whatif.variants import ChangedInstance, ChangeKind
 
-__all__: list[str] = []
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask about every variant, show the answers, and return the exit code."""

@@ -27,8 +27,6 @@ from formulation.costs.forms import SHARDINGS
 from formulation.problem.layers import Split
 from ingest.operators.nodes import operator_of
 
-__all__: list[str] = []
-
 Lies = Cut | str
 """How a tensor lies: ROWS, WHOLE, or its columns divided."""
 SPLITS = ("chunk", "split", "split_with_sizes", "tensor_split")

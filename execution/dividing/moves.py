@@ -16,8 +16,6 @@ from execution.dividing.parts import WHOLE, Indices, Portion
 from execution.errors import StagesError
 from execution.processes.channel import Channel
 
-__all__: list[str] = []
-
 Layout = Portion | str
 """A part of one dimension, or WHOLE."""
 

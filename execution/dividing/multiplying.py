@@ -16,8 +16,6 @@ from execution.errors import StagesError
 from execution.splitting.effects import arguments_of
 from ingest.operators.nodes import operator_of
 
-__all__: list[str] = []
-
 
 def multiplied(values: StageValues, node: fx.Node) -> fx.Node:
     """Write a product with weights of any form but 0. Raises StagesError for one that cannot be run so."""

@@ -14,8 +14,6 @@ from torch import fx
 from execution.dividing.parts import Cut
 from ingest.operators.nodes import follow_columns, operator_of
 
-__all__: list[str] = []
-
 Place = tuple[int, int, int]
 """Dimension, minor and count of the columns of a tensor."""
 

@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__: list[str] = []
-
 ROWS, WHOLE, COLUMNS = "rows", "whole", "columns"
 """How a tensor lies, in the words of ``formulation.costs.forms``."""
 

@@ -22,8 +22,6 @@ from execution.splitting.programs import HandedTensor, Regions, StageProgram, ch
 from execution.splitting.writes import functional
 from ingest.operators.nodes import operator_of
 
-__all__: list[str] = []
-
 _PER_CHANNEL = ("batch_norm", "instance_norm", "prelu")
 """Operators whose vectors belong to dimension 1 of their data."""
 _SIZED = (*VIEWS, "expand", "broadcast_to")

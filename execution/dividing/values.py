@@ -18,8 +18,6 @@ from execution.splitting.effects import Effects, written_by
 from execution.splitting.flat import FlatGraph, Region
 from execution.splitting.writes import Replaced
 
-__all__: list[str] = []
-
 OUTSIDE = Region()
 
 
@@ -175,6 +173,7 @@ class StageValues:
         return made
 
     def copied(self, node: fx.Node, lies: str) -> Any:  # noqa: ANN401 (a node)
+        """Return the node's value as it lies so, made once: by rows, by columns or whole."""
         if node.op == "get_attr" or self.work.effects.writes.get(node, set()) & self.kept:
             lies = WHOLE  # there is one of it, whose changes count once
         key = (node, lies, OUTSIDE)

@@ -17,8 +17,6 @@ import torch
 
 from ingest.graphs.layer_profile import machine_name
 
-__all__: list[str] = []
-
 CPU = torch.device("cpu")
 COLD, PROBES = 2, 10
 """Products of a probe, one after another: first those that fill caches and do not count, then those that do."""
@@ -29,16 +27,26 @@ class PassClock(Protocol):
     """Stamps, and the ns between two of them once they are settled; ``device`` computes, ``side`` is a probe's."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where passes compute."""
+        ...
 
     @property
-    def side(self) -> int: ...
+    def side(self) -> int:
+        """The side of the square matrices that a probe multiplies."""
+        ...
 
-    def stamp(self) -> Any: ...  # noqa: ANN401 (what only the clock can read)
+    def stamp(self) -> Any:  # noqa: ANN401 (what only the clock can read)
+        """Return now, to be compared once it is settled."""
+        ...
 
-    def settled(self) -> None: ...
+    def settled(self) -> None:
+        """Wait until all stamps so far can be read."""
+        ...
 
-    def between(self, one: Any, other: Any) -> float: ...  # noqa: ANN401
+    def between(self, one: Any, other: Any) -> float:  # noqa: ANN401
+        """Return the ns from one settled stamp to a later one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

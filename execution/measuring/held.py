@@ -11,8 +11,6 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__: list[str] = []
-
 
 class HeldMemory(TorchDispatchMode):
     """Counts the memory behind the results of all operators inside a ``with`` block, until it is let go.

@@ -30,8 +30,6 @@ from formulation.problem.plan import Plan, Span, Stage
 from ingest.torch.hugging_face import Configured
 from ingest.torch.source import load_model
 
-__all__: list[str] = []
-
 LINK_BYTES = (1, 2**24)
 ECHOES = 20
 

@@ -14,8 +14,6 @@ from execution.measuring.layers import ProfiledPasses, ProfileJob, measure_link,
 from execution.processes.local import in_processes
 from ingest.graphs.layer_profile import LayerProfile
 
-__all__ = ["ProfileJob", "profiled"]
-
 MOST_DRIFT = 0.05
 """Over which share of their median the middle half of equal products may spread on a GPU."""
 MOST_FAULTS = 2000

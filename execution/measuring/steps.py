@@ -19,8 +19,6 @@ from execution.running.pipeline import Pipeline
 from execution.running.validating import StepsCompared, validate
 from ingest.torch.export import Inputs
 
-__all__ = ["MeasuredSteps", "validate_and_measure"]
-
 WARM_UP = 2
 """Steps that are run before those that count: memory is taken and threads are started in them."""
 ECHOES = 10

@@ -23,8 +23,6 @@ from execution.splitting.stage import StageModule
 from execution.splitting.stages import ModelProgram, ModelStages
 from ingest.torch.export import Inputs
 
-__all__: list[str] = []
-
 THREAD = ThreadClock()
 LIVE = 2
 """Micro-batches that went forward before one goes backward."""

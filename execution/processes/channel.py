@@ -14,8 +14,6 @@ import torch.distributed as dist
 
 from execution.errors import PeerError
 
-__all__: list[str] = []
-
 
 class Ticket(Protocol):
     """A transfer under way; it keeps its tensor until it is over."""

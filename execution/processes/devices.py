@@ -7,8 +7,6 @@ import os
 import torch
 import torch.distributed as dist
 
-__all__: list[str] = []
-
 BOTH = "cpu:gloo,cuda:nccl"
 """Transports of a run on GPUs: small numbers on the CPU go over gloo, tensors of passes over nccl."""
 

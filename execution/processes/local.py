@@ -27,8 +27,6 @@ from typing import Any
 from execution.errors import PeerError, RunFailedError, StagesError
 from ingest.errors import ModelError
 
-__all__ = ["in_processes"]
-
 Work = Callable[..., Any]
 """``work(process, say, *arguments)``: what a process does; ``say`` sends news to the starting process."""
 KEEP_MEMORY = {

@@ -20,8 +20,6 @@ from typing import Any
 from execution.errors import RunFailedError
 from execution.processes.local import GRACE_S, Voice, Work, reason_of, together
 
-__all__ = ["as_one_of"]
-
 LOOK_S = 1.0
 """How often a process looks whether torchrun is still there."""
 

@@ -24,8 +24,6 @@ from execution.splitting.stage import StageModule
 from formulation.schedules.actions import Action
 from ingest.torch.export import Inputs
 
-__all__: list[str] = []
-
 _INPUT = "input "
 """Stands before the names of the model's inputs, which are keywords beside those of torch's runtime."""
 

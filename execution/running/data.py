@@ -11,8 +11,6 @@ from torch.utils import _pytree as pytree
 from execution.errors import StagesError
 from ingest.torch.export import Inputs
 
-__all__: list[str] = []
-
 
 def samples_like(inputs: Inputs, many: int, seed: int) -> Inputs:
     """Return so many samples: floating-point values are drawn anew, others among those of the example."""

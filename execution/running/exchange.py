@@ -16,8 +16,6 @@ from execution.processes.channel import Channel, Tag, Ticket
 from execution.running.layout import BACKWARD, FORWARD, RunLayout, Shipment
 from execution.splitting.stage import StageModule
 
-__all__: list[str] = []
-
 _WORDS = ("activation", "gradient")
 
 

@@ -11,8 +11,6 @@ from execution.processes.channel import Channel
 from execution.running.layout import RunLayout
 from execution.splitting.stage import StageModule
 
-__all__: list[str] = []
-
 
 def holders_of(stages: Iterable[StageModule], layout: RunLayout) -> dict[str, tuple[int, ...]]:
     """Return for every trained parameter the processes that hold it, in order."""

@@ -24,8 +24,6 @@ from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.validate import validate
 
-__all__ = ["layout_of"]
-
 FORWARD, BACKWARD = 0, 1
 RUN = range(5)
 """Forms that can be run."""

@@ -25,8 +25,6 @@ from execution.splitting.stages import ModelProgram, ModelStages
 from formulation.problem.plan import Plan
 from ingest.torch.export import Inputs
 
-__all__: list[str] = []
-
 
 @dataclass(slots=True)
 class PartsOfModel:

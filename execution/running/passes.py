@@ -11,8 +11,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from execution.running.two_halves import Postponed, input_gradients
 from execution.splitting.stage import StageModule
 
-__all__: list[str] = []
-
 Loss = Callable[[Sequence[torch.Tensor], int], torch.Tensor]
 """From what the last stage gives for a micro-batch, and its number, to its part of the loss of the step."""
 

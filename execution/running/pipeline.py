@@ -27,8 +27,6 @@ from formulation.problem.precision import Precision
 from formulation.schedules.actions import Action, Kind
 from ingest.torch.export import Inputs
 
-__all__ = ["Pipeline"]
-
 LossFunction = Callable[[Any, Any], torch.Tensor]
 """From the model's outputs and the targets of some samples to the mean of their losses."""
 

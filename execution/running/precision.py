@@ -17,8 +17,6 @@ from torch.utils import _pytree as pytree
 from execution.errors import StagesError
 from formulation.problem.precision import Precision
 
-__all__: list[str] = []
-
 HALF = torch.bfloat16
 _WITH_COPY = 12
 """Bytes of an optimiser that keeps a copy of the weights in 32 bits, beside Adam's two numbers."""

@@ -21,8 +21,6 @@ from execution.dividing.moves import taking
 from execution.dividing.parts import Indices, shortened
 from execution.errors import StagesError
 
-__all__: list[str] = []
-
 FORMAT = 2
 _NO_SETTINGS = ("params", "param_names")
 Held = Mapping[str, tuple[int, Indices]]

@@ -17,8 +17,6 @@ from formulation.schedules.catalogue import schedule_of
 from formulation.schedules.table import PipelineSchedule
 from ingest.torch.export import Inputs
 
-__all__ = ["pipeline"]
-
 
 def pipeline(
     model: nn.Module,

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-__all__: list[str] = []
-
 _Arrived = tuple[torch.Tensor | None, ...]
 
 

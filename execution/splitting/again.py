@@ -17,8 +17,6 @@ import torch
 from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
-__all__: list[str] = []
-
 
 def computed_again(graph: fx.Graph, marked: Mapping[fx.Node, int], changed: Collection[fx.Node]) -> fx.Graph:
     """Return a graph whose ``marked`` operators run again in the backward pass: neighbours of one number at once.

@@ -17,8 +17,6 @@ from execution.splitting.effects import Effects
 from execution.splitting.flat import FlatGraph
 from execution.splitting.homes import homes_of
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class PartNodes:

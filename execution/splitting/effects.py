@@ -15,8 +15,6 @@ from torch import fx
 
 from execution.splitting.flat import FlatGraph, storages_of
 
-__all__: list[str] = []
-
 _STATISTICS = ("running_mean", "running_var")
 """Arguments of normalisations that are written although the schema does not say so."""
 

@@ -19,8 +19,6 @@ from torch.utils import _pytree as pytree
 
 from execution.errors import StagesError
 
-__all__: list[str] = []
-
 NO_GRAD = "wrap_with_set_grad_enabled"
 AUTOCAST = "wrap_with_autocast"
 

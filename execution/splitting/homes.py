@@ -24,8 +24,6 @@ from execution.errors import StagesError
 from execution.splitting.effects import Effects, is_random
 from execution.splitting.flat import FlatGraph
 
-__all__: list[str] = []
-
 
 def homes_of(flat: FlatGraph, effects: Effects, stage_of_layer: Sequence[int]) -> dict[fx.Node, int]:
     """Return the stage of every live node that runs in one stage only. Cost: linear in nodes.

@@ -13,8 +13,6 @@ from torch.utils import _pytree as pytree
 from execution.errors import StagesError
 from execution.splitting.flat import FlatGraph
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class ModelInterface:

@@ -15,8 +15,6 @@ from execution.splitting.effects import Effects
 from execution.splitting.flat import FlatGraph, Region
 from execution.splitting.writes import Replaced, functional
 
-__all__: list[str] = []
-
 _OUTSIDE = Region()
 
 

@@ -12,8 +12,6 @@ from torch import nn
 from execution.errors import StagesError
 from execution.splitting.programs import HandedTensor, StageProgram
 
-__all__: list[str] = []
-
 Held = TypeVar("Held")
 
 

@@ -23,8 +23,6 @@ from ingest.torch.export import Inputs
 from ingest.torch.groups import group, names
 from ingest.torch.record import Followed, canonical_names
 
-__all__ = ["ModelStages", "stages"]
-
 
 class ModelStages(Sequence[StageModule]):
     """The stages of a model in pipeline order.

@@ -14,8 +14,6 @@ from execution.errors import StagesError
 from execution.splitting.crossing import PartNodes
 from execution.splitting.effects import Effects, written_by
 
-__all__: list[str] = []
-
 
 class Replaced:
     """Who has written into what: ``newest`` is the node that a reader of a node gets."""

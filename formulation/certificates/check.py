@@ -32,9 +32,6 @@ from formulation.problem.plan import Plan
 from formulation.schedules.training import Schedule
 from formulation.suffixes.states import suffixes
 
-__all__ = ["Certificate", "CertificateError", "certifiable", "fingerprint", "verify", "verify_labels"]
-
-
 CERTIFIED = (Goal.BOTTLENECK, Goal.STEP_TIME, Goal.PERIOD)
 STEPS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
 MOST_MICRO_BATCHES = 64

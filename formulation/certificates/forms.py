@@ -16,8 +16,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.schedules.keeps import Keeps
 
-__all__: list[str] = []
-
 Triple = tuple[int, int, int]
 """Communication in ns, bytes kept, largest working set in bytes."""
 Forms = tuple[int, ...]

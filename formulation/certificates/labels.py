@@ -31,8 +31,6 @@ from formulation.problem.units import Link
 from formulation.suffixes.slots import slots_matter
 from formulation.suffixes.states import End, State, Step, suffixes
 
-__all__ = ["Key", "Labels", "Runs"]
-
 Runs = tuple[tuple[int, int], ...]
 """Layers, as ascending runs (first, last) with both ends inside."""
 Key = tuple[int, State, End]

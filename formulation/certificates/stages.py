@@ -18,8 +18,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import StageTime
 from formulation.schedules.keeps import Keeps
 
-__all__: list[str] = []
-
 
 class StageFits:
     """Answers for one instance and threshold; what was found is remembered by kind, rule, start and stop."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ByServer", "Key", "Keyed", "Listed", "Names", "Shape", "Written"]
-
 
 class Written(enum.Enum):
     """One word or number, as it reads in a scenario and what it becomes."""

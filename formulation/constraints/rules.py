@@ -18,8 +18,6 @@ from formulation.problem.model.across import EVERY_FORM, PAIRS, SINGLE_FORMS
 from formulation.problem.plan import Plan, Stage
 from formulation.schedules.training import Schedule
 
-__all__ = ["RULES", "Violation", "check_mode", "structure_violations"]
-
 
 def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
     """(1) Every layer belongs to exactly one stage; stages follow one another and none is empty."""

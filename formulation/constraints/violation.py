@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Violation", "devices_of", "told"]
-
 
 @dataclass(frozen=True, slots=True)
 class Violation:

@@ -10,17 +10,6 @@ from decimal import Decimal
 
 from formulation.problem.constraints import Goal
 
-__all__ = [
-    "duration",
-    "exact_duration",
-    "gap",
-    "goal_amount",
-    "goal_text",
-    "plural",
-    "price",
-    "scaled_size",
-]
-
 Units = tuple[tuple[str, int], ...]
 
 TIMES: Units = (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9))

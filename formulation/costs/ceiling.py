@@ -8,8 +8,6 @@ from formulation.costs.tables import Tables
 from formulation.problem.constraints import Goal
 from formulation.problem.magnitude import FORBIDDEN, longest_run_ns, most_bytes
 
-__all__ = ["ceiling"]
-
 
 def _longest_ns(tables: Tables) -> int:
     """Return a time that no bottleneck exceeds: everything at its dearest, one after another."""

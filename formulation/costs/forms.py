@@ -45,8 +45,6 @@ from formulation.problem.model.across import PAIRS
 from formulation.problem.options import AllReduce
 from formulation.problem.units import NOTHING, Volume, ceil_div
 
-__all__ = ["SHARDINGS", "WHOLE"]
-
 ROWS, WHOLE, COLUMNS, PARTIAL, EXPERTS = "rows", "whole", "columns", "partial", "experts"
 """How a tensor lies on the devices of a replica; partial: each has an addend of the whole size; experts: each has
 the tokens that go to its experts."""

@@ -15,8 +15,6 @@ from formulation.problem.options import BoundaryCharge, Combine, Synchronisation
 from formulation.problem.plan import Plan
 from formulation.schedules.training import Schedule
 
-__all__ = ["goal_value"]
-
 Costs = tuple[StageCost, ...]
 
 

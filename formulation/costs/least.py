@@ -16,8 +16,6 @@ from formulation.problem.layers import Split
 from formulation.problem.options import Compute, StageTime
 from formulation.problem.precision import Copy
 
-__all__ = ["StagePrices"]
-
 States = dict[tuple[int, ...], int]
 """By the forms of the layers still looked at: the least communication in ns so far."""
 

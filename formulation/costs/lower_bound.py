@@ -32,8 +32,6 @@ from formulation.problem.shares import OnHost
 from formulation.problem.units import ceil_div, ceil_fraction
 from formulation.schedules.training import Schedule
 
-__all__ = ["lower_bound"]
-
 SCALE = 1 << 32
 """Prices of device classes are whole numbers up to about this; any prices give a lower limit."""
 

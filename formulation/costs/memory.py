@@ -31,8 +31,6 @@ from formulation.problem.shares import NAMED
 from formulation.problem.units import ceil_div
 from formulation.schedules.keeps import Keeps
 
-__all__ = ["MemoryParts", "capacity_bytes", "chunks_memory", "received_bytes"]
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:

@@ -33,8 +33,6 @@ from formulation.problem.precision import NOTHING_COPIED
 from formulation.problem.shares import NAMED
 from formulation.schedules.keeps import Keeps
 
-__all__ = ["MemoryTables"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTables:

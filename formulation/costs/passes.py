@@ -37,15 +37,6 @@ from formulation.problem.options import BoundaryCharge, StageTime
 from formulation.problem.plan import Plan, Stage
 from formulation.problem.precision import Copy
 
-__all__ = [
-    "change_parts",
-    "change_passes",
-    "layer_parts",
-    "layer_passes",
-    "passes_apart",
-    "pipeline_passes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StagePasses:

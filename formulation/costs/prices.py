@@ -12,8 +12,6 @@ from formulation.problem.options import BoundaryCharge, Compute, StageTime, Sync
 from formulation.problem.plan import Plan, Stage
 from formulation.problem.units import ceil_div
 
-__all__ = ["StageCost", "form_of", "stage_costs"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageCost:

@@ -28,8 +28,6 @@ from formulation.problem.options import AllReduce
 from formulation.problem.shares import Sharded
 from formulation.problem.units import NOTHING, Volume
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Shared:

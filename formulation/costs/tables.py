@@ -29,8 +29,6 @@ from formulation.problem.options import Boundary
 from formulation.problem.shares import same_servers
 from formulation.problem.units import Link
 
-__all__ = ["FORBIDDEN", "Tables", "Times", "all_tables", "build_tables", "line_groups", "possible_kinds"]
-
 Times = NDArray[np.int64]
 
 BYTES_A_CELL = 40

@@ -23,8 +23,6 @@ from formulation.problem.plan import Span
 from formulation.problem.precision import NOTHING_COPIED, Copy
 from formulation.problem.units import NS_PER_SECOND, Link, Volume, ceil_div, ceil_fraction
 
-__all__ = ["compute_ns", "cut_bytes", "layout_form", "least_compute_ns"]
-
 
 def passes_of(instance: Instance, layer: int, form: int, kind: GroupKind) -> tuple[int, int]:
     """Forward and backward time of a layer in this form shared by a group, on the class that sets the pace.

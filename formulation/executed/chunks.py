@@ -17,8 +17,6 @@ from formulation.schedules.actions import Kind
 from formulation.schedules.catalogue import in_chunks
 from formulation.schedules.training import Schedule, Training
 
-__all__ = ["in_turn", "most_kept"]
-
 KNOWN = 32
 """Orders that are remembered: a search prices many plans of one."""
 Pass = tuple[int, int, int]

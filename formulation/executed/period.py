@@ -17,8 +17,6 @@ from math import ceil
 
 from formulation.executed.pipeline import PipelinePasses
 
-__all__: list[str] = []
-
 
 def period_ns(passes: PipelinePasses, micro_batches: int, *, overlapped: bool) -> int:
     """Return the period of a micro-batch in ns, rounded up to a whole one.

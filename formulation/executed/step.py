@@ -21,8 +21,6 @@ from formulation.executed.chunks import chunks_step_ns
 from formulation.executed.pipeline import PipelinePasses
 from formulation.schedules.training import Schedule, Training
 
-__all__ = ["step_of_training_ns"]
-
 
 def step_of_training_ns(
     training: Training, passes: PipelinePasses, *, overlapped: bool, warm_ups: Sequence[int] = ()

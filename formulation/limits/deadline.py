@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-__all__ = ["NEVER", "Deadline", "StoppedError", "in_time"]
-
 Item = TypeVar("Item")
 
 

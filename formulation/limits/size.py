@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["TooLargeError"]
-
 GIB = 1 << 30
 MOST_BYTES = 4 * GIB
 """What the tables, or the model, of one method may take, with what is needed while they are made."""

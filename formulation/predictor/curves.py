@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__: list[str] = []
-
 Point = tuple[Fraction, int]
 """A size, and the time there."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from formulation.problem.options import CostModel
     from formulation.schedules.training import Training
 
-__all__: list[str] = []
-
 NS_PER_SECOND = 10**9
 BOTH_GRADIENTS = 2
 """Products of a backward pass for one of the forward pass: for the input, and for the weights."""

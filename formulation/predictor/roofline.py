@@ -28,8 +28,6 @@ from functools import lru_cache
 
 from formulation.predictor.work import Product, Work
 
-__all__ = ["Roofline"]
-
 FLOPS_PER_MAC = 2
 GRADIENTS_ADDED = 3
 """How often a byte of a gradient is moved when it is added: both are read, one is written."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["Product", "Work"]
-
 
 @dataclass(frozen=True, slots=True)
 class Product:

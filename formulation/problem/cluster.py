@@ -18,8 +18,6 @@ import networkx as nx
 
 from formulation.problem.units import Link, slowest
 
-__all__ = ["Cluster", "DeviceClass", "Server", "Wiring", "cluster_graph", "servers_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:

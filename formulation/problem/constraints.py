@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from formulation.problem.plan import Plan
     from formulation.problem.shares import OnHost, Sharded
 
-__all__ = ["Constraints", "kinds"]
-
 ROOM = "formulation.constraints"
 
 

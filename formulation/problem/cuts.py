@@ -19,8 +19,6 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Span
 
-__all__ = ["AtomGraph", "CutSpace"]
-
 
 @dataclass(frozen=True, slots=True)
 class CutSpace:

@@ -25,8 +25,6 @@ from formulation.problem.units import ceil_fraction
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
-__all__ = ["with_layers", "with_servers"]
-
 
 def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Server]) -> Demands:
     """Look up every glob and name.

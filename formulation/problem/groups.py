@@ -33,16 +33,6 @@ from formulation.problem.shares import (
 )
 from formulation.problem.units import Link
 
-__all__ = [
-    "Group",
-    "GroupKind",
-    "forms_on",
-    "layouts_on",
-    "line",
-    "line_places",
-    "modes_by_size",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -31,8 +31,6 @@ from formulation.problem.shares import lanes
 from formulation.problem.units import Link
 from formulation.schedules.training import Training
 
-__all__ = ["FormEdge", "Instance", "build_instance"]
-
 
 @dataclass(frozen=True, slots=True)
 class Edge:

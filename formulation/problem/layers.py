@@ -22,8 +22,6 @@ from formulation.predictor.work import Work
 from formulation.problem.model.across import FORMS, Across, forms_problem
 from formulation.problem.model.ties import Tie, moved, ties_problems
 
-__all__ = ["FORMS", "Layer", "LayerGraph", "Measured", "Split", "layer_graph", "layers_of"]
-
 
 class Split(enum.StrEnum):
     """How a layer takes part in the choice of parallel forms.

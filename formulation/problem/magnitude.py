@@ -23,8 +23,6 @@ from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_d
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
-__all__ = ["longest_run_ns"]
-
 FORBIDDEN = 1 << 56
 """Time of a form that a layer cannot take: larger than any real time, small enough that sums fit 64 bits."""
 MOST_NS = FORBIDDEN // 2

@@ -20,9 +20,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.model.across import PAIRS, Axis
 from formulation.problem.shares import NAMED, RECOMPUTED, OnHost, Sharded
 
-__all__ = ["ONE_COPY", "Mode", "forward_passes", "modes"]
-
-
 SHARDED_IN_WORDS: Mapping[Sharded, str] = MappingProxyType(
     {
         Sharded.NONE: "nothing",

@@ -15,35 +15,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from formulation.predictor.roofline import DEFAULT_ROOFLINE, Roofline
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.shares import OnHost, Sharded
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.constraints import Goal
+from formulation.schedules.training import Training
 
 if TYPE_CHECKING:
     from formulation.problem.cluster import DeviceClass
-
-__all__ = [
-    "AllReduce",
-    "Boundary",
-    "BoundaryCharge",
-    "Combine",
-    "Compute",
-    "Constraints",
-    "CostModel",
-    "Count",
-    "Goal",
-    "OnHost",
-    "Placement",
-    "Recompute",
-    "Samples",
-    "Schedule",
-    "Sharded",
-    "Sharing",
-    "StageTime",
-    "Synchronisation",
-    "Training",
-    "default_goals",
-]
 
 
 class Synchronisation(enum.StrEnum):

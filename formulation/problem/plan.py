@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from formulation.problem.units import Link
     from formulation.schedules.training import Training
 
-__all__ = ["Plan", "Span", "Stage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from formulation.problem.model.ties import Tie
     from formulation.schedules.training import Training
 
-__all__ = ["Copy", "Precision"]
-
 MOST_FROZEN = 8
 """Bytes of the largest weight that is not trained."""
 

@@ -41,8 +41,6 @@ from formulation.problem.units import Link, ceil_div, ceil_fraction, slowest
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
 
-__all__ = ["same_servers", "server_classes"]
-
 NAMED: Final = "layers"
 """What ``Mode.recompute`` is where the layers that are named are computed again, and no others."""
 RECOMPUTED: Final = (False, NAMED, True)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = ["BITS_PER_BYTE", "NS_PER_SECOND", "Link", "Volume", "ceil_div", "ceil_fraction", "slowest"]
-
 NS_PER_SECOND = 1_000_000_000
 BITS_PER_BYTE = 8
 

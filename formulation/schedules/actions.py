@@ -12,8 +12,6 @@ import enum
 import re
 from dataclasses import dataclass
 
-__all__ = ["Action", "Kind"]
-
 
 class Kind(enum.IntEnum):
     """What is done; the value is the small number that stands for it in arrays."""

@@ -24,8 +24,6 @@ import numpy as np
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
-__all__: list[str] = []
-
 
 def async_one_f_one_b(stages: int, micro_batches: int, replicas: Sequence[int] | None = None) -> PipelineSchedule:
     """Return 1F1B over a run of many micro-batches; ``replicas[s]`` of stage ``s`` (default: one each).

@@ -15,8 +15,6 @@ from formulation.schedules.training import Schedule, Training
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.schedules.zero_bubble_v import zero_bubble_v
 
-__all__ = ["schedule_of"]
-
 SCHEDULES: Mapping[Schedule, Callable[[int, int], PipelineSchedule]] = MappingProxyType(
     {
         Schedule.NAIVE: naive,

@@ -20,8 +20,6 @@ import numpy as np
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import Integers, PipelineSchedule
 
-__all__ = ["NONE", "positions"]
-
 NONE = -1
 """Stands for no action in arrays of indices."""
 

@@ -20,8 +20,6 @@ import numpy as np
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
-__all__ = ["gpipe"]
-
 
 def gpipe(stages: int, micro_batches: int) -> PipelineSchedule:
     """Return GPipe's schedule. Raises ScheduleError for sizes below 1."""

@@ -20,8 +20,6 @@ import numpy as np
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
 
-__all__ = ["interleaved"]
-
 
 def interleaved(ranks: int, chunks: int, micro_batches: int) -> PipelineSchedule:
     """Return Megatron's interleaved 1F1B schedule of ``ranks * chunks`` stages.

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from formulation.schedules.training import Schedule, Training
 
-__all__ = ["Keeps"]
-
 
 @dataclass(frozen=True, slots=True)
 class Keeps:

@@ -19,8 +19,6 @@ import numpy as np
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
-__all__ = ["naive"]
-
 
 def naive(stages: int, micro_batches: int) -> PipelineSchedule:
     """Return the schedule that forwards a micro-batch only when the one before is done. Raises ScheduleError."""

@@ -33,8 +33,6 @@ from formulation.schedules.table import (
     run,
 )
 
-__all__ = ["one_f_one_b"]
-
 
 def one_f_one_b(stages: int, micro_batches: int, warm_ups: Sequence[int] = ()) -> PipelineSchedule:
     """Return the 1F1B schedule of one optimiser step; ``warm_ups[s]`` are the w_s of stage s.

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from formulation.schedules.actions import Action, Kind
 
-__all__ = ["Integers", "PipelineSchedule", "ScheduleError"]
-
 Integers = NDArray[np.int64]
 
 

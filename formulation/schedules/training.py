@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from formulation.problem.precision import Precision
 
-__all__: list[str] = []
-
 LEAST_MICRO_BATCHES = 16
 """Of a run without a flush; so many that a short pipeline shows its steady state."""
 MICRO_BATCHES_A_STAGE = 4

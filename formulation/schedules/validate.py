@@ -15,8 +15,6 @@ from formulation.schedules.actions import Action, Kind
 from formulation.schedules.dependencies import NONE, dependencies, rank_of_actions
 from formulation.schedules.table import PipelineSchedule, ScheduleError
 
-__all__ = ["validate"]
-
 MOST_SHOWN = 8
 """Mistakes, or links of a circle, that one error spells out; the rest is counted."""
 

@@ -24,8 +24,6 @@ import numpy as np
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
 
-__all__ = ["zero_bubble_h1"]
-
 
 def zero_bubble_h1(stages: int, micro_batches: int) -> PipelineSchedule:
     """Return the ZB-H1 schedule of one optimiser step. Raises ScheduleError for sizes below 1."""

@@ -32,8 +32,6 @@ import numpy as np
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import ActionRun, Integers, PipelineSchedule, check_number, in_slots, run
 
-__all__: list[str] = []
-
 ROUND = 6
 """Passes of a round of the middle: three of each chunk."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from formulation.problem.instance import Instance
 from formulation.schedules.keeps import Keeps
 
-__all__ = ["slots_matter"]
-
 
 def slots_matter(instance: Instance) -> bool:
     """Tell whether what a stage may hold depends on its slot: memory counts and not all stages keep as much."""

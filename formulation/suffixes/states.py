@@ -22,8 +22,6 @@ from formulation.problem.groups import Group, GroupKind, line_places
 from formulation.problem.instance import Instance
 from formulation.problem.shares import same_servers
 
-__all__ = ["End", "State", "Step", "Suffixes", "alike_servers", "suffixes"]
-
 State = tuple[int, ...]
 """Free placement: devices taken of each server. Line: one number, the first device taken."""
 Servers = tuple[int, ...]

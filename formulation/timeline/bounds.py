@@ -11,8 +11,6 @@ from itertools import accumulate
 
 from formulation.timeline.durations import Durations
 
-__all__ = ["iteration_lower_bound_ns", "uniform_iteration_ns"]
-
 
 def uniform_iteration_ns(
     ranks: int, micro_batches: int, forward_ns: int, backward_ns: int, chunks: int = 1

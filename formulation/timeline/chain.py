@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from formulation.timeline.critical import critical_chain
 from formulation.timeline.timeline import Timeline
 
-__all__ = ["ChainPart", "parts_of_chain"]
-
 SYNCHRONISATION, OPTIMISER = "synchronisation", "optimiser"
 NAMES = {
     "F": "forward",

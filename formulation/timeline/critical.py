@@ -20,8 +20,6 @@ from formulation.timeline.program import LETTERS
 from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import JOIN
 
-__all__ = ["critical_chain"]
-
 
 class Reason(enum.StrEnum):
     """What an event of the chain waited for: the end of the event before it."""

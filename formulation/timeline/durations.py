@@ -6,8 +6,6 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Contention", "Durations", "Execution", "Transfers", "uniform"]
-
 
 class Contention(enum.StrEnum):
     """What happens when two transfers want one link at the same time."""

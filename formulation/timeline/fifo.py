@@ -18,8 +18,6 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.program import Program
 from formulation.timeline.times import ActionTimes
 
-__all__: list[str] = []
-
 UNKNOWN = -1
 
 

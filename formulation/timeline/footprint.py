@@ -17,8 +17,6 @@ from formulation.schedules.actions import Kind
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.timeline.timeline import Timeline
 
-__all__ = ["DeviceMemory", "Footprint", "peak_in_flight"]
-
 
 @dataclass(frozen=True, slots=True)
 class Footprint:

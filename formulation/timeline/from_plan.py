@@ -26,8 +26,6 @@ from formulation.schedules.training import Schedule
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from formulation.timeline.footprint import Footprint
 
-__all__ = ["PlanRun"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanRun:

@@ -18,8 +18,6 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.timeline import Timeline
 from formulation.timeline.updates import OPTIMIZER, SYNC
 
-__all__ = ["TimelineMeasures"]
-
 
 @dataclass(frozen=True, slots=True)
 class TimelineMeasures:

@@ -19,8 +19,6 @@ from formulation.schedules.validate import DeadlockError, check_complete, check_
 from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.updates import Updates, updates_of
 
-__all__ = ["Program"]
-
 LETTERS = (*(kind.letter for kind in Kind), "S", "U", "J")
 """Labels of entries by code: actions, synchronisation, update by the optimiser, wait for (join) replicas."""
 

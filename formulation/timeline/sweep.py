@@ -14,8 +14,6 @@ from formulation.timeline.durations import Transfers
 from formulation.timeline.program import Program
 from formulation.timeline.times import ActionTimes
 
-__all__ = ["sweep"]
-
 UNKNOWN = -1
 
 

@@ -17,8 +17,6 @@ from formulation.timeline.sweep import sweep
 from formulation.timeline.times import ActionTimes
 from formulation.timeline.updates import JOIN
 
-__all__ = ["Timeline", "run"]
-
 DEFAULT = Execution()
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from formulation.schedules.table import Integers
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActionTimes:

@@ -23,8 +23,6 @@ from formulation.schedules.dependencies import NONE, positions, rank_of_actions
 from formulation.schedules.table import Integers, PipelineSchedule
 from formulation.timeline.durations import Durations, Execution
 
-__all__ = ["JOIN", "SYNC"]
-
 SYNC, OPTIMIZER, JOIN = range(len(Kind), len(Kind) + 3)
 """Codes of the entries of updates, after those of kinds of actions. JOIN takes no time: it waits for a gate."""
 

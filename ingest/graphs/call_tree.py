@@ -21,8 +21,6 @@ import networkx as nx
 from formulation.problem.layers import Split, layers_of
 from ingest.graphs.module_calls import ModuleCall
 
-__all__: list[str] = []
-
 _NUMBER = re.compile(r"\d+$")
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
 """Classes that say nothing of what they hold."""

@@ -18,8 +18,6 @@ from ingest.errors import ModelError
 from ingest.graphs.call_tree import CallNode, blocks_of, call_tree
 from ingest.graphs.module_calls import BLOCKS, MODULES, OPERATORS
 
-__all__ = ["Cuts", "cut_at"]
-
 Cuts = str | Sequence[str]
 """One of the words, or globs."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["FormatError", "quoted"]
-
 SHOWN = 20
 """Problems that a message lists; the rest is counted."""
 LONGEST = 60

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import networkx as nx
 
-__all__ = ["check_graph", "check_reals"]
-
 SHOWN = 8
 
 

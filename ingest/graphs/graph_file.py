@@ -24,8 +24,6 @@ from ingest.graphs.module_calls import ModuleCall, check_calls
 from ingest.mistakes import path_text
 from ingest.strict_json import parse_json
 
-__all__ = ["read_graph", "write_graph"]
-
 FORMAT = "pipecut layer graph"
 VERSION = 2
 """The version that is written. Version 1 is read too; it could have ``shared_parameters`` in the place of ties."""

@@ -17,8 +17,6 @@ from ingest.errors import GraphFileError, ModelError
 from ingest.files import atomic_write
 from ingest.graphs.graph_file import read_json
 
-__all__ = ["LayerProfile", "machine_name", "read_profile", "write_profile"]
-
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
 

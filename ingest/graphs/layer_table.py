@@ -26,8 +26,6 @@ from ingest.graphs.graph_file import SIZE_LIMIT
 from ingest.graphs.layer_profile import measured_graph
 from ingest.text.quantities import duration
 
-__all__: list[str] = []
-
 UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 NAMES = {"layer": "layer", "name": "layer", "module": "layer", "forward": "forward", "fwd": "forward"}
 NAMES |= {"backward": "backward", "bwd": "backward", "samples": "samples", "batch": "samples", "device": "device"}

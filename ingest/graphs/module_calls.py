@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__: list[str] = []
-
 BLOCKS, MODULES, OPERATORS = GRAINS = ("blocks", "modules", "operators")
 """The words for where a model may be cut (``ingest.graphs.cut_places``)."""
 

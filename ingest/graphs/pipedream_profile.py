@@ -24,8 +24,6 @@ from ingest.files import read_limited
 from ingest.graphs.errors import FormatError, quoted
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 
-__all__ = ["measured_layers", "read_profile"]
-
 LARGEST_FILE = 16 * 2**20
 LONGEST_NUMBER = 40
 NS_PER_MS = 1_000_000

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from ingest.graphs.graph_checks import check_graph
 
-__all__ = ["ProfiledLayer", "ProfiledModel"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProfiledLayer:

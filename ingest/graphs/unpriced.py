@@ -7,8 +7,6 @@ import networkx as nx
 from formulation.costs.amounts import plural
 from ingest.errors import ModelError
 
-__all__ = ["told_of_unpriced"]
-
 
 def told_of_unpriced(graph: nx.DiGraph, *, strict: bool = False) -> nx.DiGraph:
     """Return a layer graph with a note about its operators without a formula. Raises ModelError if ``strict``."""

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["gpt", "gpt2_small", "gpt3_175b"]
-
 _BATCH = 2
 
 

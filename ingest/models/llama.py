@@ -11,8 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["llama_7b"]
-
 _BATCH = 2
 _BASE = 10_000.0
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["resnet34", "resnet50", "resnet152"]
-
 _BATCH = 2
 
 

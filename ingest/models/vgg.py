@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["vgg13", "vgg16", "vgg19"]
-
 _BATCH = 2
 _POOL = 0
 _VGG13 = (64, 64, _POOL, 128, 128, _POOL, 256, 256, _POOL, 512, 512, _POOL, 512, 512, _POOL)

@@ -13,8 +13,6 @@ from ingest.operators.columns import Find
 from ingest.operators.operations import Operation
 from ingest.operators.products import factors, is_product
 
-__all__: list[str] = []
-
 BY_EXPERTS = ("_grouped_mm", "transformers::grouped_mm_fallback")
 """Products of tokens that are sorted by expert with the weights of all experts."""
 NUMBER_BYTES = 4

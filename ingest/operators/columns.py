@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 
 from ingest.operators.operations import Operation, Tensor, tensors_in
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Columns:

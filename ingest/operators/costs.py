@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from ingest.operators import columns, macs, products, stash
 from ingest.operators.operations import Operation
 
-__all__ = ["Operator"]
-
 
 @dataclass(frozen=True, slots=True)
 class Operator:

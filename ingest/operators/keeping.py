@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from ingest.operators.costs import rules_of
 from ingest.operators.operations import Operation, OwnGradient, Recording, Tensor
 
-__all__: list[str] = []
-
 _RESULT_KEPT_IN_PLACE = frozenset({"leaky_relu", "elu", "celu", "selu", "hardtanh", "relu6", "threshold"})
 """Activations whose in-place version computes its gradient from the result; others keep a copy of the input."""
 

@@ -12,8 +12,6 @@ import math
 from ingest.errors import TraceError
 from ingest.operators.operations import Operation, tensors_in
 
-__all__: list[str] = []
-
 
 def none(operation: Operation) -> int:
     """Return 0: the operator multiplies no matrices."""

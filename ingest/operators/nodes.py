@@ -13,8 +13,6 @@ from ingest.operators.recorder import operator_name
 if TYPE_CHECKING:
     from torch import fx
 
-__all__ = ["follow_columns", "operator_of"]
-
 Place = tuple[int, int, int]
 """Dimension, minor and count of ``ingest.operators.columns.Columns``."""
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

@@ -10,8 +10,6 @@ from ingest.operators.columns import Columns, Find, Verdict, whole
 from ingest.operators.macs import einsum_terms
 from ingest.operators.operations import Operation, Tensor, tensors_in
 
-__all__: list[str] = []
-
 FACTORS = {
     "conv1d": ("input", "weight"),
     "conv2d": ("input", "weight"),

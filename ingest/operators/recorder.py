@@ -14,8 +14,6 @@ from typing import Any
 from ingest.errors import is_foreign
 from ingest.operators.operations import Call, Operation, OwnGradient, Tensor, tensors_in
 
-__all__: list[str] = []
-
 _CALL = re.compile(r'File "([^"]+)", line (\d+)')
 _SAME_AS = {"max.other": "maximum", "min.other": "minimum"}
 """Overloads that are another operator in all but name."""

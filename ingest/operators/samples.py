@@ -17,8 +17,6 @@ from ingest.operators.columns import Columns
 from ingest.operators.costs import rules_of
 from ingest.operators.operations import Operation, Recording, Tensor
 
-__all__: list[str] = []
-
 _FOLLOWED = (
     columns.view,
     columns.expand,

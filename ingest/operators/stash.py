@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ingest.operators.operations import Operation, Tensor, tensors_in
 
-__all__: list[str] = []
-
 Kept = Iterable[Tensor | int]
 Keeps = Callable[[Operation], Kept]
 _INDEX_BYTES = 8

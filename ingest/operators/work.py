@@ -16,8 +16,6 @@ from ingest.operators.macs import added_product, product
 from ingest.operators.operations import Operation, Tensor
 from ingest.operators.products import factors, is_weighted
 
-__all__: list[str] = []
-
 Sizes = tuple[int, int, int, int]
 """Rows, inner, columns and copies for the whole example batch (of products with weights: copies are those of
 all)."""

@@ -14,8 +14,6 @@ from typing import Any
 
 from formulation.problem.instance import Instance
 
-__all__: list[str] = []
-
 
 def choices_to_dict(instance: Instance) -> dict[str, Any]:
     """Return what a file says of choices beside the stages: what of the training could be chosen, by its key."""

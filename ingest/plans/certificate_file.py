@@ -27,8 +27,6 @@ from ingest.plans.plan_file import stage_to_dict
 from ingest.plans.plan_reader import plan_of
 from ingest.strict_json import parse_json
 
-__all__ = ["CertificateFileError", "read_certificate", "read_certificate_as_made", "write_certificate"]
-
 FORMAT = "pipecut certificate"
 FORMAT_VERSION = 3
 OLDEST_VERSION = 2

@@ -23,8 +23,6 @@ from ingest.plans.as_planned import as_planned, choices_to_dict
 from ingest.plans.plan_reader import plan_of
 from ingest.strict_json import parse_json
 
-__all__ = ["plan_to_dict", "read_plan", "read_plan_as_made", "stage_to_dict", "write_plan"]
-
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest plan file that is read."""
 FORMAT_VERSION = 1

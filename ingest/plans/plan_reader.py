@@ -16,8 +16,6 @@ from formulation.problem.modes import ONE_COPY, Mode
 from formulation.problem.plan import Plan, Span, Stage
 from ingest.mistakes import MOST_SHOWN, did_you_mean, shown
 
-__all__: list[str] = []
-
 CLAIM_KEYS = ("scenario", "solver", "proof", "bound", "any_order_bound", "gap", "seconds", "notes", "explanation")
 """What ``pipecut plan --json`` says beside the plan; a reader ignores it, for claims are always checked anew."""
 TOP_KEYS = (

@@ -21,8 +21,6 @@ from formulation.schedules.validate import validate
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import MOST_SHOWN, shown
 
-__all__ = ["read_schedule", "write_schedule"]
-
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest schedule file that is read: 64 stages with 10,000 micro-batches take 10 MiB."""
 

@@ -30,8 +30,6 @@ from ingest.scenario.model_section import ModelSection
 from ingest.scenario.schema import TrainingSection
 from ingest.text.yaml_source import Document
 
-__all__: list[str] = []
-
 Kept = TypeVar("Kept", bound=Section)
 Problem = tuple[Where, str]
 """The path of a value and what is wrong with it."""

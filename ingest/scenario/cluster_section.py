@@ -26,8 +26,6 @@ from ingest.scenario.fields import (
     Whole,
 )
 
-__all__: list[str] = []
-
 MOST_DEVICES = 4096
 """Most devices of one server."""
 MOST_SERVERS = 2048

@@ -31,8 +31,6 @@ from ingest.scenario.fields import (
     Whole,
 )
 
-__all__: list[str] = []
-
 _TYPES: Mapping[Written, Any] = MappingProxyType(
     {
         Written.FLAG: bool,

@@ -18,8 +18,6 @@ from ingest.graphs.module_calls import GRAINS
 from ingest.mistakes import did_you_mean, shown
 from ingest.text import quantities
 
-__all__ = ["NumberFormat"]
-
 
 class StrictPart(BaseModel):
     """A part of a file that a person writes: strict types, no unknown keys."""

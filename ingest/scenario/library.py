@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from formulation.problem.cluster import Server
 
-__all__ = ["Library", "near_names"]
-
 _KINDS = frozenset({"sxm", "pcie", "nvl", "16gb", "32gb", "40gb", "80gb"})
 """Words of a name that say which kind of a card it is: who leaves them out may mean any."""
 _MAKERS = frozenset({"nvidia", "geforce", "tesla", "amd", "instinct", "intel", "huawei"})

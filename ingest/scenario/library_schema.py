@@ -27,8 +27,6 @@ from ingest.scenario.fields import (
     Whole,
 )
 
-__all__ = ["DeviceFacts", "Fact", "MachineFacts", "PriceFact"]
-
 Number = TypeVar("Number")
 LONGEST_NOTE = 300
 """Characters of the longest note."""

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from ingest.torch.hugging_face import Configured
 
-__all__ = ["Scenario", "ScenarioError", "load_scenario"]
-
 
 @dataclass(frozen=True, slots=True)
 class SolverChoice:

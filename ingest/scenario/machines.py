@@ -28,8 +28,6 @@ from ingest.scenario.library_schema import DeviceFacts
 from ingest.scenario.messages import mistake_at
 from ingest.text.yaml_source import Document
 
-__all__: list[str] = []
-
 NETWORK = "network"
 """The switch that joins machines of different speeds."""
 STAND_IN = {"memory": "1 PB", "peak": "1 FLOP/s"}

@@ -15,8 +15,6 @@ from ingest.scenario.fields import LIST, WORD, StrictPart
 from ingest.scenario.schema import ScenarioFile
 from ingest.text.yaml_source import Document
 
-__all__: list[str] = []
-
 Found = dict[str, Any]
 """One entry of ``ValidationError.errors()``: ``type``, ``loc``, ``input``, ``ctx``, ``msg``."""
 Sentence = Callable[[Found, Where, type[StrictPart]], str]

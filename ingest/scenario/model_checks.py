@@ -9,8 +9,6 @@ from ingest.operators.costs import OPERATORS
 from ingest.scenario.model_section import ModelSection
 from ingest.torch.hugging_face import TASKS
 
-__all__: list[str] = []
-
 SOURCES = {
     "build": "a Python function",
     "graph": "a layer graph",

@@ -20,8 +20,6 @@ from ingest.scenario.fields import (
     times_file,
 )
 
-__all__: list[str] = []
-
 
 class ModelSection(Section):
     """Where the layer graph comes from: exactly one of build, graph, exported and transformers."""

@@ -45,8 +45,6 @@ from ingest.scenario.fields import (
 )
 from ingest.scenario.model_section import ModelSection
 
-__all__ = ["Section"]
-
 MOST_SAMPLES = 10**9
 """Most samples of one optimiser step."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["LIBRARY", "SHIPPED", "scenario_files"]
-
 SHIPPED = Path(__file__).resolve().parents[2] / "scenarios"
 """The folder of the shipped scenarios, one sub-folder for each source."""
 LIBRARY = SHIPPED / "library"

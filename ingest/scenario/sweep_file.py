@@ -31,8 +31,6 @@ from ingest.scenario.messages import mistake_at, mistakes_of
 from ingest.text.overrides import Setting, apply_overrides, apply_settings
 from ingest.text.yaml_source import Document
 
-__all__ = ["PointSweep", "SweepPoint"]
-
 MOST_POINTS = 100_000
 """Most points of a sweep."""
 

@@ -17,8 +17,6 @@ from typing import Any
 from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 from ingest.text.yaml_source import DEEPEST, Document, parse_scalar
 
-__all__ = ["apply_overrides"]
-
 _STEP = re.compile(r'\.?(?:"([^"]+)"|\[([0-9]{1,6})\]|([^.\[\]="]+))')
 LONGEST_OVERRIDE = 1000
 """Characters of the longest override."""

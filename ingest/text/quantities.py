@@ -21,8 +21,6 @@ from fractions import Fraction
 
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND
 
-__all__ = ["duration"]
-
 LONGEST_TEXT = 40
 """Characters of the longest quantity that is read; anything longer is no quantity."""
 LARGEST = 10**18

@@ -22,8 +22,6 @@ import yaml
 
 from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 
-__all__ = ["Document"]
-
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read."""
 DEEPEST = 12

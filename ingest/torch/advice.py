@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__: list[str] = []
-
 _META = "models are built on torch's meta device, where tensors have shapes and no values"
 _DATA_DEPENDENT = {
     "GuardOnDataDependentSymNode",

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__: list[str] = []
-
 _VIEWS = {
     *(
         "view",

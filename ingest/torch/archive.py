@@ -13,8 +13,6 @@ from typing import Any
 from ingest.errors import ModelError, first_line
 from ingest.strict_json import parse_json
 
-__all__: list[str] = []
-
 MAJOR = 8
 """The version of the schema that is read; torch changes it when a reader of the old one would misread the new."""
 LARGEST_DOCUMENT = 64 * 2**20

@@ -28,8 +28,6 @@ import networkx as nx
 from ingest.files import atomic_write
 from ingest.graphs.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_graph
 
-__all__ = ["find_module"]
-
 _VERSION = 2
 _FORMER_VERSIONS = (1,)
 """Of entries that had no checksum; they are replaced without a word."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
-__all__ = ["Inputs"]
-
 Inputs = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 """Example inputs: positional (a tuple or list) or by keyword (a mapping)."""
 

@@ -20,8 +20,6 @@ from ingest.torch.aliases import Strided, shares
 from ingest.torch.archive import open_archive
 from ingest.torch.record import common_batch, live
 
-__all__: list[str] = []
-
 _FORMATS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2, 28: 2}
 _FORMATS |= {29: 1, 30: 1, 31: 1, 32: 1, 33: 1, 34: 4, 35: 8}
 """Bytes of an element by number of its format."""

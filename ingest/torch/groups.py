@@ -21,8 +21,6 @@ from ingest.operators.columns import Columns, whole
 from ingest.operators.costs import rules_of
 from ingest.operators.operations import Call, Operation, Recording, Tensor
 
-__all__ = ["group", "names"]
-
 _INPUT = -1
 """Stands for the example inputs among the producers of a run."""
 

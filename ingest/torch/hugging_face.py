@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Configured"]
-
 TASKS = {
     "text-generation": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "fill-mask": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",

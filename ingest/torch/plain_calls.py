@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-__all__: list[str] = []
-
 CHECKPOINT = "pipecut_checkpoint"
 """The key of the number of a checkpointed region in what torch.fx notes of an operation."""
 FUNCTION = "pipecut_function"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from torch import fx, nn
     from torch.export import ExportedProgram
 
-__all__ = ["Followed", "canonical_names"]
-
 
 @dataclass(frozen=True, slots=True)
 class Followed:

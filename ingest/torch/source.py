@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from ingest.torch.export import Inputs
 
-__all__ = ["ModelError", "load_function", "load_model", "load_model_graph"]
-
 _FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 _FILE = re.compile(r"(.+)\.py:([^\W\d]\w*)")
 _RESULT = "a torch.nn.Module and a tuple (or mapping) of example inputs"

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from ingest.operators.costs import rules_of
 from ingest.operators.operations import Operation, Tensor
 
-__all__: list[str] = []
-
 _PER_ELEMENT = frozenset(
     {"ReLU", "ReLU6", "PReLU", "ELU", "LeakyReLU", "MaxPool2d", "MaxPool3d", "AvgPool2d", "AvgPool3d"}
 )

@@ -30,8 +30,6 @@ from ingest.torch.record import record
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["TraceError", "trace"]
-
 _NO_MODULE = ModuleKind("", "")
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from torch import fx
     from torch.export import ExportedProgram
 
-__all__: list[str] = []
-
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Higher-order operators that torch.export puts around ``no_grad`` and ``autocast`` regions."""
 

@@ -28,8 +28,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__: list[str] = []
-
 ACCPAR = (0, 1, 2)
 """The types that AccPar chooses from: I, II and III."""
 HYPAR = (0, 1)

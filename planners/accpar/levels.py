@@ -28,8 +28,6 @@ from planners.common.halves import Halves, LayerShare, Machine, bisected, moved_
 from planners.common.one_stage import BetweenCosts, InsideCosts, least_forms, prefer, rounded, tables_of
 from planners.one_weird_trick import planner as one_weird_trick
 
-__all__: list[str] = []
-
 Choose = Callable[[InsideCosts, BetweenCosts], tuple[int, ...]]
 """From the bytes that two halves exchange, by layer and type and by edge and types, to a type for each layer."""
 

@@ -41,8 +41,6 @@ from planners.common.one_stage import (
 )
 from solvers.search.stoppable import stoppable
 
-__all__: list[str] = []
-
 NAME = "accpar"
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from planners.accpar.code import MatrixLayer
 
-__all__: list[str] = []
-
 ALEXNET = (
     MatrixLayer("conv1", 3, 224**2, 11**2, 96, 55**2),
     MatrixLayer("conv2", 96, 55**2, 5**2, 256, 27**2),

@@ -24,8 +24,6 @@ from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTab
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__: list[str] = []
-
 TITLE = "AccPar and HyPar: types of parallelism, layer by layer"
 READING = (
     "Sources: AccPar (Song et al., HPCA 2020) and its program (linghaosong/AccPar); HyPar (HPCA 2019); one "

@@ -48,8 +48,6 @@ from planners.common.flat import FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.distinct import distinct
 from solvers.search.stoppable import stoppable
 
-__all__: list[str] = []
-
 NAME = "alpa"
 
 accepts = blind_to("memory", "devices")

@@ -15,8 +15,6 @@ from formulation.problem.plan import Plan, Span, Stage
 from planners.common.blind import blind_to
 from solvers.dynamic.tables.best_forms import best_forms
 
-__all__: list[str] = []
-
 NAME = "data_parallel"
 
 accepts = blind_to("memory", "devices")

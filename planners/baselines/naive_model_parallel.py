@@ -18,8 +18,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
 from planners.common.blind import blind_to
 
-__all__: list[str] = []
-
 NAME = "naive_model_parallel"
 
 accepts = blind_to("memory", "devices")

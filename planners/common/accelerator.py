@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:

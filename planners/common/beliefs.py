@@ -5,8 +5,6 @@ from __future__ import annotations
 from formulation.costs.amounts import exact_duration, goal_amount
 from formulation.problem.instance import Instance
 
-__all__: list[str] = []
-
 
 def believes(who: str, believed_ns: int, instance: Instance, found: int | None) -> str:
     """Say what a planner expects, a time in ns, and the value of the first goal that the plan really has."""

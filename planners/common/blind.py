@@ -5,8 +5,6 @@ from __future__ import annotations
 from solvers.blind import unseen
 from solvers.search.support import Accepts, Support
 
-__all__: list[str] = []
-
 
 def blind_to(*rules: str) -> Accepts:
     """Return the answer of a method that takes everything, proves nothing and does not see these rules.

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from planners.common.errors import TooManyDownsetsError
 
-__all__: list[str] = []
-
 
 def masks(size: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     """Return for each of ``size`` nodes the mask of the nodes that it points to: ``(from, to)``."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
-
 
 class TooManyDownsetsError(ValueError):
     """The graph has more downsets than the caller is ready to enumerate."""

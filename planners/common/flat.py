@@ -24,8 +24,6 @@ from formulation.problem.units import Link, slowest
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.stage_times import StageTimes
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class CountedStage:

@@ -27,8 +27,6 @@ from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import Split
 from formulation.problem.units import Link
 
-__all__: list[str] = []
-
 _ONE = Fraction(1)
 
 

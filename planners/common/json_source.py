@@ -18,8 +18,6 @@ from ingest.files import read_limited
 from ingest.graphs.errors import FormatError, quoted
 from ingest.strict_json import parse_json
 
-__all__: list[str] = []
-
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest file that is read; the largest published one has 10 MB."""
 LARGEST_NUMBER = 1e18

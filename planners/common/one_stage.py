@@ -23,8 +23,6 @@ from formulation.problem.units import ceil_fraction
 from planners.common.blind import blind_to
 from solvers.dynamic.tables.best_forms import best_forms
 
-__all__: list[str] = []
-
 accepts = blind_to("memory", "devices")
 """What a planner of one stage makes of an instance (``solvers.search.support``)."""
 

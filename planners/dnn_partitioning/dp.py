@@ -29,8 +29,6 @@ from planners.common.errors import NothingFitsError
 from planners.dnn_partitioning.graph import ContiguousSets, Graph, prepared
 from planners.dnn_partitioning.problem import PlacementProblem
 
-__all__: list[str] = []
-
 Reals = NDArray[np.float64]
 IDEALS = 5_000
 """Ideals that are tried unless the caller says otherwise: 25 million pairs, under a GB (the program: 60,000)."""

@@ -17,8 +17,6 @@ from ingest.graphs.errors import FormatError
 from planners.common.json_source import Flag, Real, Strict, Whole, read_json
 from planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
 
-__all__: list[str] = []
-
 MS_PER_SECOND = 1000
 LINK_BYTES_PER_SECOND = 2**31
 """Speed of the link behind every published ``cost``: 2 GiB/s."""

@@ -23,8 +23,6 @@ import networkx as nx
 from planners.dnn_partitioning.hash_order import hash_order
 from planners.dnn_partitioning.problem import PlacementProblem
 
-__all__: list[str] = []
-
 IDLE_S = 1e-9
 """A node that takes less than this is idle; the program writes 1e-6 and counts in ms."""
 NO_COLOUR = 2**31 - 1 - 12_345_678

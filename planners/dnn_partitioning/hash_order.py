@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__: list[str] = []
-
 TABLE_SIZES = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933)
 """Numbers of buckets of a growing table, observed: each is the first prime of the library above twice the last."""
 

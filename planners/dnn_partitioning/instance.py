@@ -26,8 +26,6 @@ from planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND
 from planners.dnn_partitioning.graph import contracted, original, with_cycles_merged, with_twins
 from planners.dnn_partitioning.problem import PlacementProblem
 
-__all__: list[str] = []
-
 NS = 10**9
 HOST, ACCELERATOR = "host", "accelerator"
 LINK = Link(8 * LINK_BYTES_PER_SECOND)

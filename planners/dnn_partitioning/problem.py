@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 
 from ingest.graphs.graph_checks import check_graph, check_reals
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class PlacementNode:

@@ -26,8 +26,6 @@ from planners.dnn_partitioning.dp import DeviceShare, load
 from planners.dnn_partitioning.graph import Graph, contracted, original, with_cycles_merged, with_twins
 from planners.dnn_partitioning.problem import PlacementProblem
 
-__all__: list[str] = []
-
 UNITS = 10**12
 """Whole units of time in a second."""
 ROUNDED_S = 1e-9

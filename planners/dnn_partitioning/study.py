@@ -17,8 +17,6 @@ from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTab
 from solvers.auto.solve import plan
 from solvers.choices import decide as choices
 
-__all__: list[str] = []
-
 TIME_LIMIT_S = 60.0
 """Of each search."""
 MS = 1000

@@ -29,8 +29,6 @@ from planners.gpipe.time import (
 from planners.studies.study import StudyTable
 from planners.studies.text import Errors, error_percent, mean_absolute, signed
 
-__all__: list[str] = []
-
 GIGA = 10**9
 TPU_V3 = Accelerator("TPUv3 core", peak_flops_per_second=61_500 * GIGA, near_bytes_per_second=82 * GIGA)
 """Half a chip of 123 TFLOP/s; one 656 Gbit/s link between chips."""

@@ -16,8 +16,6 @@ from planners.megatron.transformer_memory import (
 from planners.studies.study import StudyTable
 from planners.studies.text import gib, share
 
-__all__: list[str] = []
-
 MIB = 2**20
 TP = 8
 LAYOUTS = (

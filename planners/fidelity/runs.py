@@ -37,8 +37,6 @@ from planners.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
 from planners.megatron.published import PublishedStep, TrainingRun
 from planners.megatron.transformer import LayerRecompute, TransformerShape
 
-__all__: list[str] = []
-
 MACHINE = "dgx-a100"
 ADAM_BYTES = 12
 """32-bit weights and two moments beside the 16-bit weights."""

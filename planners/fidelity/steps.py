@@ -11,8 +11,6 @@ from planners.megatron.transformer import iteration_flops, megatron_bubble
 from planners.studies.study import StudyTable
 from planners.studies.text import error_percent, mean_absolute, share, signed
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:

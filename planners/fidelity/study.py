@@ -9,8 +9,6 @@ from planners.fidelity.steps import MEGATRON, SOURCES, steps_table, variants_tab
 from planners.studies.study import Study, StudyInputs, StudyTable
 from planners.studies.text import mean_absolute
 
-__all__: list[str] = []
-
 
 def run(inputs: StudyInputs) -> Study:
     """Predict every published run. Needs no data. Cost: a minute."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from formulation.predictor.work import Product, Work
 
-__all__: list[str] = []
-
 SIDE = 224
 CLASSES = 1000
 

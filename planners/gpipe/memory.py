@@ -16,8 +16,6 @@ from formulation.problem.units import ceil_fraction
 from planners.megatron.transformer import TransformerShape
 from planners.megatron.transformer_memory import ActivationLayout, layer_activation_bytes
 
-__all__: list[str] = []
-
 BYTES_PER_PARAMETER = 12
 ELEMENT_BYTES = 2
 _LAYOUT = ActivationLayout(dropout=False)

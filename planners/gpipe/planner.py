@@ -32,8 +32,6 @@ from planners.common.blind import blind_to
 from planners.common.flat import flat_view
 from solvers.search.stoppable import stoppable
 
-__all__: list[str] = []
-
 NAME = "gpipe"
 
 accepts = blind_to("memory", "devices")

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from planners.megatron.transformer import TransformerShape
 
-__all__: list[str] = []
-
 SAMPLES, IMAGES = 32, 128
 """Mini-batches of the Transformer and of AmoebaNet-D in Table 1."""
 ACCELERATORS = (1, 8, 32, 128)

@@ -24,8 +24,6 @@ from planners.gpipe.published import (
 from planners.studies.study import Study, StudyInputs, StudyTable
 from planners.studies.text import GIB, error_percent, gib, mean_absolute, signed
 
-__all__: list[str] = []
-
 PARTS = (1, 2, 4, 8, 16, 32)
 """Numbers of micro-batches that a mini-batch of 32 has."""
 CAPACITIES = ((16 * GIB, "16 GiB"), (16 * 10**9, "16 GB"))

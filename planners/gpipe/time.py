@@ -20,8 +20,6 @@ from planners.gpipe.amoebanet import amoebanet_d
 from planners.gpipe.memory import GPipeBatch
 from planners.megatron.transformer import TransformerShape, head_flops, layer_flops
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class LayerLine:

@@ -24,8 +24,6 @@ from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_d
 from planners.hetpipe.partition import Partition, Prices, best_partition
 from planners.hetpipe.published import BATCH, ONE_V, PublishedRun
 
-__all__: list[str] = []
-
 TRAINING_FLOPS_PER_MAC = 6
 """Forward pass, and both gradients in the backward pass."""
 

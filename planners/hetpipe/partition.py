@@ -36,8 +36,6 @@ from formulation.problem.plan import Span
 from formulation.problem.units import Link, Volume, ceil_div
 from formulation.schedules.keeps import Keeps
 
-__all__: list[str] = []
-
 MAX_STATES = 20_000
 """How many pairs (devices used of each server, last server) are looked at."""
 

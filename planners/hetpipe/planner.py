@@ -42,8 +42,6 @@ from planners.hetpipe.partition import Partition, best_partition, partition
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.search.stoppable import stoppable
 
-__all__: list[str] = []
-
 NAME = "hetpipe"
 
 accepts = blind_to("line", "memory", "devices")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__: list[str] = []
-
 MODELS = {"VGG-19": "vgg19.yaml", "ResNet-152": "resnet152.yaml"}
 """Scenario files in ``scenarios/hetpipe``."""
 BATCH = 32

@@ -39,8 +39,6 @@ from planners.hetpipe.text import READING, REMARKS, TITLE
 from planners.pipepar import planner as pipepar
 from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
 
-__all__: list[str] = []
-
 FOLDER = SHIPPED / "hetpipe"
 DISTANCES = (0, 1, 4, 32)
 LINE_RATE = Fraction(1)

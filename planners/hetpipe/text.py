@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
-
 TITLE = "HetPipe: allocations of unlike devices to virtual workers"
 READING = (
     "Source: HetPipe (Park et al., USENIX ATC 2020), Table 4 and Figures 4 and 5: VGG-19 and ResNet-152 on "

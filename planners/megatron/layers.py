@@ -24,8 +24,6 @@ from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.model.across import Across, Axis
 from planners.megatron.transformer import TransformerShape
 
-__all__: list[str] = []
-
 ELEMENT_BYTES = 2
 BLOCK = 10
 """Layers of a block."""

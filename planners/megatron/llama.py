@@ -20,8 +20,6 @@ from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.model.across import Across, Axis
 from planners.megatron.layers import ELEMENT_BYTES, FORMS, LOGIT_BYTES, LOGITS, ROWS_OR_WHOLE, SUMMED_BYTES
 
-__all__: list[str] = []
-
 BLOCK = 10
 """Layers of a block."""
 

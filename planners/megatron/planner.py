@@ -38,8 +38,6 @@ from formulation.problem.plan import Plan, Span, Stage
 from planners.baselines.naive_model_parallel import equal_parts
 from solvers.dynamic.tables.best_forms import NoFormError, best_forms
 
-__all__: list[str] = []
-
 NAME = "megatron"
 
 

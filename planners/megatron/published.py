@@ -13,8 +13,6 @@ from fractions import Fraction
 
 from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
 
-__all__: list[str] = []
-
 TOKENS, VOCABULARY = 2048, 51200
 TERA = 10**12
 

@@ -11,8 +11,6 @@ import enum
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-__all__: list[str] = []
-
 
 class LayerRecompute(enum.StrEnum):
     """What a layer computes again before its backward pass (Korthikanti et al., arXiv 2205.05198, §5)."""

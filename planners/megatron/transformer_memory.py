@@ -18,8 +18,6 @@ from formulation.timeline.footprint import Footprint
 from formulation.timeline.timeline import run
 from planners.megatron.transformer import LayerRecompute, TransformerShape
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Kept:

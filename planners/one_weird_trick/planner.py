@@ -22,8 +22,6 @@ from formulation.problem.plan import Span
 from planners.common.one_stage import prefer, priced, tables_of
 from solvers.dynamic.tables.best_forms import best_forms
 
-__all__: list[str] = []
-
 NAME = "one_weird_trick"
 
 CONVOLUTION, FULLY_CONNECTED = ((0,),), ((2,), (1,))

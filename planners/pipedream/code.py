@@ -37,8 +37,6 @@ from ingest.graphs.profiled_model import ProfiledModel
 from planners.common.errors import NothingFitsError
 from planners.pipedream.states import States, antichain_states
 
-__all__: list[str] = []
-
 Reals = NDArray[np.float64]
 
 

@@ -31,8 +31,6 @@ from ingest.graphs.profiled_model import ProfiledModel
 from planners.common.downsets import bits, masks, topological
 from planners.pipedream.code import MachineLevel, PipeDreamStage
 
-__all__: list[str] = []
-
 Reals = NDArray[np.float64]
 
 

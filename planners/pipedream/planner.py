@@ -50,8 +50,6 @@ from solvers.dynamic.tables.best_forms import best_forms
 from solvers.search.stoppable import stoppable
 from solvers.search.support import Support
 
-__all__: list[str] = []
-
 NAME, NAME_OF_CODE = "pipedream", "pipedream_code"
 MOST_STATES = 4_000
 """Antichains of the layer graph that the program's version walks; it keeps all pairs of them."""

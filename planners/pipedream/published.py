@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__: list[str] = []
-
 FAST_GBIT, SLOW_GBIT = 25, 10
 """Clusters A and B of arXiv 1806.03377, Gbit/s between machines of one device."""
 

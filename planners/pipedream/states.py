@@ -26,8 +26,6 @@ from ingest.graphs.profiled_model import ProfiledModel
 from planners.common.downsets import bits, downsets, masks, reachable, topological
 from planners.common.errors import TooManyDownsetsError
 
-__all__: list[str] = []
-
 NS_PER_SECOND = 1e9
 
 

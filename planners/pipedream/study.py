@@ -15,8 +15,6 @@ from planners.pipedream.published import PAPER_ROWS, PROGRAM_ROWS, PaperRow, Pro
 from planners.pipedream.states import States, antichain_states, downset_states
 from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
 
-__all__: list[str] = []
-
 BYTES_PER_GBIT = 125_000_000
 MACHINES, SPEEDS_GBIT = (4, 8, 16), (25, 10)
 DIGITS = 10

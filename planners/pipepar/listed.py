@@ -52,8 +52,6 @@ from planners.common.blind import blind_to
 from planners.common.flat import FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.stoppable import stoppable
 
-__all__: list[str] = []
-
 NAME = "pipepar_listed"
 
 accepts = blind_to("memory", "devices")

@@ -42,8 +42,6 @@ from planners.common.blind import blind_to
 from planners.common.flat import CountedStage, FlatView, flat_view, lay_on_line, slowest_link
 from solvers.search.stoppable import stoppable
 
-__all__: list[str] = []
-
 NAME = "pipepar"
 
 accepts = blind_to("memory", "devices")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__: list[str] = []
-
 
 class ModelRow(NamedTuple):
     """A row of Table I: parameters, and "Total Flops (G)" in hundredths of 10**9."""

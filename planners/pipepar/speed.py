@@ -18,8 +18,6 @@ from planners.studies.study import StudyInputError
 from solvers.auto.solve import plan
 from solvers.crosscheck.checked_solve import solve_checked
 
-__all__: list[str] = []
-
 FOLDER = SHIPPED / "pipepar"
 READINGS: Mapping[str, tuple[str, ...]] = {
     "boundaries charged": ("cost.boundary=both",),

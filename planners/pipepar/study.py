@@ -24,8 +24,6 @@ from planners.pipepar.speed import (
 )
 from planners.studies.study import Study, StudyInputs, StudyTable
 
-__all__: list[str] = []
-
 TITLE = "PipePar: models, the plan of Table II, and the speed-ups of Fig. 4"
 NOTHING = "-"
 TABLE_II_MODEL, TABLE_II_BATCH = "vgg16", 64

@@ -31,8 +31,6 @@ from planners.megatron.llama import llama_layers
 from planners.megatron.transformer import LayerRecompute, TransformerShape
 from planners.recipes.recipe import Recipe
 
-__all__: list[str] = []
-
 ADAM_BYTES = 12
 """32-bit weights and two moments beside the 16-bit weights."""
 CORES = ("block.*.core",)

@@ -11,8 +11,6 @@ from ingest.text.yaml_source import Document
 from planners.megatron.llama import LlamaShape
 from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
 
-__all__: list[str] = []
-
 FILE = Path(__file__).with_name("published.yaml")
 TERA = 10**12
 Sharded = Literal["none", "optimizer", "gradients", "weights"]

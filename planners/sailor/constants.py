@@ -30,8 +30,6 @@ from planners.sailor.profile import ProfiledMachine
 from planners.sailor.run import SailorPlan
 from planners.sailor.time import PredictedTime, order_statistic, predict_time
 
-__all__: list[str] = []
-
 ALONE_BYTES = 2_000_000_000
 GROUP_BYTES = 3_000_000_000
 MESSAGE_NS = 1_000_000

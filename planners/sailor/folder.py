@@ -23,8 +23,6 @@ from planners.sailor.profile import ProfiledMachine
 from planners.sailor.profile_file import read_links, read_sizes, read_times
 from planners.sailor.run import SailorPlan
 
-__all__: list[str] = []
-
 
 class _Training(BaseModel):
     """A training set-up, of which only the global batch is of interest here."""

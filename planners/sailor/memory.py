@@ -38,8 +38,6 @@ from planners.sailor.profile import ProfiledMachine
 from planners.sailor.run import LayerSizes, SailorPlan, SailorStage
 from planners.sailor.time import check_layers, sizes_of
 
-__all__: list[str] = []
-
 STATE_COPIES = 5
 """Weight, gradient, two moments, and the flat copy of the gradients: all of the size of the parameters."""
 PIPELINE_BUFFERS = 2

@@ -17,8 +17,6 @@ from formulation.problem.units import NS_PER_SECOND, ceil_div, ceil_fraction
 from planners.sailor.profile import NotProfiledError
 from planners.sailor.run import BYTES_PER_MB, LinkFit, SailorLinks, SailorReplica
 
-__all__: list[str] = []
-
 BUCKET_BYTES = 4 * 500_000_000
 """DeepSpeed's bucket of an all-reduce: 500,000,000 fp32 elements (``MEMORY_OPT_ALLREDUCE_SIZE``)."""
 LARGEST_MESSAGE = 10**15

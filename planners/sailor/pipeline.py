@@ -29,8 +29,6 @@ from formulation.timeline.program import Program
 from formulation.timeline.sweep import sweep
 from formulation.timeline.updates import JOIN, SYNC
 
-__all__: list[str] = []
-
 Message = tuple[int, int, int]
 """Direction (FORWARD: an activation, BACKWARD: a gradient), boundary, micro-batch."""
 

@@ -17,8 +17,6 @@ from ingest.graphs.errors import FormatError
 from planners.common.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
 from planners.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
 
-__all__: list[str] = []
-
 LONGEST = 100_000
 
 _Card = Annotated[tuple[str, Count, str], BeforeValidator(as_tuple)]

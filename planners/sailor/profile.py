@@ -27,8 +27,6 @@ from itertools import pairwise
 from formulation.problem.units import ceil_fraction
 from planners.sailor.run import LayerSizes, LayerTimes, Profile, SailorLinks
 
-__all__: list[str] = []
-
 Rows = Mapping[int, tuple[LayerTimes, ...]]
 """Layer times by micro-batch size, sizes in order."""
 DeviceTimes = tuple[tuple[Fraction, Fraction], ...]

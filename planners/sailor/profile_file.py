@@ -17,8 +17,6 @@ from ingest.graphs.errors import FormatError, quoted
 from planners.common.json_source import Positive, Real, Signed, Strict, Whole, as_tuple, ns_of_seconds, read_json
 from planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorLinks
 
-__all__: list[str] = []
-
 STRICT_ROOT = ConfigDict(strict=True, frozen=True)
 Triple = Annotated[tuple[Real, Real, Real], BeforeValidator(as_tuple)]
 Coefficients = Annotated[tuple[Signed, Signed, Signed], BeforeValidator(as_tuple)]

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from formulation.problem.plan import Span
 
-__all__: list[str] = []
-
 BYTES_PER_GB = 1e9
 BYTES_PER_MB = 1e6
 

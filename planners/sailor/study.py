@@ -26,8 +26,6 @@ from planners.sailor.tables import (
 from planners.sailor.time import PredictedTime, predict_time
 from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
 
-__all__: list[str] = []
-
 TITLE = "Sailor: real runs predicted from layer profiles"
 READING = (
     "Source: the artefact of Sailor (Strati et al., SOSP 2025, eth-easl/sailor): times of every layer by card, "

@@ -12,8 +12,6 @@ from planners.sailor.run import SailorPlan
 from planners.sailor.time import PredictedTime
 from planners.studies.study import StudyTable
 
-__all__: list[str] = []
-
 GIB = 2**30
 Machines = Mapping[tuple[str, ...], tuple[MachineConstants, Sequence[MachineConstants]]]
 """By kinds of card: the constants from all runs, and those from all runs but one, for each plan."""

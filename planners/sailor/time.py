@@ -42,8 +42,6 @@ from planners.sailor.pipeline import blocking_pipeline_ns
 from planners.sailor.profile import NotProfiledError, ProfiledMachine
 from planners.sailor.run import LayerSizes, SailorPlan, SailorReplica, SailorStage
 
-__all__: list[str] = []
-
 UPDATE_BYTES = 28
 """Bytes that Adam moves for each fp32 parameter: reads 4 values of 4 bytes, writes 3."""
 COPY_BYTES = 24

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     Run = Callable[[StudyInputs], Study]
 
-__all__ = ["STUDIES"]
-
 
 class StudyEntry(NamedTuple):
     """A study: one line about it, the document that holds its result, and a function that loads it."""

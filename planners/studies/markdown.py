@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from planners.studies.study import Study, StudyTable
 
-__all__ = ["to_markdown"]
-
 
 def to_markdown(study: Study, command: str, date: str) -> str:
     """Return the document of a study. ``command`` is what a reader types to write it again."""

@@ -20,8 +20,6 @@ from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.footprint import Footprint
 from solvers.order.problem import OrderProblem
 
-__all__: list[str] = []
-
 MILLISECOND_NS = 10**6
 STASH_BYTES = 2**30
 

@@ -24,8 +24,6 @@ from planners.studies.order_cases import (
 from planners.studies.study import Study, StudyInputs, StudyTable
 from solvers.order.compare import Comparison, compare
 
-__all__: list[str] = []
-
 TIME_LIMIT_S = 10.0
 """For each search, unless another is given."""
 DRAWS = 20

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__: list[str] = []
-
 GIB = 2**30
 
 

@@ -10,8 +10,6 @@ from report.claims import formats_of
 from report.numbers import Numbers
 from report.wording import FORMATS, NOTHING
 
-__all__ = ["two_plans"]
-
 MANY = 3
 """From how many times as much on a difference is said as such."""
 

@@ -22,8 +22,6 @@ from report.pictures.time import time_picture
 from report.pictures.timeline import timeline_picture
 from report.wording import NOTHING, rank_name
 
-__all__ = ["page_of", "pictures"]
-
 PROOFS = {
     "optimal": ("proved", "optimal, proved"),
     "feasible": ("open", "not proved optimal"),

@@ -16,8 +16,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from report import wording
 from report.pictures.shapes import WIDTH, Picture, short, stage_colour
 
-__all__ = ["standalone"]
-
 MARGIN = 10.0
 """Around a picture that is a file of its own."""
 

@@ -23,8 +23,6 @@ from report.pictures.shapes import (
 )
 from report.wording import amount, duration, percent, rank_name
 
-__all__: list[str] = []
-
 FEW, MOST = 5, 8
 """Charts beside one another, of up to MANY ranks and of more, then with fewer words."""
 MANY = 20

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from report.pictures.shapes import WIDTH, Circle, Label, Line, Path, Picture, Shape, nice_step, short
 
-__all__ = ["ParetoPoint", "pareto_picture"]
-
 LEFT, RIGHT, TOP, PLOT, FOOT = 96.0, 24.0, 34.0, 420.0, 44.0
 STEPS = 8
 

@@ -22,8 +22,6 @@ from report.pictures.shapes import (
 )
 from report.wording import NOTHING, amount, count, duration, rank_name
 
-__all__: list[str] = []
-
 CHAIN_TOP, STRIP, LAYERS = 44.0, 24.0, 30.0
 RIBBON_TOP = CHAIN_TOP + STRIP + LAYERS
 CELL_TOP, CELL = 184.0, 34.0

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-__all__ = ["Picture"]
-
 WIDTH = 1120
 """Width of every picture, in units that are pixels where there is room."""
 STAGE_COLOURS = 24

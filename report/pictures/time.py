@@ -8,8 +8,6 @@ from typing import Any
 from report.pictures.shapes import WIDTH, Label, Picture, Rect, Shape, legend, of_stages, stage_colour, width_of
 from report.wording import exact, percent, rank_name
 
-__all__: list[str] = []
-
 LEFT, TOP = 84.0, 40.0
 BAR, BETWEEN = 24.0, 8.0
 PARTS = (

@@ -28,8 +28,6 @@ from report.pictures.shapes import (
 from report.window import ACTIVATION, GRADIENT
 from report.wording import rank_name, round_duration
 
-__all__: list[str] = []
-
 LEFT, RIGHT, TOP = 84.0, 10.0, 40.0
 LANES = 660.0
 """Height that the lanes of many stages share."""

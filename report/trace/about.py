@@ -16,8 +16,6 @@ from report.simulation import Simulation
 from report.trace.events import quoted
 from report.wording import printable
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class About:

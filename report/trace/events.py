@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-__all__: list[str] = []
-
 DEVICES, NETWORK = 1, 2
 """The two processes."""
 

@@ -8,8 +8,6 @@ from report.trace.events import DEVICES, TraceRow, process, slice_of, thread
 from report.trace.whole import CATEGORIES
 from report.wording import printable
 
-__all__ = ["measured_trace"]
-
 
 def measured_trace(rows: Sequence[tuple[str, Iterable[tuple[str, str, int, int]]]]) -> str:
     """Return the trace of a step as JSON text, one event a line.

@@ -10,8 +10,6 @@ from report.curve import curve_of
 from report.simulation import Simulation
 from report.trace.events import DEVICES, TraceRow, counter
 
-__all__: list[str] = []
-
 
 def memory_counters(simulation: Simulation) -> Iterator[str]:
     """Yield what is held on the fullest device from moment to moment, stage by stage, each in order of time.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from report.trace.events import NETWORK, TraceRow, thread
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Lasting:

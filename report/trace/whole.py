@@ -15,8 +15,6 @@ from report.trace.memory import memory_counters
 from report.trace.rows import Lasting, NetworkRows, rows_of
 from report.wording import printable
 
-__all__: list[str] = []
-
 CATEGORIES = {
     "F": "forward",
     "B": "backward",

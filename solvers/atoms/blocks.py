@@ -19,8 +19,6 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.layers import Split
 from solvers.atoms.programs import OUTSIDE, Key, last_looks
 
-__all__: list[str] = []
-
 SETTLED = 0
 """The status of a tensor of which nothing more will stay."""
 

@@ -25,8 +25,6 @@ from solvers.atoms.fronts import FrontRule, Fronts, States
 from solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, joined, parts_of, unbeaten
 from solvers.atoms.programs import OUTSIDE, Key, programs
 
-__all__: list[str] = []
-
 Chosen = tuple[tuple[int, ...], tuple[Span, ...]]
 """The form of each layer of a stage, and the blocks that it computes again by themselves."""
 _Step = tuple[int, int]

@@ -20,8 +20,6 @@ from formulation.schedules.keeps import Keeps
 from solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, Labels, best_rows, together
 from solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
 
-__all__: list[str] = []
-
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""
 LAYOUTS = OUTSIDE + 1

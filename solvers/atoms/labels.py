@@ -11,8 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__: list[str] = []
-
 Labels = NDArray[np.int64]
 """Shape (labels, 3): columns TIME, HELD, WORKING. Inside an atom that is computed again by itself also AGAIN."""
 TIME, HELD, WORKING, AGAIN = 0, 1, 2, 3

@@ -23,8 +23,6 @@ from formulation.problem.instance import FormEdge
 from formulation.problem.layers import Split
 from formulation.problem.model.across import EVERY_FORM
 
-__all__: list[str] = []
-
 Thing = TypeVar("Thing")
 OUTSIDE = len(EVERY_FORM)
 """The layout of a live layer of an earlier stage: none of the forms, as a boundary delivers what is asked for."""

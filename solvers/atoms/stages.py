@@ -23,8 +23,6 @@ from formulation.schedules.keeps import Keeps
 from solvers.atoms.chains import Chains, ExactRow
 from solvers.atoms.times import least_times
 
-__all__: list[str] = []
-
 UNLIMITED_BYTES = 1 << 62
 
 

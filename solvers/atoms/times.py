@@ -20,8 +20,6 @@ from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from solvers.atoms.programs import OUTSIDE, AtomProgram, Key, LayerStep, Programs, layout_of
 
-__all__: list[str] = []
-
 BYTES_A_STAGE = 16
 """For each kind of group and two places: a time, and a time while it is made."""
 MOST_LIVE = 4

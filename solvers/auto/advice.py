@@ -16,8 +16,6 @@ from solvers import catalogue
 from solvers.auto.simpler import neighbours
 from solvers.executed.demands import unseen_names
 
-__all__: list[str] = []
-
 PATIENCE_S, LATE_S = 0.5, 0.25
 """After how long no further method is looked at, before and after the limit: of large ones each takes time."""
 MANY_CUTS, MANY_KINDS = 64, 12

@@ -13,8 +13,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.search.simple import simple_plan
 
-__all__: list[str] = []
-
 LARGE = 60_000
 """From how many layers times devices on tables take longer than a simple plan."""
 SMALL_S = 0.2

@@ -28,8 +28,6 @@ from solvers.resting import PROPOSES, methods_of
 from solvers.search.incumbent import Incumbent
 from solvers.search.simple import simple_plan
 
-__all__: list[str] = []
-
 NAME = PROPOSES
 Ask = Callable[[Instance, Limits], Outcome]
 PROGRAMMES = ("step_dp", "period_dp")

@@ -23,8 +23,6 @@ from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from solvers.catalogue import find_solver
 
-__all__: list[str] = []
-
 SOME_CUTS = 192
 """How many places are left, at most."""
 PROGRAMMES = ("state_dp", "line_dp")

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from solvers.catalogue import Solve, SolverEntry
     from solvers.search.support import Support
 
-__all__ = ["plan"]
-
 QUICK_BYTES = 1_000_000
 """Up to this size of its model CP-SAT is asked first: it proved every such instance of the table within 4 s."""
 PATIENCE_S = 5.0

@@ -32,8 +32,6 @@ from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
 from solvers.search.incumbent import Incumbent
 
-__all__ = ["certify"]
-
 
 def certify(
     instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER, *, whole: bool = False

@@ -20,8 +20,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.certifying.weighing import weighed_paths
 
-__all__: list[str] = []
-
 NEARLY = 200
 """The bound of paths alone is told to one part of the objective in so many where the plan itself is not proved."""
 PARTS = 4

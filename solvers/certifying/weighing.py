@@ -22,8 +22,6 @@ from solvers.executed.bounds.ways import ways_of
 from solvers.executed.parts import stage_parts
 from solvers.search.incumbent import Incumbent
 
-__all__: list[str] = []
-
 NEARBY = (1, 4)
 """Paths are weighed against the plans up to so many times a limit: what is best near it is not best for all."""
 LAST = 2

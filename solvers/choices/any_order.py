@@ -27,8 +27,6 @@ from solvers.choices.downsets import over_downsets
 from solvers.choices.interleavings import covering, interleavings
 from solvers.choices.relaxed import Relaxed, relaxed
 
-__all__: list[str] = []
-
 Ask = Callable[[Instance, Limits], Outcome]
 """Any search of one instance, such as the one behind ``pipecut plan``."""
 PARTS_OF_TIME = 4

@@ -17,8 +17,6 @@ from solvers.choices.any_order import AnyOrder, any_order, bound_of_all, given_o
 from solvers.choices.trainings import best_training, instances_of
 from solvers.crosscheck.checked_solve import cross_checked
 
-__all__ = ["decide"]
-
 Ask = Callable[[Instance, Limits], Outcome]
 BOUND_S = 5.0
 """What a bound for all orders may take beside a claim about one order, or about none of them having a plan."""

@@ -41,8 +41,6 @@ from formulation.problem.units import Link, Volume
 from formulation.suffixes.states import End, State, Step, Suffixes, suffixes
 from solvers.choices.relaxed import Loads, Relaxed
 
-__all__: list[str] = []
-
 Numbers = NDArray[np.int64]
 Node = tuple[State, End | None]
 """A state of devices and the end of the first stage of its suffix; None behind the last stage."""

@@ -22,8 +22,6 @@ from fractions import Fraction
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import AtomGraph
 
-__all__: list[str] = []
-
 Rank = Fraction | int
 Chain = tuple[int, ...]
 """Nested sets of atoms as bit masks, small ones first."""

@@ -33,8 +33,6 @@ from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-__all__: list[str] = []
-
 LARGEST = 200_000
 """Terms of the model, above which it is not built."""
 

@@ -19,8 +19,6 @@ from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from formulation.schedules.training import Schedule
 
-__all__: list[str] = []
-
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
 PART, MOST_S = 6, 10.0

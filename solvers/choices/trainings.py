@@ -28,8 +28,6 @@ from formulation.schedules.training import Training
 from solvers.choices.starts import Ask, Start, by_formula, start_of
 from solvers.choices.words import listed, named, orders_open
 
-__all__: list[str] = []
-
 Check = Callable[[Instance, Outcome, Limits], Outcome]
 """Says in the last note of an outcome what a second method makes of its proof, as ``cross_checked`` does."""
 NOT_CHECKED = "not cross-checked"

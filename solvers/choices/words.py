@@ -6,8 +6,6 @@ from formulation.costs.amounts import plural
 from formulation.problem.instance import Instance
 from formulation.schedules.training import Training
 
-__all__: list[str] = []
-
 
 def named(instance: Instance) -> str:
     """Say what was left open: the order of passes, the number of micro-batches, or that of stages alone."""

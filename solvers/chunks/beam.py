@@ -20,8 +20,6 @@ from solvers.chunks.counting import rooms_of
 from solvers.chunks.runs import Numbers
 from solvers.chunks.sums import FAR, PathSums
 
-__all__: list[str] = []
-
 AT_ONCE = 1 << 22
 """About so many sums are held at once: fronts times places times paths."""
 FIRST = 4

@@ -32,8 +32,6 @@ from solvers.chunks.runs import (
     Numbers,
 )
 
-__all__: list[str] = []
-
 BROKEN = 1 << 59
 """The value of a plan that breaks the rule on memory is this and the bytes by which it does; above every step."""
 NEVER = 1 << 62

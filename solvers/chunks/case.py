@@ -31,8 +31,6 @@ from solvers.chunks.layouts import GroupLayout
 from solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
 from solvers.chunks.runs import AtomRun, KnownRuns, Runs, forms_of
 
-__all__: list[str] = []
-
 Window = tuple[range, range]
 
 

@@ -26,8 +26,6 @@ from solvers.chunks.case import Case, Window
 from solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, AtomRun, Numbers, Runs
 from solvers.chunks.sums import FAR, TIMES, PathSums
 
-__all__: list[str] = []
-
 NEVER = 1 << 62
 PASSES = TIMES - 1
 """Rows of times that are passes; behind them comes what a stage takes at the end."""

@@ -13,8 +13,6 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:

@@ -30,8 +30,6 @@ from formulation.limits.deadline import in_time
 from solvers.chunks.counting import Counts
 from solvers.chunks.variables import ChunkVariables, Literal, Row, total
 
-__all__: list[str] = []
-
 TIMES = ("forward_ns", "backward_ns", "weight_ns", "sync_ns")
 """What of a stage may lie on a path, by its name in ``AtomRun`` and, without the unit, in ``ChunkPath``."""
 

@@ -15,8 +15,6 @@ from solvers.chunks.layouts import GroupLayout
 from solvers.chunks.runs import Numbers
 from solvers.search.simple import even_cuts
 
-__all__: list[str] = []
-
 KEPT = 8
 """So many plans are moved on at once, the best that are known."""
 AT_ONCE = 1 << 13

@@ -38,8 +38,6 @@ from formulation.schedules.actions import Kind
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.training import Training
 
-__all__: list[str] = []
-
 KNOWN = 16
 LONG = 1 << 30
 """A time beside which others count for nothing."""

@@ -27,8 +27,6 @@ from formulation.problem.layers import Split
 from formulation.problem.units import Link
 from solvers.chunks.paths import ChunkPath
 
-__all__: list[str] = []
-
 Numbers = NDArray[np.int64]
 FORWARD, BACKWARD, WEIGHT, SYNC, TOTAL = range(5)
 """Rows of :class:`Runs` that are times, the first four in the order in which paths have them; ``AtomRun``."""

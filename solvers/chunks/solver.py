@@ -42,8 +42,6 @@ from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
 from solvers.search.threshold import questions
 
-__all__: list[str] = []
-
 NAME = "cpsat_chunks"
 MOST_PRICED = 1_000
 """How many plans of a case are priced as executed before the search for the time of a step gives up."""

@@ -22,8 +22,6 @@ from solvers.chunks.bulk import held_of
 from solvers.chunks.case import Case
 from solvers.chunks.runs import Numbers
 
-__all__: list[str] = []
-
 FAR = 1 << 60
 """The sum of no plan at all."""
 TIMES = 4

@@ -11,8 +11,6 @@ from formulation.problem.layers import Split
 from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from solvers.search.support import Support, sized
 
-__all__: list[str] = []
-
 BYTES_A_RUN = 400
 """For each stage and run of atoms: a variable of the model with its places in sums, and a row of its prices."""
 GOALS = (Goal.BOTTLENECK, Goal.STEP_TIME)

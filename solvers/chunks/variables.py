@@ -15,8 +15,6 @@ from solvers.chunks.case import Case, Dealt
 from solvers.chunks.counting import least_by_number
 from solvers.chunks.runs import AtomRun
 
-__all__: list[str] = []
-
 Literal = cp_model.IntVar
 Row = dict[Literal, int]
 

@@ -25,8 +25,6 @@ from solvers.chunks.runs import Numbers
 from solvers.chunks.sums import FAR, TIMES, PathSums
 from solvers.executed.bounds.game import equilibrium
 
-__all__: list[str] = []
-
 MOST_WEIGHT = 1 << 14
 """Weights are whole numbers that add up to about so many."""
 CLOSE = 1e-4

@@ -14,8 +14,6 @@ from formulation.problem.options import Combine
 from formulation.schedules.training import Schedule
 from solvers.cpsat.valid import Floors
 
-__all__: list[str] = []
-
 
 def thresholds_of(tables: Tables, threshold: int | None) -> dict[Goal, int]:
     """Return what plans may have at most of every goal: the user's limits, and ``threshold`` of the first goal.

@@ -15,8 +15,6 @@ from solvers.cpsat.bounds import stage_threshold_ns, thresholds_of
 from solvers.cpsat.constraints.clocks import TIME_FAMILIES
 from solvers.cpsat.constraints.executed import EXECUTED
 
-__all__: list[str] = []
-
 
 def _posted_families() -> Iterator[Family]:
     """Yield the family of every constraint: whatever lies in the folders below the room of constraints."""

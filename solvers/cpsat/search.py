@@ -19,8 +19,6 @@ from solvers.cpsat.base.variables import Variables
 from solvers.search.incumbent import Incumbent
 from solvers.search.threshold import close, questions
 
-__all__: list[str] = []
-
 TIDY_WORK = 1.0
 """Deterministic time that CP-SAT may spend on a tidier optimal plan (about seconds)."""
 

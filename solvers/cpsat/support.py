@@ -13,8 +13,6 @@ from formulation.problem.options import Synchronisation
 from formulation.schedules.training import Schedule
 from solvers.search.support import Support, sized
 
-__all__: list[str] = []
-
 BYTES_A_CLAUSE = 200
 """For each stage, layer and kind: a clause in the model, and its copy in the solver."""
 MOST_PAIRS = 1024

@@ -30,8 +30,6 @@ from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.constraints.placing import area, device_prices, post_alike
 from solvers.cpsat.valid_passes import PassFloors, reach_in_time
 
-__all__: list[str] = []
-
 LARGEST_AREA = 1 << 60
 """Prices times a time: sums of two of them fit CP-SAT, which keeps a bit in reserve."""
 

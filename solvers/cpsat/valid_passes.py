@@ -23,8 +23,6 @@ from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.pass_prices import pass_prices
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 NEVER_NS = 1 << 61
 """What a layer takes in a form that there is not; sums of the least never have it."""
 

@@ -13,8 +13,6 @@ from solvers.certifying.certify import certify
 from solvers.crosscheck.claim import Answer, Claim, Verdict
 from solvers.search.background import in_background
 
-__all__: list[str] = []
-
 
 def ask(claim: Claim, limits: Limits) -> Answer:
     """Make and verify a certificate. What cannot be stopped is left to itself where time runs out."""

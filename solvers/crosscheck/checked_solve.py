@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from solvers.catalogue import SolverEntry
 
-__all__ = ["RefutedError", "contradiction", "solve_checked"]
-
 PARTLY = "line_dp"
 """Who is asked where nobody sees the whole instance: its bound holds, and its plan is one of the line."""
 PATIENCE_S = 5.0

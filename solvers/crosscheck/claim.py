@@ -15,8 +15,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.goals import limited
 
-__all__ = ["Claim", "Verdict"]
-
 
 class Verdict(enum.StrEnum):
     """What a route makes of a claim."""

@@ -15,8 +15,6 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.instance import Instance
 from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, refuted_by, refutes
 
-__all__: list[str] = []
-
 Solve = Callable[[Instance, Limits], Outcome]
 
 

@@ -16,8 +16,6 @@ from solvers.crosscheck.claim import Answer, Ask, Claim, Verdict, claims_of
 from solvers.ingredients import Ingredient, ground_of
 from solvers.resting import shared_with
 
-__all__ = ["Check", "double_check"]
-
 
 class Route(NamedTuple):
     """A way to ask again: its name, the same in words, and the function that asks."""

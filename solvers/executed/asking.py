@@ -34,8 +34,6 @@ from solvers.executed.responses import Responses, responses
 from solvers.executed.search import Growth
 from solvers.search.incumbent import Incumbent
 
-__all__: list[str] = []
-
 MOST_BLOCKS = 160
 """Places are put together to about so many blocks where plans are bounded in boxes."""
 FIRST_STEP, LAST_STEP, MANY = 8, 40, 200

@@ -20,8 +20,6 @@ from solvers.dynamic.states.solver import unseen_by_states
 from solvers.dynamic.states.states import Numbers, StateSpace
 from solvers.dynamic.tables.demanded import is_seen
 
-__all__: list[str] = []
-
 SEEN = ("stages", "pin", "apart", "equal_stages", "at_most")
 LIMITED = (Goal.DEVICES, Goal.COST, Goal.STAGES)
 """Goals whose limits say which devices, and how many stages, a whole plan may have."""

@@ -30,8 +30,6 @@ from solvers.executed.parts import StageParts
 from solvers.executed.unbeaten import Rows, unbeaten
 from solvers.executed.unsplit import with_room
 
-__all__: list[str] = []
-
 FEW, FAR = 32, 6
 """Stages of so few starts that stop at least so many atoms on are followed each on its own, as far as there is
 time for the rest; of more starts those that begin alike share their labels."""

@@ -19,8 +19,6 @@ from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.magnitude import FORBIDDEN
 from solvers.atoms.programs import OUTSIDE, LayerStep
 
-__all__: list[str] = []
-
 MANY = 256
 """So many labels are worth a look ahead."""
 MOST_KEYS = 1 << 12

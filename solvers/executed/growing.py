@@ -16,8 +16,6 @@ from solvers.executed.further import Further, Put
 from solvers.executed.parts import StageParts
 from solvers.executed.unbeaten import Rows, numbered, unbeaten
 
-__all__: list[str] = []
-
 MOST_WAYS = 1 << 23
 """Labels with one layer more; each takes up to 512 bytes: its columns, what they are compared by, and forms."""
 

@@ -10,8 +10,6 @@ from formulation.problem.cuts import CutSpace
 from solvers.atoms.programs import Programs, programs
 from solvers.executed.bounds.pass_tables import PassTables, pass_tables
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageParts:

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from formulation.costs.tables import Times
 from formulation.schedules.training import Training
 
-__all__: list[str] = []
-
 Index = NDArray[np.int64]
 STAGES, LEAVING, ENDED, FIRST = range(4)
 """Columns of a row before those of its stages, which begin with FIRST."""

@@ -22,8 +22,6 @@ from solvers.executed.fronts import StageFronts
 from solvers.executed.parts import StageParts
 from solvers.executed.search import Labels
 
-__all__: list[str] = []
-
 FINE = 32
 """Passes are weighed by about so many steps where forms are chosen."""
 

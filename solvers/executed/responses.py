@@ -23,8 +23,6 @@ from formulation.schedules.training import Schedule, Training
 from solvers.executed.bounds.columns import WEIGHTS
 from solvers.executed.pass_by_pass import PassByPass
 
-__all__: list[str] = []
-
 MOST_MICRO_BATCHES = 64
 """Suffixes are compared by answers, as many as the square of these; with more of them by their passes."""
 MOST_CELLS = 1 << 20

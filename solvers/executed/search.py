@@ -28,8 +28,6 @@ from solvers.executed.fronts import StageFronts, StageRows
 from solvers.executed.responses import Responses, answered
 from solvers.executed.unbeaten import unbeaten
 
-__all__: list[str] = []
-
 Index = NDArray[np.int64]
 AT_ONCE = 1 << 18
 """So many pairs of a suffix and a stage are looked at in one go."""

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from formulation.limits.deadline import Deadline, in_time
 
-__all__: list[str] = []
-
 Rows = NDArray[np.int64]
 Index = NDArray[np.intp]
 STAIRS = 3

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from formulation.costs.memory_tables import MemoryTables
 from formulation.problem.cuts import CutSpace
 
-__all__: list[str] = []
-
 
 def with_room(
     held: MemoryTables | None, space: CutSpace, slot: int, kind: int, fitting: NDArray[np.bool_]

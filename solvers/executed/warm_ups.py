@@ -13,8 +13,6 @@ from formulation.limits.deadline import Deadline, StoppedError, in_time
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 
 def warmed(instance: Instance, plan: Plan, deadline: Deadline) -> Plan:
     """Return a plan with warm-ups that no change of one stage's alone makes quicker; it may break rules as it did.

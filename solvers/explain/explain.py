@@ -37,8 +37,6 @@ from solvers.choices.trainings import times_in_a_step
 from solvers.explain.loosening import Opening, left_out, limits_of, opened, openings, without
 from solvers.explain.possible import Possibility, Possible
 
-__all__ = ["Explanation", "explain"]
-
 NOTHING_CLASHES = "there is a plan, so nothing clashes"
 """What is noted where the limits can be kept after all."""
 EXPLAIN = "explain"

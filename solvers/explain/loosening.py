@@ -20,8 +20,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.model.across import Axis
 from formulation.problem.shares import OnHost, Sharded
 
-__all__: list[str] = []
-
 MOST_DEGREES = 8
 """So many tensor-parallel degrees are opened at most: each is a kind of groups more."""
 BY_PROGRAM = ("constraints.recompute", "constraints.sharded", "constraints.optimizer_on_host")

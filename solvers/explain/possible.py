@@ -31,9 +31,6 @@ from solvers.cpsat.valid import floors, staircase
 from solvers.search.fitting import fitting_plans
 from solvers.search.incumbent import price_of
 
-__all__: list[str] = []
-
-
 Possibility = tuple[Instance, Plan]
 """An instance with everything chosen, and a plan of it."""
 

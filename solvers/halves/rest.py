@@ -29,8 +29,6 @@ from solvers.executed.bounds.rays import least_times
 from solvers.executed.bounds.spans import Bits, Spans, spans_of
 from solvers.executed.bounds.ways import NOTHING, Ways
 
-__all__: list[str] = []
-
 NEVER_NS = 1 << 58
 """The time of no plan at all."""
 

@@ -35,8 +35,6 @@ from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
 
-__all__: list[str] = []
-
 NAME = "halves_dp"
 NARROW = (2, 200)
 """Labels of stages, and of suffixes, that the search for a first plan keeps."""

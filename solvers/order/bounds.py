@@ -29,8 +29,6 @@ from formulation.timeline.bounds import iteration_lower_bound_ns
 from formulation.timeline.durations import Contention
 from solvers.order.problem import OrderProblem
 
-__all__: list[str] = []
-
 
 class Bounds:
     """Lower bounds of a problem. Cost of making it: quadratic in stages."""

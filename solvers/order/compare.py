@@ -11,8 +11,6 @@ from solvers.order.outcome import OrderOutcome
 from solvers.order.problem import OrderProblem
 from solvers.order.solve import solve
 
-__all__ = ["Comparison", "compare"]
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

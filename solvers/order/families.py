@@ -30,8 +30,6 @@ from solvers.order.bounds import in_flight_limits, limits_suffice
 from solvers.order.problem import Key
 from solvers.order.variables import Expression, OrderVariables
 
-__all__: list[str] = []
-
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
 
 

@@ -15,8 +15,6 @@ from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.timeline import run
 from solvers.order.problem import OrderProblem
 
-__all__ = ["least_memory"]
-
 FIXED: tuple[Callable[[int, int], PipelineSchedule], ...] = (naive, gpipe, one_f_one_b, zero_bubble_h1)
 """Builders: stages and micro-batches in, schedule out. Only the last has split backward passes."""
 

@@ -12,8 +12,6 @@ from formulation.schedules.table import PipelineSchedule, ScheduleError
 from solvers.order.fixed import Executed, execute, least_memory
 from solvers.order.problem import OrderProblem
 
-__all__ = ["OrderOutcome"]
-
 
 @dataclass(frozen=True, slots=True)
 class OrderOutcome:

@@ -13,8 +13,6 @@ from formulation.schedules.actions import Kind
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from formulation.timeline.footprint import Footprint
 
-__all__ = ["OrderError", "OrderProblem"]
-
 Key = tuple[int, Kind]
 """A stage and a kind of action, which name a pass."""
 

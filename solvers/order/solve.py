@@ -28,8 +28,6 @@ from solvers.order.valid import build
 from solvers.order.variables import OrderVariables
 from solvers.search.threshold import close, questions
 
-__all__: list[str] = []
-
 NAME = "best"
 """What the schedule that was found is called."""
 QUARTERS = (4, 2, 1, 3)

@@ -21,8 +21,6 @@ from solvers.order.families import FAMILIES, OrderFamily, Posted, post_in_flight
 from solvers.order.problem import OrderProblem
 from solvers.order.variables import OrderVariables
 
-__all__: list[str] = []
-
 
 def post_in_turn(v: OrderVariables) -> Posted:
     """(5) The actions of a pass, and its messages on their link, are in the order of micro-batches."""

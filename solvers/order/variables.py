@@ -9,8 +9,6 @@ from ortools.sat.python import cp_model
 from formulation.timeline.durations import Contention, Transfers
 from solvers.order.problem import Key, OrderProblem, Pass
 
-__all__: list[str] = []
-
 Expression = cp_model.LinearExprT
 
 

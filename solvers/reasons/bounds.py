@@ -14,8 +14,6 @@ from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 from formulation.schedules.training import Schedule
 
-__all__ = ["PlanTerm", "TermOf"]
-
 
 class TermOf(enum.StrEnum):
     """What a term of an objective is about."""

@@ -9,8 +9,6 @@ from formulation.timeline.chain import ChainPart, parts_of_chain
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
 
-__all__: list[str] = []
-
 
 def chain_parts(instance: Instance, plan: Plan) -> tuple[ChainPart, ...]:
     """Return the parts of the critical chain, the longest first; their times add up to the makespan.

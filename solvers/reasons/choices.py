@@ -19,8 +19,6 @@ from formulation.problem.plan import Plan
 from solvers.reasons.priced import PricedPlan, Pricing, Rank
 from solvers.reasons.regrouping import laid
 
-__all__ = ["Neighbour", "Neighbours"]
-
 Candidate = tuple[str, Plan, tuple[int, ...]]
 """What is done, the plan with the forms that the layers had, and the stages whose forms are chosen anew."""
 

@@ -12,8 +12,6 @@ from solvers.reasons.choices import Candidate, Neighbour, Neighbours, neighbour,
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import put, regrouped
 
-__all__ = ["CutReason"]
-
 QUESTIONS = 6
 """How many are asked about a cut."""
 

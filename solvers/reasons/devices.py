@@ -18,8 +18,6 @@ from solvers.reasons.choices import Candidate, Neighbours, neighbours
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import idle_devices, put, regrouped
 
-__all__ = ["StageReason"]
-
 QUESTIONS = 3
 """How many are asked about a stage."""
 

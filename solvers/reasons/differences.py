@@ -25,8 +25,6 @@ from solvers.reasons.cuts import merged, moved_cut
 from solvers.reasons.matching import matched
 from solvers.reasons.regrouping import put
 
-__all__ = ["PlanDifference", "differences"]
-
 ChangeOf = str
 """``stages``, ``cut``, ``devices``, ``mode``, ``forms`` or ``warm_up``."""
 

@@ -22,8 +22,6 @@ from solvers.reasons.devices import device_candidates
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import idle_devices, laid, regrouped
 
-__all__ = ["IdleReason", "IdleServer"]
-
 NAME = "more_devices"
 QUESTIONS = 2
 """How many are asked about a server with idle devices, beside the search for a best plan."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__: list[str] = []
-
 
 def matched(cuts: Sequence[int], wanted: Sequence[int]) -> list[tuple[int, int]]:
     """Return pairs of indices into both, ascending, of which there are as many as the shorter one has.

@@ -23,8 +23,6 @@ from solvers.atoms.chains import Chains, Chosen
 from solvers.dynamic.tables.best_forms import best_forms, last_uses
 from solvers.dynamic.tables.stage_times import MAX_LIVE
 
-__all__: list[str] = []
-
 Forms = tuple[int, ...]
 Times = tuple[int, int]
 """Computation and communication of a stage in ns, without what it receives over boundaries."""

@@ -29,8 +29,6 @@ from formulation.problem.units import Link
 from solvers.reasons.on_kind import KindTables, StagesOnKind, Times
 from solvers.reasons.regrouping import laid
 
-__all__: list[str] = []
-
 Rank = tuple[tuple[int, ...], int]
 """The values of all goals, in order, and the time of all stages and boundaries together."""
 NO_MEMORY = MemoryParts()

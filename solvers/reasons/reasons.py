@@ -22,8 +22,6 @@ from solvers.reasons.idle import IdleReason, idle_reason
 from solvers.reasons.priced import PricedPlan, Pricing
 from solvers.reasons.regrouping import idle_devices
 
-__all__ = ["Reasons", "reasons"]
-
 OF_NEIGHBOURS = 1.5
 """The questions about neighbours have the time divided by this, where devices are idle."""
 

@@ -10,8 +10,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
 from formulation.problem.plan import Plan, Stage
 
-__all__: list[str] = []
-
 
 def put(plan: Plan, index: int, stage: Stage) -> Plan:
     """Return the plan with another stage in the place of one."""

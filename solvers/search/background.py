@@ -8,8 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-__all__ = ["in_background"]
-
 Result = TypeVar("Result")
 
 THREAD_NAME = "pipecut-search"

@@ -34,8 +34,6 @@ from formulation.problem.units import ceil_fraction
 from formulation.schedules.keeps import Keeps
 from formulation.schedules.training import Schedule
 
-__all__: list[str] = []
-
 HALVINGS = 24
 """How exactly work is balanced: to one part in 2**24 of all."""
 Forms = tuple[int, ...]

@@ -11,8 +11,6 @@ import numpy as np
 from formulation.costs.tables import Times
 from formulation.limits.deadline import NEVER, Deadline, in_time
 
-__all__ = ["distinct"]
-
 PART = 1 << 21
 """About how many values are sorted at once."""
 SAMPLE = 4096

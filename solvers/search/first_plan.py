@@ -21,8 +21,6 @@ from formulation.problem.modes import ONE_COPY, modes
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.search.balanced import balanced_plans
 
-__all__: list[str] = []
-
 BALANCED, KEPT = 8, 4
 """How many plans of equal groups are priced at most, and of those that keep the rules."""
 

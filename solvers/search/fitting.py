@@ -24,8 +24,6 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.keeps import Keeps
 from solvers.search.balanced import Forms, Known, balanced_plans, divided, stage_of
 
-__all__: list[str] = []
-
 
 def fitting_plans(instance: Instance, *, thorough: bool = False, deadline: Deadline = NEVER) -> Iterator[Plan]:
     """Yield plans that keep the memory limit; other rules are not looked at. All devices, or thorough: parts too.

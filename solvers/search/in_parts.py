@@ -8,8 +8,6 @@ from dataclasses import replace
 from formulation.outcome import Progress
 from solvers.search.incumbent import Incumbent
 
-__all__: list[str] = []
-
 
 def search_in_parts(known: Incumbent, searches: Iterable[Callable[[Incumbent], None]]) -> None:
     """Run searches, each of which knows the best plan so far and a bound of its own; raises what they raise.

@@ -16,8 +16,6 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proo
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 
 @dataclass(slots=True)
 class Incumbent:

@@ -23,8 +23,6 @@ from formulation.problem.modes import modes
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.search.fitting import fitting_plans
 
-__all__: list[str] = []
-
 PATIENCE_S, MOST_PATIENCE_S = 0.6, 0.9
 """After how long no further plan is tried if there is one, and if there is none."""
 

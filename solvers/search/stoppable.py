@@ -15,8 +15,6 @@ from formulation.problem.instance import Instance
 from solvers.search.simple import simple_plan
 from solvers.search.support import of_memory_by_slot, of_single_stages
 
-__all__ = ["stoppable"]
-
 Parameters = ParamSpec("Parameters")
 Solve = Callable[Parameters, Outcome]
 STOPPED = "stopped early"

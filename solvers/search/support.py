@@ -14,8 +14,6 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
 
-__all__ = ["Accepts", "Support"]
-
 
 @dataclass(frozen=True, slots=True)
 class Support:

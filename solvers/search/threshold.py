@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__: list[str] = []
-
 
 class Bracket(Protocol):
     """What is known of the least value: the best so far, a proven lower limit, and how often was asked."""

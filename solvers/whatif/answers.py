@@ -15,8 +15,6 @@ from solvers.choices.trainings import times_in_a_step
 from solvers.whatif.carried import carried
 from solvers.whatif.variants import ChangedInstance, base_variant
 
-__all__ = ["ChangedAnswer", "answers"]
-
 OF_THE_BASE = 2
 """The part of the time that the instance itself may take: everything is compared with its plan."""
 LATE = "not asked: no time was left"

@@ -8,8 +8,6 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 
 def carried(plan: Plan, holder: Instance, variant: Instance) -> tuple[Instance, Plan] | None:
     """Return a variant, with what it leaves open chosen as in the holder of a plan, and the plan on its servers.

@@ -8,8 +8,6 @@ from dataclasses import replace
 from formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring
 from formulation.problem.units import Link, slowest
 
-__all__: list[str] = []
-
 
 def kinds(cluster: Cluster) -> list[list[Server]]:
     """Return the servers by kind: those with equal devices, as many of them, and equal links and adapters."""

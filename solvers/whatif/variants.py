@@ -16,8 +16,6 @@ from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.instance import Instance
 from solvers.whatif.clusters import kinds, with_another, with_bandwidth, with_classes, without
 
-__all__ = ["ChangeKind", "ChangedInstance"]
-
 BASE = "as it is"
 """The key of the instance itself."""
 FACTORS = ((6, 5, "+ 20 %"), (4, 5, "- 20 %"))

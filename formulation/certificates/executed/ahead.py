@@ -18,8 +18,6 @@ from formulation.certificates.executed.ways import NodeMoves
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.suffixes.states import End, State
 
-__all__: list[str] = []
-
 Bits = NDArray[np.bool_]
 """By kind, and by the places where stages begin and stop."""
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from formulation.certificates.executed.paths import order_of
 
-__all__: list[str] = []
-
 NEVER = -(1 << 59)
 """No pass waits for that."""
 Answers = NDArray[np.int64]

@@ -18,8 +18,6 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.suffixes.slots import rules_by_slot
 
-__all__: list[str] = []
-
 LARGEST = 1 << 59
 """Sums of passes stay below this."""
 AT_ONCE, KEPT = 1 << 25, 1 << 27

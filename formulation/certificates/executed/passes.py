@@ -29,8 +29,6 @@ from formulation.problem.layers import Split
 from formulation.problem.precision import Copy
 from formulation.schedules.keeps import Keeps
 
-__all__: list[str] = []
-
 PASSES, HELD, WORKING = slice(0, 3), 3, 4
 MOST_ROWS = 1 << 20
 """So many rows of stages that grow are looked at in one proof."""

@@ -16,8 +16,6 @@ from typing import Literal, NamedTuple
 
 from formulation.schedules.training import Schedule, Training
 
-__all__ = ["PathPass", "WeighedPaths"]
-
 
 class PathError(ValueError):
     """What is said to be a path is none."""

@@ -27,8 +27,6 @@ from formulation.schedules.keeps import Keeps
 from formulation.suffixes.slots import rules_by_slot
 from formulation.suffixes.states import End, State
 
-__all__ = ["keeps_to_period"]
-
 NEVER_NS = 1 << 60
 """The excess of no suffix at all."""
 Excess = NDArray[np.int64]

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from formulation.certificates.executed.unbeaten import Rows
 
-__all__: list[str] = []
-
 NEVER_NS = 1 << 60
 """The least of layers that lead nowhere."""
 NO_LIMIT = 1 << 58

@@ -27,8 +27,6 @@ from formulation.problem.instance import Instance
 from formulation.schedules.keeps import Keeps
 from formulation.suffixes.states import End
 
-__all__ = ["StepProof"]
-
 MOST_SUFFIXES = 1 << 18
 """So many suffixes are looked at in one proof."""
 MOST_NUMBERS = 1 << 26

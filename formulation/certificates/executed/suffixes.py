@@ -14,8 +14,6 @@ from formulation.certificates.executed.sums import Sums
 from formulation.certificates.executed.unbeaten import Rows, unbeaten
 from formulation.limits.deadline import NEVER, Deadline
 
-__all__: list[str] = []
-
 Index = NDArray[np.intp]
 
 

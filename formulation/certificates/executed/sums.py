@@ -24,8 +24,6 @@ from formulation.problem.layers import Split
 from formulation.problem.precision import Copy
 from formulation.schedules.keeps import Keeps
 
-__all__: list[str] = []
-
 NEVER_NS = 1 << 60
 """The sum of no stage."""
 OUTSIDE = -1

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from formulation.limits.deadline import NEVER, Deadline
 
-__all__: list[str] = []
-
 Rows = NDArray[np.int64]
 Index = NDArray[np.intp]
 FEW, MANY = 64, 1 << 12

@@ -24,8 +24,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.units import Link
 from formulation.suffixes.states import End, State, suffixes
 
-__all__: list[str] = []
-
 MOST_MOVES = 200_000
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["enough_bytes", "memory_slack", "more_memory"]
-
 NO_MARGIN = Fraction(0)
 MARGIN = Key("margin", Written.RATIO, "by which share more than predicted a stage may take", required=True)
 

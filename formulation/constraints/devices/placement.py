@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 MOST_FREE_GROUPS = 2_000
 """Device groups above which the placement is taken as given rather than loosened."""
 

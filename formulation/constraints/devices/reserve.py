@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from formulation.problem.demands import Lookup
     from formulation.problem.instance import Instance
 
-__all__ = ["Reserve"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reserve:

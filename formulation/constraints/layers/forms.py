@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["FormLimit"]
-
 SECTION = Keyed(
     "FormsSection",
     "Which parallel forms layers may take.",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["PLACES"]
-
 PLACES = "model.cuts"
 """Where a scenario says at which layers its model may be cut."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Pin", "Pinned"]
-
 SECTION = Keyed(
     "PinSection",
     "Where layers must run: exactly one of server, device and stage.",

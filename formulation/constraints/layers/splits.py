@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Splits(Constraint):

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Together(Constraint):

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["GoalLimit"]
-
 SECTION = Keyed(
     "AtMostSection",
     "Limits on what plans are judged by.",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
-__all__ = ["Own"]
-
 
 @dataclass(frozen=True, slots=True)
 class Own:

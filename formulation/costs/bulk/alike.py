@@ -11,8 +11,6 @@ from formulation.problem.layers import Layer
 from formulation.problem.model.across import FORMS, SINGLE_FORMS
 from formulation.problem.shares import NAMED
 
-__all__: list[str] = []
-
 SINGLES = len(SINGLE_FORMS)
 """How many forms are no pair; pairs come behind them."""
 BY_EXPERTS = 6

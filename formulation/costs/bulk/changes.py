@@ -21,8 +21,6 @@ from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import PAIRS
 
-__all__: list[str] = []
-
 Times = NDArray[np.int64]
 
 NONE, ALL, SHIFT, SENT = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)

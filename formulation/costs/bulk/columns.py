@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 
-__all__: list[str] = []
-
 Column = NDArray[np.object_]
 """Python's integers, as bytes times bits times nanoseconds do not fit into 64 bits."""
 

@@ -28,8 +28,6 @@ from formulation.problem.groups import GroupKind, layouts_on
 from formulation.problem.instance import Instance
 from formulation.problem.model.across import PAIRS
 
-__all__: list[str] = []
-
 Times = NDArray[np.int64]
 
 

@@ -6,8 +6,6 @@ from itertools import accumulate
 
 from formulation.problem.instance import Instance
 
-__all__ = ["crossing_bytes"]
-
 
 def crossing_bytes(instance: Instance) -> list[int]:
     """Return the bytes of activations that cross each cut point 0 .. layers, one way.

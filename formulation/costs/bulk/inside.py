@@ -36,8 +36,6 @@ from formulation.problem.precision import NOTHING_COPIED, Copy
 from formulation.problem.shares import Sharded
 from formulation.problem.units import Link, ceil_div
 
-__all__: list[str] = []
-
 Times = NDArray[np.int64]
 
 

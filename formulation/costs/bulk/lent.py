@@ -14,8 +14,6 @@ from itertools import takewhile
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 
-__all__ = ["Reading"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from formulation.costs.tables import Tables
     from formulation.problem.groups import GroupKind
 
-__all__: list[str] = []
-
 Times = NDArray[np.int64]
 Pair = tuple[int, int]
 

@@ -19,8 +19,6 @@ from formulation.problem.options import AllReduce, Compute
 from formulation.problem.shares import Sharded
 from formulation.problem.units import NS_PER_SECOND, Link
 
-__all__: list[str] = []
-
 
 class ByteColumns(NamedTuple):
     """What the communication of layers depends on, in bytes: a column of each."""

@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from formulation.problem.layers import Layer
 
-__all__ = ["EVERY_FORM", "Across", "Axis"]
-
-
 FORMS = (0, 1, 2)
 """The three parallel forms of a matrix product (PipePar Fig. 1; AccPar's Types I, II, III)."""
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from formulation.problem.layers import Layer
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Tie:

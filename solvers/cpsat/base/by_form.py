@@ -8,8 +8,6 @@ from formulation.costs.tables import Times
 from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def price_by_form(
     v: Variables, name: str, layer: int, part: Times, limit: int, *only: cp_model.LiteralT

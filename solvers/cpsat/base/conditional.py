@@ -6,8 +6,6 @@ from ortools.sat.python import cp_model
 
 from solvers.cpsat.base.variables import Expression, Variables
 
-__all__: list[str] = []
-
 
 class Conditional:
     """A variable that is at least each of several amounts under conditions; amounts above ``limit`` cannot be."""

@@ -10,8 +10,6 @@ from ortools.sat.python import cp_model
 from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits
 
-__all__: list[str] = []
-
 POLL_S = 0.05
 
 

@@ -14,8 +14,6 @@ from ortools.sat.python import cp_model
 
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
 
 

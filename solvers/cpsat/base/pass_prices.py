@@ -22,8 +22,6 @@ from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from formulation.problem.precision import Copy
 
-__all__: list[str] = []
-
 PARTS = 7
 """Of a layer: computing forward, backward and again; sending forward, backward and again; synchronisation."""
 ADDED = {"forward": ((0, 3),), "backward": ((1, 2, 4, 5),), "sync": ((6,),)}

@@ -8,8 +8,6 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def read_plan(v: Variables, solver: cp_model.CpSolver) -> Plan:
     """Read cut points, groups and forms of a solved model."""

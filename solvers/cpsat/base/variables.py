@@ -34,8 +34,6 @@ from formulation.problem.groups import forms_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 
-__all__: list[str] = []
-
 Literal = cp_model.IntVar
 Expression = cp_model.LinearExpr | int
 

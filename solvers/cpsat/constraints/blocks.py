@@ -19,8 +19,6 @@ from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.variables import Expression, Variables
 
-__all__: list[str] = []
-
 Literals = list[cp_model.LiteralT]
 
 

@@ -28,8 +28,6 @@ from solvers.cpsat.base.variables import Expression, Variables
 from solvers.cpsat.constraints.communication import own_communication
 from solvers.cpsat.constraints.iteration import post_iteration
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Clock:

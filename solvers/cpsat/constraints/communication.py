@@ -9,8 +9,6 @@ from solvers.cpsat.base.by_form import price_by_form
 from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.variables import Expression, Variables
 
-__all__: list[str] = []
-
 
 def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Constraint]]:
     """Return for each layer its communication in ns, and the constraints that hold these expressions up.

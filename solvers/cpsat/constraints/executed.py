@@ -25,8 +25,6 @@ from solvers.cpsat.base.variables import Expression, Variables
 from solvers.cpsat.constraints.passes import SlotPasses, slot_passes
 from solvers.cpsat.constraints.warm_ups import chosen_order
 
-__all__: list[str] = []
-
 Ends = list[list[cp_model.IntVar]]
 Limits = Iterator[cp_model.Constraint]
 

@@ -15,8 +15,6 @@ from formulation.problem.constraints import Goal
 from formulation.schedules.training import Schedule
 from solvers.cpsat.base.variables import Expression, Variables
 
-__all__: list[str] = []
-
 Row = Sequence[Expression]
 
 

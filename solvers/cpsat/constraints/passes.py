@@ -22,8 +22,6 @@ from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.pass_prices import PassPrices, pass_prices
 from solvers.cpsat.base.variables import Expression, Variables
 
-__all__: list[str] = []
-
 Constraints = list[cp_model.Constraint]
 BACKWARD = ("backward", "again")
 """Passes that one after the other make the backward pass of a stage."""

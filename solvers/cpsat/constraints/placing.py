@@ -23,8 +23,6 @@ from formulation.suffixes.states import alike_servers as interchangeable
 from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def device_prices(tables: Tables) -> list[int]:
     """Return a price for each device class: small whole numbers in proportion to speed."""

@@ -10,8 +10,6 @@ from ortools.sat.python import cp_model
 from solvers.cpsat.base.variables import Variables
 from solvers.cpsat.constraints.passes import SlotPasses
 
-__all__: list[str] = []
-
 
 def chosen_order(
     v: Variables, passes: SlotPasses, ends: tuple[list[cp_model.IntVar], list[cp_model.IntVar]], slot: int

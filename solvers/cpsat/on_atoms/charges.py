@@ -17,8 +17,6 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.options import BoundaryCharge
 from formulation.problem.plan import Plan
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Charges:

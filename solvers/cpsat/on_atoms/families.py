@@ -29,8 +29,6 @@ from solvers.cpsat.model import FAMILIES
 from solvers.cpsat.on_atoms.charges import Charges
 from solvers.cpsat.on_atoms.prices import DevicePrices, rows_of
 
-__all__: list[str] = []
-
 WITHOUT_LAYERS = (
     *("cover", "devices", "line", "boundary_time", "stages"),
     *("devices_per_stage", "at_most", "stages_per_server", "equal_stages"),

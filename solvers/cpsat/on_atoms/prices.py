@@ -33,8 +33,6 @@ from formulation.limits.deadline import in_time
 from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.variables import Expression, Variables
 
-__all__: list[str] = []
-
 ALL_DEVICES = 1_000_000
 """About what all devices cost, where their classes differ: prices are whole numbers."""
 STEPS = 60

@@ -34,8 +34,6 @@ from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
 
-__all__: list[str] = []
-
 NAME = "cpsat_atoms"
 STEP = 8
 """The first question is this part of the lower limit above it."""

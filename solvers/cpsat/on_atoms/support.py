@@ -11,8 +11,6 @@ from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from solvers.atoms.times import check_size
 from solvers.search.support import Support, sized
 
-__all__: list[str] = []
-
 BYTES_A_CLAUSE = 200
 """For each stage, place and kind: a clause in the model, and its copy in the solver."""
 GOALS = (Goal.BOTTLENECK, Goal.COST, Goal.DEVICES, Goal.STAGES)

@@ -26,8 +26,6 @@ from formulation.problem.instance import Instance
 from formulation.problem.shares import same_servers
 from formulation.problem.units import Link, slowest
 
-__all__: list[str] = []
-
 Hand = tuple[bool, int]
 """On the line: whether a stage lies in several servers, and how many of their adapters it has."""
 MOST_COUNTS = 100_000

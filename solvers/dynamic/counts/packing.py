@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__: list[str] = []
-
 MOST_TRIES = 100_000
 """How often a stage is tried in a server before it is given up."""
 

@@ -22,8 +22,6 @@ from solvers.dynamic.counts.packing import packed
 from solvers.dynamic.counts.reach import CountReach, CountSpace
 from solvers.dynamic.counts.unslotted import UnslottedReach
 
-__all__: list[str] = []
-
 Chosen = tuple[CountedPlace, Span, Group]
 """A stage: its place up to alike servers, its layers, and a group of that place."""
 

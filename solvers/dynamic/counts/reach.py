@@ -28,8 +28,6 @@ from formulation.problem.units import Link
 from solvers.dynamic.counts.layouts import CountedPlace, CountLayout
 from solvers.dynamic.tables.stage_table import StageTable
 
-__all__: list[str] = []
-
 Devices = NDArray[np.int16 | np.int32]
 """Numbers of devices; by layer, then by devices taken of every class but the counted one."""
 Bits = NDArray[np.bool_]

@@ -24,8 +24,6 @@ from solvers.dynamic.counts.layouts import CountedPlace
 from solvers.dynamic.counts.reach import CountSpace, alike_hands, crossed
 from solvers.dynamic.tables.stage_table import StageTable
 
-__all__: list[str] = []
-
 Devices = NDArray[np.int32]
 
 

@@ -48,8 +48,6 @@ from solvers.dynamic.tables.stage_times import check_size
 from solvers.search.stoppable import stoppable
 from solvers.search.support import Support, sized
 
-__all__: list[str] = []
-
 NAME = "line_dp"
 
 PLACES = ("no_cut", "together")

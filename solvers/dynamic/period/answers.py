@@ -34,8 +34,6 @@ from solvers.dynamic.period.walk import Found, WayBack
 from solvers.dynamic.states.states import Numbers, StateSpace, Steps
 from solvers.executed.unbeaten import numbered, unbeaten
 
-__all__: list[str] = []
-
 AT_ONCE = 1 << 22
 """So many numbers of answers are made in one go."""
 Index = NDArray[np.intp]

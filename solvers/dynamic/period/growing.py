@@ -25,8 +25,6 @@ from solvers.dynamic.period.parts import PassParts
 from solvers.dynamic.tables.best_forms import edges_into
 from solvers.executed.unbeaten import numbered, unbeaten
 
-__all__: list[str] = []
-
 Index = NDArray[np.intp]
 Forms = tuple[int, ...]
 HISTORY_BYTES = 16

@@ -23,8 +23,6 @@ from formulation.problem.options import Compute, StageTime, Synchronisation
 from formulation.problem.plan import Span
 from solvers.dynamic.tables.stage_table import stage_time_ns
 
-__all__: list[str] = []
-
 Cell = Callable[[int, int, int, int], int]
 """What a layer takes on a kind, in a form, in a stage that starts at some layer."""
 

@@ -29,8 +29,6 @@ from solvers.dynamic.period.stage_periods import Pair, PeriodStages, StagePeriod
 from solvers.dynamic.period.walk import Found, WayBack
 from solvers.dynamic.states.states import Numbers, StateSpace, Steps
 
-__all__: list[str] = []
-
 NEVER_NS = 1 << 60
 """The excess of no suffix at all."""
 

@@ -28,8 +28,6 @@ from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.dynamic.tables.stage_times import StageTimes
 
-__all__: list[str] = []
-
 Numbers = NDArray[np.int64]
 Pair = tuple[int, int]
 """Pace and synchronisation of a stage in ns."""

@@ -9,8 +9,6 @@ from formulation.problem.plan import Plan, Span, Stage
 from solvers.dynamic.period.stage_periods import Pair, StagePeriods
 from solvers.dynamic.states.states import StateSpace, Steps
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -16,8 +16,6 @@ from formulation.problem.plan import Plan, Span, Stage
 from solvers.dynamic.states.reach import StateReach
 from solvers.dynamic.states.states import Steps
 
-__all__: list[str] = []
-
 
 def path_of(reach: StateReach, tables: Tables) -> Plan | None:
     """Return a plan with form 0 everywhere, or None if no suffix is a whole plan.

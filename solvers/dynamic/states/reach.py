@@ -29,8 +29,6 @@ from formulation.suffixes.slots import slots_matter
 from solvers.dynamic.states.states import Numbers, StateSpace, Steps
 from solvers.dynamic.tables.stage_table import StageTable
 
-__all__: list[str] = []
-
 Packed = NDArray[np.uint8]
 MOST_AT_ONCE = 1 << 25
 """Comparisons that are made in one go: they take so many bytes of memory, three times over."""

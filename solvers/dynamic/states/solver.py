@@ -44,8 +44,6 @@ from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
 from solvers.search.threshold import close, questions
 
-__all__: list[str] = []
-
 NAME = "state_dp"
 Reach = StateReach | CountReach | UnslottedReach
 

@@ -20,8 +20,6 @@ from formulation.problem.groups import Group
 from formulation.problem.shares import server_classes
 from formulation.suffixes.states import End, State, Step, Suffixes, suffixes
 
-__all__: list[str] = []
-
 Numbers = NDArray[np.int32] | NDArray[np.int64]
 
 

@@ -22,8 +22,6 @@ from formulation.problem.magnitude import FORBIDDEN
 from solvers.dynamic.tables.atom_tables import AtomTables
 from solvers.dynamic.tables.stage_limits import StageLimits
 
-__all__: list[str] = []
-
 BASE = 8
 """Blocks of more cuts than this are made of blocks of so many."""
 Index = NDArray[np.int64]

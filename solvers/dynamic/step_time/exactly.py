@@ -27,8 +27,6 @@ from solvers.dynamic.step_time.latency import INFINITE
 from solvers.dynamic.step_time.proposals import Correction, CutPath
 from solvers.dynamic.step_time.steps import FlatSteps
 
-__all__: list[str] = []
-
 Node = tuple[int, int]
 """A state, and the class of the servers of the first stage of its suffix."""
 

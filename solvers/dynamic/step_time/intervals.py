@@ -30,8 +30,6 @@ from solvers.dynamic.step_time.refining import halved, ranked
 from solvers.dynamic.step_time.steps import FlatSteps
 from solvers.dynamic.step_time.windows import windows
 
-__all__: list[str] = []
-
 LOWEST_PARTS = 1_000
 """The least bottleneck is looked for to one part in so many."""
 

@@ -12,8 +12,6 @@ import numpy as np
 from formulation.costs.tables import Times
 from solvers.dynamic.step_time.network import Arcs, Network
 
-__all__: list[str] = []
-
 INFINITE = 1 << 60
 
 

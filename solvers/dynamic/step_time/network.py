@@ -19,8 +19,6 @@ from solvers.dynamic.step_time.blocks import Bits, Blocks, Index
 from solvers.dynamic.step_time.steps import FlatSteps
 from solvers.dynamic.step_time.windows import Windows
 
-__all__: list[str] = []
-
 MAX_MARKED = 30_000_000
 
 

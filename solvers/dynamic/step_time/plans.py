@@ -17,8 +17,6 @@ from solvers.dynamic.step_time.sequence import Weights, best_cuts
 from solvers.dynamic.step_time.stages import TrueStages
 from solvers.dynamic.step_time.steps import FlatSteps
 
-__all__: list[str] = []
-
 PROPOSING = 0.25
 """Share of the time that may go into plans for proposed devices, beside one second."""
 

@@ -14,8 +14,6 @@ from solvers.dynamic.step_time.blocks import Index
 from solvers.dynamic.step_time.network import Network
 from solvers.dynamic.step_time.steps import FlatSteps
 
-__all__: list[str] = []
-
 
 def groups_on(steps: FlatSteps, chosen: Sequence[int], tables: Tables) -> tuple[Group, ...]:
     """Return the device groups of the stages that these steps put one before another, from the front."""

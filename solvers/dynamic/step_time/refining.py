@@ -7,8 +7,6 @@ import numpy as np
 from solvers.dynamic.step_time.blocks import Blocks, Index
 from solvers.dynamic.step_time.network import Drawn, Layout, Network, assemble
 
-__all__: list[str] = []
-
 
 def halved(network: Network, finer: Blocks, most_ns: int) -> Network:
     """Return the network over finer blocks: every arc becomes the arcs between the parts of its blocks.

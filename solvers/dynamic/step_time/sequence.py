@@ -16,8 +16,6 @@ from formulation.problem.groups import Group
 from formulation.problem.magnitude import FORBIDDEN
 from solvers.dynamic.step_time.blocks import StageSpans
 
-__all__: list[str] = []
-
 MAX_LIMITS = 24
 COARSE_STEP = 0.97
 """How much the limit falls from one plan to the next before the neighbourhood of the best is looked at."""

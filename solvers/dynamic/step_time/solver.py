@@ -36,8 +36,6 @@ from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
 from solvers.search.support import Support, sized
 
-__all__: list[str] = []
-
 NAME = "paced_dp"
 
 

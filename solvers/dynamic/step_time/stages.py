@@ -10,8 +10,6 @@ from solvers.dynamic.step_time.blocks import StageSpans
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.stage_table import stage_time_ns
 
-__all__: list[str] = []
-
 
 class TrueStages:
     """Least times and forms of stages under memory, remembered by rank, kind and span. Spans count atoms."""

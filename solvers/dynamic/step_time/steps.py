@@ -11,8 +11,6 @@ from formulation.costs.tables import Tables
 from solvers.dynamic.states.states import StateSpace
 from solvers.dynamic.step_time.blocks import Bits, Index
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatSteps:

@@ -16,8 +16,6 @@ import numpy as np
 from solvers.dynamic.step_time.blocks import Index, StageSpans
 from solvers.dynamic.step_time.steps import FlatSteps
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:

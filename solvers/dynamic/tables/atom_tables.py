@@ -17,8 +17,6 @@ from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
 from solvers.dynamic.tables.stage_times import StageTimes
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AtomTables:

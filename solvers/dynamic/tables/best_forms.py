@@ -19,8 +19,6 @@ from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.layers import Split
 from formulation.problem.plan import Span
 
-__all__ = ["best_forms"]
-
 
 def last_uses(tables: Tables) -> tuple[int, ...]:
     """Return, for every layer, the last layer whose communication depends on its form (at least itself).

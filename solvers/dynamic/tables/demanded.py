@@ -20,8 +20,6 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 
-__all__: list[str] = []
-
 Bits = NDArray[np.bool_]
 FIRST, LAST = 0, -1
 """Stages whose number says nothing of how many others there are."""

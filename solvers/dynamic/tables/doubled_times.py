@@ -32,8 +32,6 @@ from solvers.atoms.programs import OUTSIDE
 from solvers.dynamic.tables.best_forms import edges_into, last_uses
 from solvers.dynamic.tables.stage_times import StageTimes, check_size
 
-__all__: list[str] = []
-
 MOST_LAYOUTS = 64
 """Layouts of the layers that are live at one place, with OUTSIDE: three layers that have all forms."""
 Key = tuple[int, ...]

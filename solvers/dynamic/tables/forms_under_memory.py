@@ -25,8 +25,6 @@ from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps
 from solvers.dynamic.tables.best_forms import edges_into
 
-__all__: list[str] = []
-
 Rows = NDArray[np.int64]
 COLUMNS = 20
 """After how many layers that are looked at their codes are numbered anew, so that they stay within 64 bits."""

@@ -15,8 +15,6 @@ from formulation.costs.tables import Times
 from formulation.schedules.keeps import Keeps
 from solvers.dynamic.tables.stage_times import StageTimes
 
-__all__: list[str] = []
-
 
 class StageLimits:
     """Which spans a stage may hold, by slot, kind and threshold. ``held`` is None where memory is not limited.

@@ -25,8 +25,6 @@ from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.search.distinct import distinct
 
-__all__: list[str] = []
-
 
 class StageTable:
     """Stage limits of an instance, and the exact rows that were found out so far. Spans and ends count atoms.

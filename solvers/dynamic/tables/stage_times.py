@@ -34,9 +34,7 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.layers import Split
 from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
-from solvers.dynamic.tables.best_forms import best_forms, edges_into, last_uses
-
-__all__ = ["StageTimes", "best_forms"]
+from solvers.dynamic.tables.best_forms import edges_into, last_uses
 
 BYTES_A_SPAN = 24
 """For each kind and span: its time, and twice its communication while that is made."""

@@ -22,8 +22,6 @@ from solvers.executed.bounds.paths import PassPath
 from solvers.executed.bounds.spans import Index, Spans
 from solvers.executed.bounds.sums import LeastPlan, Sums
 
-__all__: list[str] = []
-
 SMALL = 4
 """Boxes of so many pairs for a stage are no longer parted."""
 TURNS = 8

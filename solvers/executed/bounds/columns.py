@@ -21,8 +21,6 @@ from formulation.problem.instance import FormEdge, Instance
 from formulation.problem.options import StageTime
 from formulation.problem.precision import Copy
 
-__all__: list[str] = []
-
 FORWARD, BACKWARD, SYNC, WEIGHTS = 0, 1, 2, 3
 """The passes of a stage: forward, backward (with what it computes again), synchronisation once a step.
 

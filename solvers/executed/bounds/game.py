@@ -20,8 +20,6 @@ from solvers.executed.bounds.paths import BACKWARD, FORWARD, ROWS, PassPath, lon
 from solvers.executed.bounds.simplex import most_worth
 from solvers.executed.bounds.sums import NEVER_NS, LeastPlan, Sums
 
-__all__: list[str] = []
-
 MOST_WEIGHT = 1 << 14
 """Weights are whole numbers that add up to about so many."""
 CLOSE = 1e-3

@@ -23,8 +23,6 @@ from solvers.executed.bounds.rays import Proportion
 from solvers.executed.bounds.rest import Rest
 from solvers.executed.bounds.sums import NEVER_NS, Sums
 
-__all__: list[str] = []
-
 TURNS = 12
 ROUNDS = 6
 FEWER = 0.8

@@ -15,8 +15,6 @@ from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.spans import Bits, Index, Spans
 from solvers.executed.bounds.ways import NOTHING, Ways
 
-__all__: list[str] = []
-
 MOST_PAIRS = 1 << 20
 """So many pairs of a way and a stage are looked at in a slot."""
 
@@ -103,6 +101,7 @@ def pairs_of(spans: Spans, ways: Ways, least: Times, useful: Bits, *, last: bool
 
 
 def pairs_of_ways(spans: Spans, ways: Ways, least: Times, way: Index, first: Index, stop: Index) -> Pairs:
+    """Return the pairs of stages (way, first layer, stop), sorted by the suffix they lead to, with their times."""
     places = spans.pace.shape[2]
     order = np.argsort(ways.target[way] * places + first, kind="stable")
     way, first, stop = way[order], first[order], stop[order]

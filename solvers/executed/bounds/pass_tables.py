@@ -22,8 +22,6 @@ from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.precision import Copy
 from solvers.executed.bounds.columns import PassColumns, columns_of
 
-__all__: list[str] = []
-
 HELD, WORKING = -2, -1
 """Behind the columns of a row, where memory may run out: bytes that are held, and the largest working set."""
 

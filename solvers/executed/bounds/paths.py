@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from formulation.schedules.training import Schedule, Training
 
-__all__: list[str] = []
-
 FORWARD, BACKWARD, ACTIVATION, GRADIENT, SYNC = range(5)
 ROWS = 5
 

@@ -23,8 +23,6 @@ from solvers.dynamic.tables.stage_times import StageTimes
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.simplex import most_worth
 
-__all__: list[str] = []
-
 Proportion = tuple[int, int, int]
 """So many forward passes, backward passes and synchronisations."""
 PACE: Proportion = (1, 1, 0)

@@ -25,8 +25,6 @@ from solvers.executed.bounds.rays import least_of
 from solvers.executed.bounds.spans import Bits, Index, Spans
 from solvers.executed.bounds.ways import NOTHING, Ways
 
-__all__: list[str] = []
-
 NEVER_NS = 1 << 58
 """The time of no plan at all."""
 AT_ONCE = 1 << 18

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__: list[str] = []
-
 Numbers = NDArray[np.float64]
 SMALL = 1e-10
 

@@ -21,8 +21,6 @@ from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.rays import PACE, Proportion, Rays, least_of, least_times
 
-__all__: list[str] = []
-
 OWN = 2
 """Paces and whole steps are known by places, other proportions by blocks of places."""
 Bits = NDArray[np.bool_]

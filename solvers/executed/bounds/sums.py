@@ -21,8 +21,6 @@ from solvers.executed.bounds.rays import parts_of, passes_of
 from solvers.executed.bounds.spans import Spans
 from solvers.executed.bounds.ways import Ways
 
-__all__: list[str] = []
-
 NEVER_NS = 1 << 58
 """More than any sum that counts."""
 SOME = 64

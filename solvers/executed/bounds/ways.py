@@ -20,8 +20,6 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.options import BoundaryCharge
 from solvers.dynamic.states.states import StateSpace
 
-__all__: list[str] = []
-
 MOST_WAYS = 50_000
 NOTHING = -1
 """No suffix behind the last stage, and no link in front of the first."""

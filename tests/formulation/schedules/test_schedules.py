@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem import options
-from formulation.schedules import keeps
+from formulation.schedules import keeps, training
 from formulation.schedules.actions import Action, Kind
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b, in_flight_of_replica
 from formulation.schedules.catalogue import schedule_of
@@ -155,10 +154,10 @@ def test_asynchronous_1f1b_without_replicas_is_1f1b():
 
 
 @given(st.sampled_from(OF_SINGLE_STAGES), SIZES, SIZES)
-def test_in_flight_of_the_memory_formula_is_that_of_the_schedule(kind: options.Schedule, stages: int, size: int):
-    counted = peak_in_flight(schedule_of(options.Training(size, size, schedule=kind), stages))
+def test_in_flight_of_the_memory_formula_is_that_of_the_schedule(kind: training.Schedule, stages: int, size: int):
+    counted = peak_in_flight(schedule_of(training.Training(size, size, schedule=kind), stages))
     expected = [
-        keeps.in_flight(options.Training(size, size, schedule=kind), stage, stages) for stage in range(stages)
+        keeps.in_flight(training.Training(size, size, schedule=kind), stage, stages) for stage in range(stages)
     ]
     if not kind.flushes:  # the formula is that of a run without end
         expected = [min(count, size) for count in expected]

@@ -7,8 +7,6 @@ import itertools
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_devices_per_stage(v: Variables) -> Posted:
     """(13) No slot runs on a group with another number of devices."""

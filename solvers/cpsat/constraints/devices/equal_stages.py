@@ -5,8 +5,6 @@ from __future__ import annotations
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_equal_stages(v: Variables) -> Posted:
     """(17) ``runs[k][g] => size[devices(g), replicas(g)]`` for all slots k and groups g; one size is chosen."""

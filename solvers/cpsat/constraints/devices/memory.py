@@ -27,8 +27,6 @@ from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Expression, Variables
 from solvers.cpsat.constraints.blocks import computed_again, lent, post_at_work
 
-__all__: list[str] = []
-
 
 def post_memory(v: Variables) -> Posted:
     """(7) Where memory is limited, no layer brings its stage above the capacity of its devices."""

@@ -7,8 +7,6 @@ from formulation.problem.groups import line_places
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_line(v: Variables) -> Posted:
     """(3) On the line the group of a slot starts where the group of the stage before it ended; the first at 0.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_stages_per_server(v: Variables) -> Posted:
     """(16) ``sum_k touches[k][s] <= K`` for every server s; a slot touches the servers of its group (2)."""

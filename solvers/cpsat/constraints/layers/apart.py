@@ -7,8 +7,6 @@ import itertools
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_apart(v: Variables) -> Posted:
     """(11) A cut between every two layers of different sets that have no third one between them."""

@@ -7,8 +7,6 @@ from ortools.sat.python import cp_model
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Literal, Variables
 
-__all__: list[str] = []
-
 
 def post_forms(v: Variables) -> Posted:
     """(4) Every layer runs on the kind of its slot, in exactly one of its forms.

@@ -15,8 +15,6 @@ from solvers.cpsat.base.variables import Variables
 if TYPE_CHECKING:
     from formulation.constraints.layers.pin import Pinned
 
-__all__: list[str] = []
-
 
 def post_pin(v: Variables) -> Posted:
     """(9) A slot that holds a pinned layer touches no server but the pin's; or the stage of the layers is s."""

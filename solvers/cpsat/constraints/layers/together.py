@@ -5,8 +5,6 @@ from __future__ import annotations
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_together(v: Variables) -> Posted:
     """(10) No cut after the first of the layers up to the last."""

@@ -11,8 +11,6 @@ from formulation.problem.constraints import Goal
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_at_most(v: Variables) -> Posted:
     """(15) ``sum_kG price_G r_kG``, ``sum_kG n_G r_kG`` and ``sum_kG r_kG`` stay within their limits."""

@@ -7,8 +7,6 @@ from ortools.sat.python import cp_model
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_own(v: Variables) -> Posted:
     """(14) What the user's own families post."""

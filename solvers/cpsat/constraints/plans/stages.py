@@ -7,8 +7,6 @@ from ortools.sat.python import cp_model
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables
 
-__all__: list[str] = []
-
 
 def post_stages(v: Variables) -> Posted:
     """(8) ``at_least - 1 <= sum_l cut[l] <= at_most - 1``; slot ``at_least - 1`` is used, ``at_most`` is not.
