@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
     from formulation.predictor.curves import Measured
     from formulation.problem.cluster import Cluster, DeviceClass, Server
-    from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+    from formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
     from formulation.problem.layers import Layer, LayerGraph, Split
@@ -56,10 +56,9 @@ if TYPE_CHECKING:
         Synchronisation,
     )
     from formulation.problem.plan import Plan, Span, Stage
-    from formulation.problem.shares import Sharded
+    from formulation.problem.training import Schedule, Training
     from formulation.problem.units import Link
     from formulation.schedules.table import PipelineSchedule
-    from formulation.schedules.training import Schedule, Training
     from ingest.mistakes import ScenarioError
     from ingest.plans.certificate_file import read_certificate, write_certificate
     from ingest.plans.plan_file import read_plan

@@ -14,9 +14,9 @@ import re
 from typing import Any
 
 from exchange.whole_blocks import BY_SCRIPT, RuntimePlan, TargetError, read_run, starts_of
+from formulation.problem.constraints import Sharded
 from formulation.problem.instance import Instance
-from formulation.problem.shares import Sharded
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from ingest.graphs.runtime_places import Chain
 from ingest.graphs.runtimes import DEEPSPEED, ComputedAgain
 

@@ -13,9 +13,8 @@ import json
 from collections.abc import Mapping
 
 from exchange.whole_blocks import RuntimePlan, read_run, starts_of
+from formulation.problem.constraints import Sharded
 from formulation.problem.instance import Instance
-from formulation.problem.precision import Precision
-from formulation.problem.shares import Sharded
 from ingest.graphs.runtimes import TORCHTITAN, ComputedAgain
 
 PROGRAM = TORCHTITAN
@@ -85,7 +84,7 @@ def read(instance: Instance, text: str) -> RuntimePlan:
 
 def notes(instance: Instance) -> list[str]:
     """Return what torchtitan keeps otherwise than planned, beside what a price says."""
-    precision = Precision.of(instance.training)
+    precision = instance.training.elements
     if precision.weights == 2 and precision.optimizer > ADAM_BYTES:
         return [
             f"the plan counts {precision.optimizer} bytes a parameter for the optimiser; torchtitan keeps its"

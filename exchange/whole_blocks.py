@@ -15,17 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from formulation.problem.constraints import Recompute
+from formulation.problem.constraints import Recompute, Sharded
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis, Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import Sharing
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
-from formulation.problem.shares import Sharded
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from ingest.graphs.runtime_places import Chain, forms_of, with_vocabulary
 from ingest.graphs.runtimes import ComputedAgain, Runtime
 
@@ -179,7 +177,7 @@ def read_run(
     """
     names = {server.name: at for at, server in enumerate(instance.servers)}
     sizes = next(size for size, settings in program.formats.items() if settings == formats)
-    precision = Precision(*sizes, optimizer=Precision.of(instance.training).optimizer)
+    precision = Precision(*sizes, optimizer=instance.training.elements.optimizer)
     training = replace(
         instance.training.closed(),
         global_batch=batch[0],

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.amounts import goal_amount, plural
-from formulation.problem.constraints import Placement, Recompute
+from formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
 from formulation.problem.cuts import AtomGraph, CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import FORMS, PAIRS
+from formulation.problem.layers import FORMS, PAIRS, Split
 from formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
 from formulation.problem.options import Samples
-from formulation.problem.shares import OnHost, Sharded
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 
 SCHEDULES = {
     Schedule.NAIVE: "one micro-batch at a time",

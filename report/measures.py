@@ -10,7 +10,7 @@ from fractions import Fraction
 from formulation.costs.goals import goal_value
 from formulation.problem.constraints import Goal
 from formulation.problem.options import Combine
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from formulation.timeline import bounds
 from formulation.timeline.durations import Transfers
 from formulation.timeline.measures import TimelineMeasures

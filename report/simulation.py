@@ -14,8 +14,8 @@ from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule, Training
 from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.training import Schedule, Training
 from formulation.timeline.footprint import peak_in_flight
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import Timeline, run

@@ -10,7 +10,7 @@ from formulation.costs.amounts import plural
 from formulation.problem.constraints import Goal
 from formulation.problem.layers import Split
 from formulation.problem.options import BoundaryCharge, Combine
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 
 if TYPE_CHECKING:
     from formulation.costs.prices import StageCost

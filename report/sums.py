@@ -6,7 +6,7 @@ from typing import Any
 
 from formulation.problem.constraints import Goal
 from formulation.problem.options import Combine
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from report.simulation import Simulation
 from report.stages import boundaries_paid, slowest_in_words
 

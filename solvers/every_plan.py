@@ -17,8 +17,7 @@ from formulation.problem.constraints import Goal, Placement, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import FORMS
+from formulation.problem.layers import FORMS, Split
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
 

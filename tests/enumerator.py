@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from formulation.evaluate import Evaluation, evaluate
-from formulation.problem.constraints import Placement, Recompute
+from formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import OnHost, Sharded
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 
 MOST_LAYERS = 8
 """Of models that are tried to be cut everywhere, also where no stage may start."""

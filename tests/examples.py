@@ -10,11 +10,10 @@ import networkx as nx
 from formulation.predictor.curves import Measured
 from formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring, cluster_graph
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
-from formulation.problem.model.across import FORMS
+from formulation.problem.layers import FORMS, Layer, LayerGraph, Split, layer_graph
 from formulation.problem.options import CostModel, Samples
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 
 GIGA = 1_000_000_000
 UNIT = DeviceClass("unit", 1 << 40, GIGA)

@@ -19,11 +19,10 @@ from formulation.predictor.curves import Measured
 from formulation.predictor.roofline import Roofline
 from formulation.predictor.work import Product, Work
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Recompute
+from formulation.problem.constraints import RECOMPUTED, Constraints, Goal, OnHost, Recompute, Sharded
 from formulation.problem.groups import Group, GroupKind, forms_on
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.model.across import FORMS, FORMS_ALONG, Across, Axis
+from formulation.problem.layers import FORMS, FORMS_ALONG, Across, Axis, Layer, Split, layer_graph
 from formulation.problem.modes import Mode
 from formulation.problem.options import (
     AllReduce,
@@ -39,9 +38,8 @@ from formulation.problem.options import (
     Synchronisation,
 )
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import RECOMPUTED, OnHost, Sharded
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 
 CLASSES = (
     DeviceClass("slow", 6_000_000, 500_000_000, 0, Link(40_000_000, 3_000), 700_000_000),

@@ -17,11 +17,10 @@ from formulation.constraints.plans.at_most import GoalLimit
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
 from formulation.problem.cluster import cluster_graph, servers_of
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.options import BoundaryCharge, Combine, StageTime
-from formulation.problem.shares import OnHost, Sharded
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from tests.enumerator import every_plan, more_plans_than
 from tests.generators import (
     OF_SINGLE_STAGES,

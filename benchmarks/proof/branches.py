@@ -25,8 +25,8 @@ from formulation.problem.constraints import Constraints
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.auto.solve import plan
 from solvers.choices.any_order import any_order
 

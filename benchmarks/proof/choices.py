@@ -26,9 +26,8 @@ from formulation.constraints.layers.forms import FormLimit
 from formulation.costs.megatron_forms import megatron_forms
 from formulation.evaluate import evaluate
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split
-from formulation.problem.model.across import Axis
-from formulation.problem.model.across import with_pairs as with_both
+from formulation.problem.layers import Axis, Layer, Split
+from formulation.problem.layers import with_pairs as with_both
 from formulation.problem.plan import Plan, Span
 from ingest.scenario.load import scenario_of
 from ingest.text.overrides import Setting, apply_settings

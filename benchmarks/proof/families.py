@@ -19,8 +19,7 @@ from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.demands import with_servers
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_servers
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers.crosscheck.checked_solve import solve_checked

@@ -12,12 +12,11 @@ from formulation.costs.goals import goal_value
 from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Goal
+from formulation.problem.constraints import Goal, Sharded
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import Sharded
 from planners.catalogue import find_any
 from solvers.auto.solve import plan
 from solvers.choices.decide import decide

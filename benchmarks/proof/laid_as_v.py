@@ -19,7 +19,7 @@ from formulation.costs.prices import stage_costs
 from formulation.outcome import Limits
 from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
 

@@ -18,8 +18,8 @@ from formulation.problem.constraints import Constraints, Goal, Placement, Recomp
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.options import CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 
 GB, TERA = 10**9, 10**12
 A100 = DeviceClass("A100", 80 * GB, 312 * TERA)

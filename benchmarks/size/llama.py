@@ -15,8 +15,8 @@ from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.options import CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 
 ELEMENT_BYTES = 2
 MICRO_BATCHES = 32

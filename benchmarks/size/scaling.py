@@ -33,8 +33,8 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph, layers_of
 from formulation.problem.options import CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

@@ -19,12 +19,11 @@ from commands.terminal.failures import reading
 from formulation.costs.memory import MemoryParts, capacity_bytes
 from formulation.problem.cluster import DeviceClass, Server
 from formulation.problem.constraints import Goal
-from formulation.problem.demands import with_servers
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_servers
 from formulation.problem.options import Combine
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import ceil_fraction
-from formulation.schedules.training import Schedule, Training
 from ingest.scenario.shipped import SHIPPED, scenario_files
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ def whole(text: str, least: int, most: int) -> int:
 
 def planned_schedules() -> tuple[str, ...]:
     """Return the schedules that a training can name. Imports only when it is asked."""
-    from formulation.schedules.training import Schedule
+    from formulation.problem.training import Schedule
 
     return tuple(Schedule)
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from commands.parts.task import Task
 from formulation.problem.instance import Instance
-from formulation.problem.precision import Precision
 from formulation.timeline.durations import Durations
 from formulation.timeline.timeline import run
 from ingest.graphs.layer_profile import LayerProfile
@@ -84,7 +83,7 @@ def layers_content(measured: Sequence[MeasuredSteps], ratio: float | None, then_
 def _predicted(instance: Instance, job: RunJob) -> Simulation | None:
     """Return the plan on the timeline, without the optimiser's state, which a validation has not."""
     training = instance.training
-    elements = replace(Precision.of(training), optimizer=0)
+    elements = replace(training.elements, optimizer=0)
     bare = replace(instance, training=replace(training, precision=elements))
     try:
         return simulate(bare, job.plan, job.layout.schedule)

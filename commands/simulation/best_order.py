@@ -12,8 +12,8 @@ from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine
 from formulation.costs.memory import capacity_bytes
 from formulation.outcome import FalseClaimError, Limits, Proof
+from formulation.problem.training import Schedule
 from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.schedules.training import Schedule
 from formulation.timeline.from_plan import PlanRun
 from report.measures import Measure, Relation
 

@@ -8,7 +8,6 @@ from commands.terminal.failures import InputError
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.problem.precision import Precision
 from ingest.mistakes import ScenarioError
 from ingest.scenario.fields import NumberFormat
 from ingest.scenario.library import Library, near_names
@@ -33,7 +32,7 @@ def other_devices(
             hint = near_names(name, library.devices)
             raise InputError(f"no device '{name}' in the library{hint}")
     arithmetic = _arithmetic(scenario, overrides)
-    size, found = Precision.of(instance.training).activations, dict[tuple[int, ...], DeviceClass]()
+    size, found = instance.training.elements.activations, dict[tuple[int, ...], DeviceClass]()
     for name in names or library.devices:
         device = library.devices[name]
         try:

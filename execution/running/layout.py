@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from execution.dividing.parts import ROWS, bounds
 from execution.errors import StagesError
 from formulation.costs.forms import SHARDINGS
+from formulation.problem.constraints import Sharded
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import Sharing
 from formulation.problem.plan import Plan, Stage
-from formulation.problem.shares import Sharded
 from formulation.schedules.actions import Kind
 from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.validate import validate

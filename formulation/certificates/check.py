@@ -29,7 +29,7 @@ from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from formulation.suffixes.states import suffixes
 
 CERTIFIED = (Goal.BOTTLENECK, Goal.STEP_TIME, Goal.PERIOD)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from formulation.constraints.constraint import Constraint, every_constraint
 from formulation.constraints.violation import Rule, Violation
-from formulation.problem.constraints import Constraint, Recompute, kinds
+from formulation.problem.constraints import Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import EVERY_FORM, PAIRS, SINGLE_FORMS
+from formulation.problem.layers import EVERY_FORM, PAIRS, SINGLE_FORMS
 from formulation.problem.plan import Plan, Stage
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 
 
 def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:
@@ -120,7 +121,7 @@ def check_mode(instance: Instance, index: int, group: Group) -> Iterator[Violati
         yield from instance.demands.of(kind).check_stage(instance, index, group)
 
 
-OF_STAGES = tuple(kind for kind in kinds() if kind.check_stage is not Constraint.check_stage)
+OF_STAGES = tuple(kind for kind in every_constraint() if kind.check_stage is not Constraint.check_stage)
 """Constraints that are parts of rule 2."""
 
 
@@ -131,7 +132,7 @@ def _rule(kind: type[Constraint]) -> Rule:
 RULES: tuple[Rule, ...] = (
     Rule(1, "cover", check_cover),
     Rule(2, "devices", check_devices),
-    *(_rule(kind) for kind in kinds() if kind.number),
+    *(_rule(kind) for kind in every_constraint() if kind.number),
 )
 """What every plan keeps, and then the rules of constraints, by number."""
 

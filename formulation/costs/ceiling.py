@@ -6,7 +6,7 @@ import numpy as np
 
 from formulation.costs.tables import Tables
 from formulation.problem.constraints import Goal
-from formulation.problem.magnitude import FORBIDDEN, longest_run_ns, most_bytes
+from formulation.problem.instance import FORBIDDEN, longest_run_ns, most_bytes
 
 
 def _longest_ns(tables: Tables) -> int:

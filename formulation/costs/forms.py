@@ -40,8 +40,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
-from formulation.problem.layers import Split
-from formulation.problem.model.across import PAIRS
+from formulation.problem.layers import PAIRS, Split
 from formulation.problem.options import AllReduce
 from formulation.problem.units import NOTHING, Volume, ceil_div
 

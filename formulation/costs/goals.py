@@ -13,7 +13,7 @@ from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Synchronisation
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 
 Costs = tuple[StageCost, ...]
 

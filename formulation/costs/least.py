@@ -11,8 +11,8 @@ from functools import cache
 
 from formulation.costs import times
 from formulation.problem.groups import GroupKind, forms_on, layouts_on
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Split
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge, Split
 from formulation.problem.options import Compute, StageTime
 from formulation.problem.precision import Copy
 

@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from formulation.problem.constraints import Goal, Recompute
+from formulation.problem.constraints import Goal, OnHost, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.modes import modes
 from formulation.problem.options import Combine, Sharing
-from formulation.problem.shares import OnHost
+from formulation.problem.training import Schedule
 from formulation.problem.units import ceil_div, ceil_fraction
-from formulation.schedules.training import Schedule
 
 SCALE = 1 << 32
 """Prices of device classes are whole numbers up to about this; any prices give a lower limit."""

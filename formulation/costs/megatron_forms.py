@@ -20,8 +20,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import PAIRS
+from formulation.problem.layers import PAIRS, Split
 from formulation.problem.plan import Plan, Span, Stage
 
 BY_ROWS_OF_DATA, SUMMED, COLUMNS = 0, 1, 2

@@ -22,12 +22,12 @@ from fractions import Fraction
 from formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, Fullest
 from formulation.costs.times import cut_bytes, held, holders, layout_form, waits
 from formulation.executed.chunks import most_kept
+from formulation.problem.constraints import NAMED
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode, forward_passes
 from formulation.problem.plan import Plan, Stage
-from formulation.problem.precision import NOTHING_COPIED, Copy, lent_by_runs
-from formulation.problem.shares import NAMED
+from formulation.problem.precision import NOTHING_COPIED, Copy
 from formulation.problem.units import ceil_div
 from formulation.schedules.keeps import Keeps
 
@@ -270,3 +270,27 @@ def _part(share: Fraction, size_bytes: int, among: int = 1) -> int:
 def capacity_bytes(instance: Instance, group: Group) -> int:
     """Return the memory of the smallest device of a group."""
     return min(instance.servers[server].device_class.memory_bytes for server, _ in group.counts)
+
+
+def lent_by_runs(instance: Instance, layers: range, runs: Sequence[range]) -> dict[int, int]:
+    """Return by layer of a stage what stays of its output because runs of its layers are computed again alone.
+
+    As much as the run needs that reads most of it, other than its own; and what kept layers read of a layer that
+    is computed again. Not for readers behind a kept layer that reads it and keeps as much as it reads: it counts
+    there. So what stays never falls as a stage gets more layers behind.
+    Bytes, undivided; never more than the output. Cost: linear in the edges of the model.
+    """
+    run_of = {layer: number for number, run in enumerate(runs) for layer in run}
+    read, needed, counted = [0] * len(instance.layers), dict[int, dict[tuple[bool, int], int]](), set[int]()
+    for edge in instance.edges:
+        read[edge.consumer] += edge.size_bytes
+    inner = (edge for edge in instance.edges if edge.producer in layers and edge.consumer in layers)
+    for edge in sorted(inner, key=lambda one: one.consumer):
+        own, reader = run_of.get(edge.producer), run_of.get(edge.consumer)
+        if reader is None and instance.stash_bytes[edge.consumer] >= read[edge.consumer]:
+            counted.add(edge.producer)
+        elif own != reader and edge.producer not in counted:
+            sizes = needed.setdefault(edge.producer, {})
+            by = (False, edge.consumer) if reader is None else (True, reader)
+            sizes[by] = sizes.get(by, 0) + edge.size_bytes
+    return {layer: min(instance.output_bytes[layer], max(sizes.values())) for layer, sizes in needed.items()}

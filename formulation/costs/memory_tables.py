@@ -26,11 +26,10 @@ from formulation.costs.bulk.divided import (
 from formulation.costs.tables import Tables, Times
 from formulation.costs.times import waits
 from formulation.limits.deadline import in_time
+from formulation.problem.constraints import NAMED
 from formulation.problem.groups import layouts_on
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import most_bytes
+from formulation.problem.instance import Instance, most_bytes
 from formulation.problem.precision import NOTHING_COPIED
-from formulation.problem.shares import NAMED
 from formulation.schedules.keeps import Keeps
 
 

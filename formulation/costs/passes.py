@@ -31,7 +31,8 @@ from formulation.costs import times
 from formulation.costs.prices import form_of
 from formulation.executed.pipeline import PipelinePasses
 from formulation.problem.groups import GroupKind
-from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge
 from formulation.problem.modes import forward_passes
 from formulation.problem.options import BoundaryCharge, StageTime
 from formulation.problem.plan import Plan, Stage

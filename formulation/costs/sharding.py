@@ -2,7 +2,7 @@
 
 The *holders* of a layer are the devices among which its gradients are summed: all devices of a stage by rows, one
 of every replica by the other forms. Instead of a copy each, every holder keeps an equal part
-(``formulation.problem.shares.Sharded``), and sends what the others lack:
+(``formulation.problem.constraints.Sharded``), and sends what the others lack:
 
 =========  ===========================================  ========================================================
 divided    once a step                                  for every micro-batch
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from formulation.costs.forms import all_reduce, half_of_all_reduce
+from formulation.problem.constraints import Sharded
 from formulation.problem.options import AllReduce
-from formulation.problem.shares import Sharded
 from formulation.problem.units import NOTHING, Volume
 
 

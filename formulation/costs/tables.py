@@ -23,10 +23,9 @@ from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.constraints import Recompute
 from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.options import Boundary
-from formulation.problem.shares import same_servers
+from formulation.problem.shares import lanes, same_servers
 from formulation.problem.units import Link
 
 Times = NDArray[np.int64]
@@ -165,8 +164,8 @@ def _links(instance: Instance, groups: tuple[Group, ...]) -> tuple[Link, ...]:
     # Of servers that are alike, one has the links of all.
     some = (instance.links[row[0]] for row in same_servers(instance))
     known = {link for row in some for link in row if link is not None}
-    lanes = {1} | {instance.lanes(counts) for counts in {group.counts for group in groups}}
-    bandwidths = sorted({link.bits_per_second * number for link in known for number in lanes})
+    numbers = {1} | {lanes(instance, counts) for counts in {group.counts for group in groups}}
+    bandwidths = sorted({link.bits_per_second * number for link in known for number in numbers})
     latencies = sorted({link.latency_ns for link in known})
     return tuple(Link(bits, latency) for bits in bandwidths for latency in latencies)
 

@@ -15,8 +15,8 @@ from formulation.costs.sharding import Shared
 from formulation.predictor.passes import Share
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.groups import GroupKind, layouts_on
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Split
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge, Split
 from formulation.problem.modes import forward_passes
 from formulation.problem.options import Boundary, Compute, StageTime, Synchronisation
 from formulation.problem.plan import Span

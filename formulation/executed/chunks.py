@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from formulation.executed.pipeline import PipelinePasses
+from formulation.problem.training import Schedule, Training
 from formulation.schedules.actions import Kind
 from formulation.schedules.catalogue import in_chunks
-from formulation.schedules.training import Schedule, Training
 
 KNOWN = 32
 """Orders that are remembered: a search prices many plans of one."""

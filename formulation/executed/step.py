@@ -19,7 +19,7 @@ from itertools import accumulate
 
 from formulation.executed.chunks import chunks_step_ns
 from formulation.executed.pipeline import PipelinePasses
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 
 
 def step_of_training_ns(

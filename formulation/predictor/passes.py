@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from formulation.problem.cluster import DeviceClass
     from formulation.problem.layers import Layer
     from formulation.problem.options import CostModel
-    from formulation.schedules.training import Training
+    from formulation.problem.training import Training
 
 NS_PER_SECOND = 10**9
 BOTH_GRADIENTS = 2

@@ -1,38 +1,114 @@
 """What a plan must keep beyond being a plan, as a user writes it, and what plans are judged by.
 
-Each constraint is one file below ``formulation/constraints/``: a class of :class:`Constraint` with what a user
-writes, its key in a scenario, what it means on an instance, its rule, how it is loosened, and its words. They are
-found by their folder, so that nothing here or elsewhere lists them. The family of the declarative model is the
-file of the same name below ``solvers/cpsat/constraints/``.
+Each constraint is one file below ``formulation/constraints/``: a :class:`Requirement` with what a user writes, its
+key in a scenario and what it means on an instance; its rule, how it is loosened, and its words
+(``formulation.constraints.constraint``). They are found by their folder, so that nothing here or elsewhere lists
+them. The family of the declarative model is the file of the same name below ``solvers/cpsat/constraints/``.
 
 Layers are named by globs and servers by names here; ``formulation.problem.demands`` looks them up on an instance.
+
+What may be written in a scenario, said without the library that reads it: shapes of values, and keys with help.
+
+``ingest.scenario.constraints_section`` makes the section ``constraints`` of the schema from these.
 """
 
 from __future__ import annotations
 
+import difflib
 import enum
 import functools
 import importlib
 import pkgutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-if TYPE_CHECKING:
-    from formulation.constraints.devices.reserve import Reserve
-    from formulation.constraints.keys import Key, Names
-    from formulation.constraints.layers.forms import FormLimit
-    from formulation.constraints.layers.pin import Pin, Pinned
-    from formulation.constraints.loosening import Limit
-    from formulation.constraints.plans.at_most import GoalLimit
-    from formulation.constraints.plans.own import Own
-    from formulation.constraints.violation import Violation
-    from formulation.problem.demands import Lookup
-    from formulation.problem.groups import Group
-    from formulation.problem.instance import Instance
-    from formulation.problem.model.across import Axis
-    from formulation.problem.plan import Plan
-    from formulation.problem.shares import OnHost, Sharded
+from formulation.problem.cluster import Server
+from formulation.problem.layers import Axis, Layer
+
+
+class Written(enum.Enum):
+    """One word or number, as it reads in a scenario and what it becomes."""
+
+    FLAG = "true or false"
+    WHOLE = "1, 2, ..."
+    INDEX = "any whole number"
+    FORM = "a parallel form, 0 to 7, or a pair of forms, 8 to 33"
+    NAME = "the name of a server or of a device class"
+    GLOB = "layers by name, like 'features.*'"
+    MEMORY = "an amount like '2 GiB'; bytes, a part of one left out"
+    NEEDED = "an amount like '2 GiB' that something needs; bytes, a part of one counted whole"
+    DURATION = "a time like '20 ms'; nanoseconds"
+    PRICE = "a price per hour like 24.8; millionths"
+    RATIO = "a number of 0 or more like 0.05 or 1/20"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list with at least so many entries."""
+
+    of: Shape
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ByServer:
+    """Values by the names of servers."""
+
+    of: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Keys with values; ``name`` is what the schema calls it."""
+
+    name: str
+    help: str
+    keys: tuple[Key, ...]
+
+
+Shape = Written | type[enum.StrEnum] | Listed | ByServer | Keyed | tuple["Shape", Listed | Keyed]
+"""A tuple: either of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key: what may be written, and a line of help.
+
+    Without a ``default`` of its own a key that is not ``required`` may be left out: a list or a section is then
+    empty, anything else None. ``place`` is where messages list it among the keys beside it, by default its
+    constraint's number.
+    """
+
+    name: str
+    shape: Shape
+    help: str
+    default: Any = None
+    required: bool = False
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What names of a scenario stand for. None where a mistake elsewhere in the file leaves it open.
+
+    ``servers``: by the name of a server, or of alike ones, their names. ``classes``: the device classes of the
+    file, ``used`` those of servers; ``memory_bytes`` by server. ``others`` is all that ``constraints`` says, as it
+    is written. ``hint`` returns words about the name that was meant.
+    """
+
+    servers: Mapping[str, tuple[str, ...]] | None
+    classes: Iterable[str] | None = None
+    used: frozenset[str] | None = None
+    memory_bytes: Mapping[str, int | None] | None = None
+    others: Mapping[str, Any] | None = None
+    hint: Callable[[str, Iterable[str]], str] = lambda word, known: ""
+
+    def standing_for(self, server: str) -> tuple[str, ...]:
+        """Return the servers that a name stands for: of alike servers each."""
+        return (self.servers or {}).get(server, (server,))
+
 
 ROOM = "formulation.constraints"
 
@@ -89,7 +165,7 @@ class Placement(enum.StrEnum):
     """Any devices of any servers; stages may share a server, also stages that are not neighbours."""
 
 
-class Constraint:
+class Requirement:
     """One thing that a user may ask of plans. Subclasses are frozen dataclasses: their fields are what is written.
 
     A field has the default that asks for nothing, and a name that no other constraint has. Where a constraint asks
@@ -144,32 +220,6 @@ class Constraint:
         """Return the fields that mean something else on an instance: globs as indices of layers, and the like."""
         return {}
 
-    def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
-        """Yield what a plan breaks: the rule. ``self`` is resolved on the instance."""
-        yield from ()
-
-    def check_stage(self, instance: Instance, index: int, group: Group) -> Iterator[Violation]:
-        """Yield what the devices of one stage break, as a part of rule 2 (``devices``)."""
-        yield from ()
-
-    def loosenings(self, instance: Instance) -> Iterator[Limit]:
-        """Yield its limits one by one, with how each can be loosened."""
-        yield from ()
-
-    def without(self, gone: Collection[tuple[str, int | str]], instance: Instance) -> Mapping[str, Any]:
-        """Return the fields that change where limits, each (field, entry), are left out.
-
-        By default a tuple keeps its other entries, and anything else asks for nothing.
-        """
-        new: dict[str, Any] = {}
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
-            if isinstance(value, tuple):
-                new[one.name] = tuple(entry for at, entry in enumerate(value) if (one.name, at) not in gone)
-            elif (one.name, 0) in gone:
-                new[one.name] = one.default
-        return new
-
     def tells_apart(self, one: int, other: int) -> bool:
         """Tell whether two servers could not be exchanged in a plan that keeps this. ``self`` is resolved."""
         return False
@@ -197,10 +247,10 @@ def _frozen(value: Any) -> Any:  # noqa: ANN401 (lists of anything)
 
 
 @functools.cache
-def kinds() -> tuple[type[Constraint], ...]:
+def kinds() -> tuple[type[Requirement], ...]:
     """Return every constraint there is, by number and rule: whatever lies in the folders below the room."""
     room = importlib.import_module(ROOM)
-    found: list[type[Constraint]] = []
+    found: list[type[Requirement]] = []
     for folder in pkgutil.iter_modules(room.__path__, f"{ROOM}."):
         if folder.ispkg:
             for one in pkgutil.iter_modules(importlib.import_module(folder.name).__path__, f"{folder.name}."):
@@ -208,21 +258,21 @@ def kinds() -> tuple[type[Constraint], ...]:
                 found += [
                     kind
                     for kind in defined
-                    if isinstance(kind, type) and issubclass(kind, Constraint) and kind.__module__ == one.name
+                    if isinstance(kind, type) and issubclass(kind, Requirement) and kind.__module__ == one.name
                 ]
     return tuple(sorted(found, key=lambda kind: (kind.number, kind.__module__)))
 
 
-Kind = TypeVar("Kind", bound=Constraint)
+Kind = TypeVar("Kind", bound=Requirement)
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class _Stated:
     """One value of every constraint there is; their fields are attributes, so there are no slots."""
 
-    values: tuple[Constraint, ...]
+    values: tuple[Requirement, ...]
 
-    def __init__(self, values: Iterable[Constraint] = (), **written: Any) -> None:  # noqa: ANN401
+    def __init__(self, values: Iterable[Requirement] = (), **written: Any) -> None:  # noqa: ANN401
         given = {type(one): one for one in values}
         for kind in kinds():
             value = given.get(kind) or kind()
@@ -265,21 +315,21 @@ class Constraints(_Stated):
         max_servers: int | None
         stages_at_least: int | None
         stages_at_most: int | None
-        pins: tuple[Pin, ...]
+        pins: tuple[Any, ...]
         together: tuple[tuple[str, ...], ...]
         apart: tuple[tuple[str, ...], ...]
         no_cut: tuple[str, ...]
-        forms: tuple[FormLimit, ...]
+        forms: tuple[Any, ...]
         devices_per_stage: tuple[int, ...]
-        reserve: tuple[Reserve, ...]
+        reserve: tuple[Any, ...]
         tensor_parallel_degrees: tuple[int, ...]
         recompute: Recompute
         splits: tuple[Axis, ...]
         recompute_layers: tuple[str, ...]
         sharded: tuple[Sharded, ...]
         optimizer_on_host: OnHost
-        at_most: tuple[GoalLimit, ...]
-        own: tuple[Own, ...]
+        at_most: tuple[Any, ...]
+        own: tuple[Any, ...]
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -295,7 +345,7 @@ class Demands(_Stated):
     if TYPE_CHECKING:
         stages_at_least: int | None
         stages_at_most: int | None
-        pins: tuple[Pinned, ...]
+        pins: tuple[Any, ...]
         together: tuple[tuple[int, ...], ...]
         apart: tuple[tuple[tuple[int, ...], ...], ...]
         no_cut: tuple[int, ...]
@@ -312,3 +362,101 @@ class Demands(_Stated):
     def tell_apart(self, one: int, other: int) -> bool:
         """Tell whether two servers cannot be exchanged: a pin takes one and not the other, say."""
         return any(value.tells_apart(one, other) for value in self.values)
+
+
+NAMED: Final = "layers"
+"""What ``Mode.recompute`` is where the layers that are named are computed again, and no others."""
+
+
+RECOMPUTED: Final = (False, NAMED, True)
+"""All that it can be, by how much is computed again."""
+
+
+class Sharded(enum.StrEnum):
+    """What the devices that hold the same weights divide among them, instead of a copy each.
+
+    Each kind divides all that the one before it does. They are ZeRO's stages 1, 2 and 3 (arXiv 1910.02054); the
+    last is fully sharded data parallelism (FSDP).
+    """
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    """The state of the optimiser."""
+    GRADIENTS = "gradients"
+    """Gradients and the state of the optimiser."""
+    WEIGHTS = "weights"
+    """Weights, gradients and the state of the optimiser."""
+
+    @property
+    def divides_optimizer(self) -> bool:
+        """Tell whether each device keeps a part of the optimiser's state."""
+        return self is not Sharded.NONE
+
+    @property
+    def divides_gradients(self) -> bool:
+        """Tell whether each device keeps a part of the gradients."""
+        return self in (Sharded.GRADIENTS, Sharded.WEIGHTS)
+
+    @property
+    def divides_weights(self) -> bool:
+        """Tell whether each device keeps a part of the weights."""
+        return self is Sharded.WEIGHTS
+
+
+class OnHost(enum.StrEnum):
+    """Whether stages keep the state of the optimiser in the memory of their hosts, and update weights there."""
+
+    NEVER = "never"
+    ALLOWED = "allowed"
+    """Each stage chooses."""
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Looks globs and names up on an instance, and collects what is wrong with them.
+
+    ``closed`` are the layers at which the model itself has no place to cut. ``where`` is always the path below
+    ``constraints`` of what is looked up.
+    """
+
+    all_layers: Sequence[Layer]
+    all_servers: Sequence[Server]
+    closed: Sequence[int] = ()
+    problems: list[str] = field(default_factory=list)
+
+    def layers(self, where: str, *globs: str) -> tuple[int, ...]:
+        """Return the layers that match one of the globs."""
+        names = [layer.name for layer in self.all_layers]
+        found: set[int] = set()
+        for glob in globs:
+            matching = {at for at, name in enumerate(names) if name == glob or fnmatchcase(name, glob)}
+            if not matching:
+                self._unknown(where, f"no layer matches '{glob}'", glob, names)
+            found |= matching
+        return tuple(sorted(found))
+
+    def server(self, where: str, name: str) -> int:
+        """Return a server by its name, -1 if there is none."""
+        names = [server.name for server in self.all_servers]
+        if name in names:
+            return names.index(name)
+        self._unknown(where, f"no server '{name}'", name, names)
+        return -1
+
+    def of_class(self, where: str, name: str) -> tuple[int, ...]:
+        """Return the servers with devices of a class."""
+        classes = [server.device_class.name for server in self.all_servers]
+        if name not in classes:
+            self._unknown(where, f"no device class '{name}'", name, classes)
+        return tuple(at for at, one in enumerate(classes) if one == name)
+
+    def _unknown(self, where: str, message: str, word: str, names: Sequence[str]) -> None:
+        near = difflib.get_close_matches(word, names, n=1) or difflib.get_close_matches(
+            word, names, n=1, cutoff=0.3
+        )
+        self.wrong(where, message + (f"; the closest is '{near[0]}'" if near else ""))
+
+    def wrong(self, where: str, message: str) -> None:
+        """Note a mistake."""
+        self.problems.append(f"constraints.{where}: {message}")

@@ -9,21 +9,17 @@ A glob is that of a shell (``fnmatch``): ``features.*``, ``*.attn``, ``fc?``; a 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, Any
 
 from formulation.problem.cluster import Server
-from formulation.problem.constraints import Constraints, Demands
-from formulation.problem.layers import Layer, LayerGraph
-from formulation.problem.model.across import FORMS_ALONG, Axis, axes_of, with_pairs
-from formulation.problem.units import ceil_fraction
+from formulation.problem.constraints import Constraints, Demands, Lookup
+from formulation.problem.layers import FORMS_ALONG, Axis, Layer, LayerGraph, axes_of, with_pairs
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
+    pass
 
 
 def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Server]) -> Demands:
@@ -39,56 +35,6 @@ def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Serve
     if look.problems:
         raise ValueError("; ".join(look.problems))
     return Demands(constraints.values, **found)
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Looks globs and names up on an instance, and collects what is wrong with them.
-
-    ``closed`` are the layers at which the model itself has no place to cut. ``where`` is always the path below
-    ``constraints`` of what is looked up.
-    """
-
-    all_layers: Sequence[Layer]
-    all_servers: Sequence[Server]
-    closed: Sequence[int] = ()
-    problems: list[str] = field(default_factory=list)
-
-    def layers(self, where: str, *globs: str) -> tuple[int, ...]:
-        """Return the layers that match one of the globs."""
-        names = [layer.name for layer in self.all_layers]
-        found: set[int] = set()
-        for glob in globs:
-            matching = {at for at, name in enumerate(names) if name == glob or fnmatchcase(name, glob)}
-            if not matching:
-                self._unknown(where, f"no layer matches '{glob}'", glob, names)
-            found |= matching
-        return tuple(sorted(found))
-
-    def server(self, where: str, name: str) -> int:
-        """Return a server by its name, -1 if there is none."""
-        names = [server.name for server in self.all_servers]
-        if name in names:
-            return names.index(name)
-        self._unknown(where, f"no server '{name}'", name, names)
-        return -1
-
-    def of_class(self, where: str, name: str) -> tuple[int, ...]:
-        """Return the servers with devices of a class."""
-        classes = [server.device_class.name for server in self.all_servers]
-        if name not in classes:
-            self._unknown(where, f"no device class '{name}'", name, classes)
-        return tuple(at for at, one in enumerate(classes) if one == name)
-
-    def _unknown(self, where: str, message: str, word: str, names: Sequence[str]) -> None:
-        near = difflib.get_close_matches(word, names, n=1) or difflib.get_close_matches(
-            word, names, n=1, cutoff=0.3
-        )
-        self.wrong(where, message + (f"; the closest is '{near[0]}'" if near else ""))
-
-    def wrong(self, where: str, message: str) -> None:
-        """Note a mistake."""
-        self.problems.append(f"constraints.{where}: {message}")
 
 
 def forms_left(
@@ -141,34 +87,10 @@ def lessened(servers: Sequence[Server], demands: Demands) -> tuple[Server, ...]:
     """
     less, whole = dict(demands.reserve), 1 + demands.memory_margin
     sizes = [row.device_class.memory_bytes - less.get(at, 0) for at, row in enumerate(servers)]
-    return _with_memory(servers, [floor(size / whole) for size in sizes])
+    return with_memory(servers, [floor(size / whole) for size in sizes])
 
 
-def _with_memory(servers: Sequence[Server], sizes: Iterable[int]) -> tuple[Server, ...]:
+def with_memory(servers: Sequence[Server], sizes: Iterable[int]) -> tuple[Server, ...]:
+    """Return the servers with other amounts of memory on their devices."""
     classes = [replace(row.device_class, memory_bytes=size) for row, size in zip(servers, sizes, strict=True)]
     return tuple(replace(row, device_class=one) for row, one in zip(servers, classes, strict=True))
-
-
-def with_servers(instance: Instance, servers: Sequence[Server]) -> Instance:
-    """Return the instance with other amounts of memory on its servers, given as it has them: without its reserves.
-
-    Without its margin, too: of all amounts that leave so much the least. Raises ValueError where anything but
-    memory differs.
-    """
-    for old, new in zip(instance.servers, servers, strict=True):
-        size = old.device_class.memory_bytes
-        if replace(new, device_class=replace(new.device_class, memory_bytes=size)) != old:
-            raise ValueError(f"server {old.name}: more than its memory differs from {new}")
-    reserve, margin = dict(instance.demands.reserve), instance.demands.memory_margin
-    sizes = [ceil_fraction(row.device_class.memory_bytes * (1 + margin)) for row in servers]
-    whole = _with_memory(servers, (size + reserve.get(at, 0) for at, size in enumerate(sizes)))
-    return replace(instance, cluster=replace(instance.cluster, servers=whole))
-
-
-def with_layers(instance: Instance, layers: Sequence[Layer]) -> Instance:
-    """Return the instance with other rows for its layers: a planner that knows fewer forms leaves some out.
-
-    Without splits along further axes, which add forms to those of the rows.
-    """
-    alone = replace(instance.constraints, splits=())
-    return replace(instance, model=replace(instance.model, layers=tuple(layers)), constraints=alone)

@@ -18,8 +18,7 @@ from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.constraints import Placement
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer
-from formulation.problem.model.across import FORMS, PAIRS, Axis
+from formulation.problem.layers import FORMS, PAIRS, Axis, Layer
 from formulation.problem.modes import ONE_COPY, Mode, modes
 from formulation.problem.options import Samples, Sharing
 from formulation.problem.shares import (

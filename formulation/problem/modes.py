@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from formulation.problem.constraints import Recompute
+from formulation.problem.constraints import NAMED, RECOMPUTED, OnHost, Recompute, Sharded
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import PAIRS, Axis
-from formulation.problem.shares import NAMED, RECOMPUTED, OnHost, Sharded
+from formulation.problem.layers import PAIRS, Axis
 
 SHARDED_IN_WORDS: Mapping[Sharded, str] = MappingProxyType(
     {

@@ -2,7 +2,7 @@
 
 The PipePar paper leaves several things open (papers differ on each); every one is a named option here, with
 the default that ``docs/formulation.md`` explains. Goals and constraints (``formulation.problem.constraints``) and
-the training (``formulation.schedules.training``) can be had from here too; :func:`default_goals` says what is
+the training (``formulation.problem.training``) can be had from here too; :func:`default_goals` says what is
 minimised where nobody says it.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from formulation.predictor.roofline import DEFAULT_ROOFLINE, Roofline
 from formulation.problem.constraints import Goal
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 
 if TYPE_CHECKING:
     from formulation.problem.cluster import DeviceClass

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from formulation.problem.groups import Group, GroupKind
-from formulation.problem.model.across import PAIRS, SINGLE_FORMS
+from formulation.problem.layers import PAIRS, SINGLE_FORMS
 from formulation.problem.modes import split_words
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
+    from formulation.problem.training import Training
     from formulation.problem.units import Link
-    from formulation.schedules.training import Training
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING
 from formulation.problem.units import ceil_div, ceil_fraction
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Edge, Instance
-    from formulation.problem.layers import Layer
-    from formulation.problem.model.ties import Tie
-    from formulation.schedules.training import Training
+    from formulation.problem.layers import Edge, Layer, Tie
 
 MOST_FROZEN = 8
 """Bytes of the largest weight that is not trained."""
@@ -38,12 +35,6 @@ class Precision:
     activations: int
     optimizer: int
     frozen: Fraction | int | None = None
-
-    @staticmethod
-    def of(training: Training) -> Precision:
-        """Return the bytes of an element of each kind in a training."""
-        size, state = training.bytes_per_element, training.optimizer_bytes_per_parameter
-        return training.precision or Precision(size, size, size, state)
 
     @staticmethod
     def presets() -> dict[str, Precision]:
@@ -107,37 +98,14 @@ def lent_bytes(
     return tuple(map(min, lent, made))
 
 
-def lent_by_runs(instance: Instance, layers: range, runs: Sequence[range]) -> dict[int, int]:
-    """Return by layer of a stage what stays of its output because runs of its layers are computed again alone.
-
-    As much as the run needs that reads most of it, other than its own; and what kept layers read of a layer that
-    is computed again. Not for readers behind a kept layer that reads it and keeps as much as it reads: it counts
-    there. So what stays never falls as a stage gets more layers behind.
-    Bytes, undivided; never more than the output. Cost: linear in the edges of the model.
-    """
-    run_of = {layer: number for number, run in enumerate(runs) for layer in run}
-    read, needed, counted = [0] * len(instance.layers), dict[int, dict[tuple[bool, int], int]](), set[int]()
-    for edge in instance.edges:
-        read[edge.consumer] += edge.size_bytes
-    inner = (edge for edge in instance.edges if edge.producer in layers and edge.consumer in layers)
-    for edge in sorted(inner, key=lambda one: one.consumer):
-        own, reader = run_of.get(edge.producer), run_of.get(edge.consumer)
-        if reader is None and instance.stash_bytes[edge.consumer] >= read[edge.consumer]:
-            counted.add(edge.producer)
-        elif own != reader and edge.producer not in counted:
-            sizes = needed.setdefault(edge.producer, {})
-            by = (False, edge.consumer) if reader is None else (True, reader)
-            sizes[by] = sizes.get(by, 0) + edge.size_bytes
-    return {layer: min(instance.output_bytes[layer], max(sizes.values())) for layer, sizes in needed.items()}
-
-
-def layer_sizes(layers: Sequence[Layer], element_bytes: int, training: Training) -> dict[str, tuple[int, ...]]:
+def layer_sizes(
+    layers: Sequence[Layer], element_bytes: int, elements: Precision, samples: int
+) -> dict[str, tuple[int, ...]]:
     """Return the byte counts of every layer by the name of their field in ``Instance``.
 
     ``element_bytes`` is what the graph counts an element with. Frozen weights have neither gradient nor optimiser
     state; of a parameter the optimiser keeps as much whatever the weight takes.
     """
-    elements = Precision.of(training)
     weights, gradients = (Fraction(size, element_bytes) for size in (elements.weights, elements.gradients))
     return {
         "parameter_bytes": tuple(
@@ -148,18 +116,22 @@ def layer_sizes(layers: Sequence[Layer], element_bytes: int, training: Training)
         "optimizer_bytes": tuple(
             ceil_div(layer.trained_bytes, element_bytes) * elements.optimizer for layer in layers
         ),
-        "input_bytes": activation_sizes((layer.input_bytes for layer in layers), element_bytes, training),
-        "output_bytes": activation_sizes((layer.output_bytes for layer in layers), element_bytes, training),
-        "stash_bytes": activation_sizes((layer.stash_bytes for layer in layers), element_bytes, training),
+        "input_bytes": activation_sizes((layer.input_bytes for layer in layers), element_bytes, elements, samples),
+        "output_bytes": activation_sizes(
+            (layer.output_bytes for layer in layers), element_bytes, elements, samples
+        ),
+        "stash_bytes": activation_sizes((layer.stash_bytes for layer in layers), element_bytes, elements, samples),
         "sent_bytes": activation_sizes(
-            (layer.across.sent_bytes if layer.across else 0 for layer in layers), element_bytes, training
+            (layer.across.sent_bytes if layer.across else 0 for layer in layers), element_bytes, elements, samples
         ),
     }
 
 
-def activation_sizes(sizes: Iterable[int], element_bytes: int, training: Training) -> tuple[int, ...]:
-    """Return activations of one sample as those of one micro-batch, in the elements of the training."""
-    return _scaled(sizes, Fraction(Precision.of(training).activations, element_bytes) * training.micro_batch)
+def activation_sizes(
+    sizes: Iterable[int], element_bytes: int, elements: Precision, samples: int
+) -> tuple[int, ...]:
+    """Return activations of one sample as those of so many, in the elements of the training."""
+    return _scaled(sizes, Fraction(elements.activations, element_bytes) * samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +154,15 @@ class Copy:
 NOTHING_COPIED = Copy(0, 0, 0, 0, 0)
 
 
-def copies_of(ties: Iterable[Tie], layers: int, element_bytes: int, training: Training) -> tuple[Copy | None, ...]:
+def copies_of(
+    ties: Iterable[Tie], layers: int, element_bytes: int, elements: Precision
+) -> tuple[Copy | None, ...]:
     """Return by layer what it copies; None where it shares nothing with an earlier layer.
 
     A layer that shares weights with several earlier layers copies all of them as soon as one of these is in an
     earlier stage.
     """
-    elements, found = Precision.of(training), list[Copy | None]([None] * layers)
+    found = list[Copy | None]([None] * layers)
     weights, gradients = (Fraction(size, element_bytes) for size in (elements.weights, elements.gradients))
     for tie in ties:
         for earlier, layer in itertools.pairwise(tie.layers):

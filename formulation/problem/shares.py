@@ -27,64 +27,18 @@ Everything is whole: bandwidths are rounded down.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import floor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from formulation.problem.units import Link, ceil_div, ceil_fraction, slowest
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
-
-NAMED: Final = "layers"
-"""What ``Mode.recompute`` is where the layers that are named are computed again, and no others."""
-RECOMPUTED: Final = (False, NAMED, True)
-"""All that it can be, by how much is computed again."""
-
-
-class Sharded(enum.StrEnum):
-    """What the devices that hold the same weights divide among them, instead of a copy each.
-
-    Each kind divides all that the one before it does. They are ZeRO's stages 1, 2 and 3 (arXiv 1910.02054); the
-    last is fully sharded data parallelism (FSDP).
-    """
-
-    NONE = "none"
-    OPTIMIZER = "optimizer"
-    """The state of the optimiser."""
-    GRADIENTS = "gradients"
-    """Gradients and the state of the optimiser."""
-    WEIGHTS = "weights"
-    """Weights, gradients and the state of the optimiser."""
-
-    @property
-    def divides_optimizer(self) -> bool:
-        """Tell whether each device keeps a part of the optimiser's state."""
-        return self is not Sharded.NONE
-
-    @property
-    def divides_gradients(self) -> bool:
-        """Tell whether each device keeps a part of the gradients."""
-        return self in (Sharded.GRADIENTS, Sharded.WEIGHTS)
-
-    @property
-    def divides_weights(self) -> bool:
-        """Tell whether each device keeps a part of the weights."""
-        return self is Sharded.WEIGHTS
-
-
-class OnHost(enum.StrEnum):
-    """Whether stages keep the state of the optimiser in the memory of their hosts, and update weights there."""
-
-    NEVER = "never"
-    ALLOWED = "allowed"
-    """Each stage chooses."""
-    ALWAYS = "always"
 
 
 @dataclass(frozen=True, slots=True)

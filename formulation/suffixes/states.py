@@ -20,7 +20,7 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group, GroupKind, line_places
 from formulation.problem.instance import Instance
-from formulation.problem.shares import same_servers
+from formulation.problem.shares import lanes, same_servers
 
 State = tuple[int, ...]
 """Free placement: devices taken of each server. Line: one number, the first device taken."""
@@ -111,7 +111,7 @@ class LineSuffixes:
             ways.setdefault(place, []).append(index)
         groups = Group.possible(instance, deadline)
         self.places = tuple(
-            Place(counts := groups[ways[place][0]].counts, instance.lanes(counts), tuple(ways[place]), *place)
+            Place(counts := groups[ways[place][0]].counts, lanes(instance, counts), tuple(ways[place]), *place)
             for place in sorted(ways)
         )
         self.alike = tuple(range(len(instance.servers)))
@@ -146,7 +146,7 @@ class FreeSuffixes:
         groups = Group.possible(instance, deadline)
         for index, group in enumerate(groups):
             ways.setdefault(group.counts, []).append(index)
-        self.places = tuple(Place(counts, instance.lanes(counts), tuple(found)) for counts, found in ways.items())
+        self.places = tuple(Place(counts, lanes(instance, counts), tuple(found)) for counts, found in ways.items())
         self._sizes = tuple(server.devices for server in instance.servers)
         self._alike = alike_servers(instance, groups, demanded=demanded)
         self.alike = _stands_for(self._alike)

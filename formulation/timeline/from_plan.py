@@ -19,10 +19,10 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Synchronisation
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule
 from formulation.schedules.catalogue import schedule_of
 from formulation.schedules.keeps import Keeps
 from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.training import Schedule
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
 from formulation.timeline.footprint import Footprint
 

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from formulation.predictor.curves import Measured
 from formulation.predictor.work import Product, Work
-from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph, layers_of
-from formulation.problem.model.across import Across, Axis
+from formulation.problem.layers import Across, Axis, Layer, LayerGraph, Split, layer_graph, layers_of
 from ingest.errors import GraphFileError
 from ingest.files import atomic_write
 from ingest.graphs.module_calls import ModuleCall, check_calls

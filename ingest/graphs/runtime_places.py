@@ -20,8 +20,7 @@ import networkx as nx
 
 from formulation.costs.megatron_forms import forms_in
 from formulation.problem.instance import Instance
-from formulation.problem.layers import LayerGraph
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis, LayerGraph
 from formulation.problem.options import Sharing
 from formulation.problem.plan import Span
 from ingest.errors import ModelError

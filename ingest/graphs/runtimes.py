@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from formulation.problem.precision import Precision
-from formulation.problem.shares import Sharded
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.constraints import Sharded
+from formulation.problem.training import Schedule, Training
 
 
 class ComputedAgain(enum.StrEnum):
@@ -74,7 +73,7 @@ class Runtime:
 
 
 def _bytes(training: Training) -> tuple[int, int, int]:
-    found = Precision.of(training)
+    found = training.elements
     return found.weights, found.gradients, found.activations
 
 

@@ -1,6 +1,6 @@
 """What operators do across rows or columns: products of activations, experts, and losses over a vocabulary.
 
-It says which further ways there are to split a layer (``formulation.problem.model.across``). Bytes are those of
+It says which further ways there are to split a layer (``formulation.problem.layers``). Bytes are those of
 the whole example batch, as everywhere among operators.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from formulation.problem.model.across import Across, Axis
+from formulation.problem.layers import Across, Axis
 from ingest.operators.columns import Find
 from ingest.operators.operations import Operation
 from ingest.operators.products import factors, is_product

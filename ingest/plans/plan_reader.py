@@ -11,7 +11,7 @@ from typing import Any
 from formulation.costs.prices import StageCost
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import EVERY_FORM
+from formulation.problem.layers import EVERY_FORM
 from formulation.problem.modes import ONE_COPY, Mode
 from formulation.problem.plan import Plan, Span, Stage
 from ingest.mistakes import MOST_SHOWN, did_you_mean, shown

@@ -11,8 +11,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
-from formulation.constraints.keys import Names
-from formulation.problem.constraints import kinds
+from formulation.problem.constraints import Names, kinds
 from ingest.mistakes import Mistake, Where, did_you_mean
 from ingest.scenario.cluster_section import (
     MOST_SERVERS,

@@ -1,7 +1,7 @@
 """The section ``constraints`` of a scenario, made from the keys of all constraints there are.
 
-A constraint says what may be written in words of its own (``formulation.constraints.keys``); here these become the
-models that read a file and that the schema for editors is made from.
+A constraint says what may be written in words of its own (``formulation.problem.constraints``); here these become
+the models that read a file and that the schema for editors is made from.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, create_model
 
-from formulation.constraints.keys import ByServer, Key, Keyed, Listed, Names, Shape, Written
-from formulation.problem.constraints import Constraints, kinds
-from formulation.problem.model.across import EVERY_FORM
+from formulation.problem.constraints import ByServer, Constraints, Key, Keyed, Listed, Names, Shape, Written, kinds
+from formulation.problem.layers import EVERY_FORM
 from ingest.scenario.fields import (
     LIST,
     WORD,

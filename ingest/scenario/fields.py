@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema as Shown
 
 from formulation.problem.constraints import Goal
 from formulation.problem.precision import Precision
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from ingest.graphs.module_calls import GRAINS
 from ingest.mistakes import did_you_mean, shown
 from ingest.text import quantities

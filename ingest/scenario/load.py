@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from formulation.constraints.keys import Names
 from formulation.costs.amounts import scaled_size
 from formulation.predictor.roofline import Roofline
-from formulation.problem.constraints import Constraints, Goal
+from formulation.problem.constraints import Constraints, Goal, Names
 from formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
-from formulation.problem.precision import Precision
+from formulation.problem.training import Training
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
-from formulation.schedules.training import Training
 from ingest.mistakes import ScenarioError
 from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
 from ingest.scenario.cluster_section import ClusterSection, LinkSection
@@ -142,7 +140,7 @@ class Scenario:
         """
         size = layers.graph["element_bytes"]
         training = replace(self.training, bytes_per_element=size) if self.elements_of_model else self.training
-        cluster = with_peaks(self.cluster, self.open_peaks, Precision.of(training).activations)
+        cluster = with_peaks(self.cluster, self.open_peaks, training.elements.activations)
         return replace(self, training=training, cluster=cluster, elements_of_model=False, open_peaks=())
 
     def layers(self) -> nx.DiGraph:

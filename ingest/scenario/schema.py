@@ -26,7 +26,7 @@ from formulation.problem.options import (
     StageTime,
     Synchronisation,
 )
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from ingest.scenario.cluster_section import ClusterSection
 from ingest.scenario.constraints_section import constraints_section
 from ingest.scenario.fields import (

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from formulation.problem.layers import Split
-from formulation.problem.model.across import FORMS, Across, Axis
+from formulation.problem.layers import FORMS, Across, Axis, Split
 from ingest.operators import products
 from ingest.operators.across import across
 from ingest.operators.columns import Columns, whole

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.model.across import Across
+from formulation.problem.layers import Across, Layer, Split, layer_graph
 from ingest.errors import TraceError
 from ingest.graphs.module_calls import ModuleCall
 from ingest.operators.costs import Operator, is_known, rules_of

@@ -17,11 +17,10 @@ import networkx as nx
 
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.model.across import FORMS
+from formulation.problem.layers import FORMS, Layer, Split, layer_graph
 from formulation.problem.options import CostModel, Samples
+from formulation.problem.training import Training
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
-from formulation.schedules.training import Training
 from planners.accpar.code import MatrixLayer
 from planners.accpar.published import ARRAY, BATCH, BYTES_PER_ELEMENT
 from planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes

@@ -27,7 +27,8 @@ from fractions import Fraction
 from formulation.costs.amounts import exact_duration, plural
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
 from planners.common.one_stage import (

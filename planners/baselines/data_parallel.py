@@ -8,9 +8,8 @@ from dataclasses import replace
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_layers
 from formulation.problem.plan import Plan, Span, Stage
 from planners.common.blind import blind_to
 from solvers.dynamic.tables.best_forms import best_forms

@@ -23,8 +23,8 @@ from fractions import Fraction
 
 from formulation.costs.forms import SHARDINGS, WHOLE
 from formulation.problem.groups import Group
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Split
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge, Split
 from formulation.problem.units import Link
 
 _ONE = Fraction(1)

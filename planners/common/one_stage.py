@@ -13,11 +13,9 @@ from formulation.costs.tables import Tables, build_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Outcome, Proof
-from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Layer
-from formulation.problem.model.across import FORMS
+from formulation.problem.instance import Instance, with_layers
+from formulation.problem.layers import FORMS, FormEdge, Layer
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import ceil_fraction
 from planners.common.blind import blind_to

@@ -19,8 +19,8 @@ from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Boundary, CostModel, Samples
 from formulation.problem.plan import Plan
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from planners.dnn_partitioning.dp import load
 from planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND
 from planners.dnn_partitioning.graph import contracted, original, with_cycles_merged, with_twins

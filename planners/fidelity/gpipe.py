@@ -13,7 +13,7 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Compute, CostModel
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from planners.common.accelerator import Accelerator
 from planners.gpipe.amoebanet import amoebanet_d
 from planners.gpipe.memory import GPipeBatch

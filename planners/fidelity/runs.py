@@ -22,14 +22,13 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Recompute
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis, Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import BoundaryCharge, Compute, CostModel, Samples, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Training
 from formulation.problem.units import NS_PER_SECOND, Link
 from formulation.schedules.interleaved import interleaved
-from formulation.schedules.training import Training
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
 from ingest.scenario.library import Library

@@ -29,8 +29,7 @@ from formulation.costs.memory import MemoryParts
 from formulation.costs.tables import Times
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.modes import ONE_COPY, Mode
 from formulation.problem.plan import Span
 from formulation.problem.units import Link, Volume, ceil_div

@@ -32,9 +32,8 @@ from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import Deadline
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group, line
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_layers
 from formulation.problem.plan import Plan, Stage
 from planners.common.blind import blind_to
 from planners.common.one_stage import prefer

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from formulation.problem.demands import with_layers
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_layers
 from formulation.problem.layers import Split
 from formulation.problem.units import NS_PER_SECOND
 from ingest.errors import ModelError

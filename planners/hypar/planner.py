@@ -26,8 +26,8 @@ from formulation.costs.tables import Tables
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.constraints import Goal
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Layer, Split
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge, Layer, Split
 from planners.common.halves import LayerShare, moved_bytes, summed_bytes
 from planners.common.one_stage import (
     BetweenCosts,

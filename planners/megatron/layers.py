@@ -20,8 +20,7 @@ from dataclasses import replace
 import networkx as nx
 
 from formulation.predictor.work import Product, Work
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.model.across import Across, Axis
+from formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
 from planners.megatron.transformer import TransformerShape
 
 ELEMENT_BYTES = 2

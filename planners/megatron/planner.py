@@ -30,9 +30,8 @@ from formulation.costs.tables import build_tables
 from formulation.evaluate import Evaluation, evaluate
 from formulation.limits.deadline import NEVER, Deadline, StoppedError, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_layers
 from formulation.problem.modes import Mode, modes
 from formulation.problem.plan import Plan, Span, Stage
 from planners.baselines.naive_model_parallel import equal_parts

@@ -31,9 +31,8 @@ from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_layers
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest

@@ -43,8 +43,7 @@ from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.options import Combine
 from formulation.problem.plan import Span
 from planners.common.beliefs import believes

@@ -32,8 +32,7 @@ from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from formulation.problem.plan import Span
 from formulation.problem.units import Link, slowest

@@ -12,18 +12,16 @@ from formulation.constraints.layers.forms import FormLimit
 from formulation.costs.megatron_forms import megatron_forms
 from formulation.predictor.roofline import Roofline
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Recompute
+from formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis, Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import Compute, CostModel, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import Sharded
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from ingest.scenario.library import Library
 from planners.fidelity.runs import UPDATE
 from planners.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers

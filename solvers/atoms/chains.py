@@ -17,7 +17,7 @@ import numpy as np
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from solvers.atoms.blocks import SETTLED, Lending

@@ -19,9 +19,7 @@ import numpy as np
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FormEdge
-from formulation.problem.layers import Split
-from formulation.problem.model.across import EVERY_FORM
+from formulation.problem.layers import EVERY_FORM, FormEdge, Split
 
 Thing = TypeVar("Thing")
 OUTSIDE = len(EVERY_FORM)

@@ -17,7 +17,7 @@ from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.cuts import CutSpace
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.plan import Plan, Stage
 from formulation.schedules.keeps import Keeps
 from solvers.atoms.chains import Chains, ExactRow

@@ -16,7 +16,7 @@ from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.options import StageTime
 from solvers.atoms.programs import OUTSIDE, AtomProgram, Key, LayerStep, Programs, layout_of
 

@@ -17,10 +17,9 @@ from formulation.limits.proved import ProvedBound
 from formulation.limits.size import TooLargeError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import longest_run_ns
+from formulation.problem.instance import Instance, longest_run_ns
 from formulation.problem.options import Combine
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from solvers import catalogue
 from solvers.crosscheck.checked_solve import contradiction
 from solvers.executed.demands import unseen_names, with_seen_demands

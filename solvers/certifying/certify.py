@@ -20,8 +20,7 @@ from formulation.limits.deadline import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.plan import Plan
 from formulation.suffixes.slots import slots_matter
 from solvers.certifying.executed import certify_executed

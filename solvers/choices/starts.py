@@ -13,11 +13,10 @@ from dataclasses import replace
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress
 from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import longest_run_ns
+from formulation.problem.instance import Instance, longest_run_ns
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""

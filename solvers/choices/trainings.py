@@ -23,8 +23,8 @@ from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
+from formulation.problem.training import Training
 from formulation.problem.units import ceil_div
-from formulation.schedules.training import Training
 from solvers.choices.starts import Ask, Start, by_formula, start_of
 from solvers.choices.words import listed, named, orders_open
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from formulation.costs.amounts import plural
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 
 
 def named(instance: Instance) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 
 from formulation.costs.memory import capacity_bytes
 from formulation.executed.chunks import in_turn
+from formulation.problem.training import Training
 from formulation.schedules.actions import Kind
-from formulation.schedules.training import Training
 from solvers.chunks.case import Case, overlapped
 from solvers.chunks.runs import (
     BACKWARD,

@@ -34,9 +34,9 @@ from functools import lru_cache
 from formulation.executed.chunks import in_turn
 from formulation.executed.pipeline import PipelinePasses
 from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.problem.training import Training
 from formulation.schedules.actions import Kind
 from formulation.schedules.interleaved import interleaved
-from formulation.schedules.training import Training
 
 KNOWN = 16
 LONG = 1 << 30

@@ -22,8 +22,8 @@ from formulation.costs.passes import change_passes, layer_passes
 from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind, forms_on
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Split
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge, Split
 from formulation.problem.units import Link
 from solvers.chunks.paths import ChunkPath
 

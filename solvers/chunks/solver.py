@@ -24,8 +24,7 @@ from ortools.sat.python import cp_model
 
 from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import longest_run_ns
+from formulation.problem.instance import Instance, longest_run_ns
 from solvers.chunks.beam import Beam
 from solvers.chunks.bulk import ManyPlans
 from solvers.chunks.case import Case, Dealt, case_of, plan_of

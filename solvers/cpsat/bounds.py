@@ -11,7 +11,7 @@ from formulation.costs.ceiling import ceiling
 from formulation.costs.tables import Tables
 from formulation.problem.constraints import Goal
 from formulation.problem.options import Combine
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from solvers.cpsat.valid import Floors
 
 

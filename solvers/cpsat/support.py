@@ -10,7 +10,7 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.options import Synchronisation
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from solvers.search.support import Support, sized
 
 BYTES_A_CLAUSE = 200

@@ -22,8 +22,8 @@ from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
 from formulation.problem.constraints import Goal
 from formulation.problem.groups import line
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Variables

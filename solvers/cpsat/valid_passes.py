@@ -16,9 +16,9 @@ import numpy as np
 
 from formulation.costs.tables import Tables, Times
 from formulation.problem.constraints import Goal
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.options import Synchronisation
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from solvers.cpsat.base.families import Posted
 from solvers.cpsat.base.pass_prices import pass_prices
 from solvers.cpsat.base.variables import Variables

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
 from formulation.limits.deadline import Deadline, in_time
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from solvers.atoms.programs import OUTSIDE, LayerStep
 
 MANY = 256

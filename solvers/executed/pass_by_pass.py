@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 
 Index = NDArray[np.int64]
 STAGES, LEAVING, ENDED, FIRST = range(4)

@@ -19,7 +19,7 @@ import numpy as np
 
 from formulation.costs.tables import Times
 from formulation.limits.deadline import Deadline, in_time
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers.executed.bounds.columns import WEIGHTS
 from solvers.executed.pass_by_pass import PassByPass
 

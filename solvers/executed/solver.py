@@ -18,11 +18,10 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import longest_run_ns
+from formulation.problem.instance import Instance, longest_run_ns
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from formulation.suffixes.states import suffixes
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space

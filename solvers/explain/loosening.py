@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from formulation.constraints.constraint import of_plans
 from formulation.constraints.devices.memory import enough_bytes, more_memory
 from formulation.constraints.devices.placement import can_be_free
 from formulation.constraints.layers.no_cut import PLACES
 from formulation.constraints.loosening import Limit, changed
-from formulation.problem.constraints import Placement, Recompute
+from formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import Axis
-from formulation.problem.shares import OnHost, Sharded
+from formulation.problem.layers import Axis
 
 MOST_DEGREES = 8
 """So many tensor-parallel degrees are opened at most: each is a kind of groups more."""
@@ -124,7 +124,7 @@ def _gives_forms(instance: Instance, axis: Axis) -> bool:
 
 def limits_of(instance: Instance) -> tuple[Limit, ...]:
     """Return every limit of an instance, those first that an explanation should rather do without."""
-    values = sorted(instance.constraints.values, key=lambda one: one.rank)
+    values = sorted(of_plans(instance.constraints), key=lambda one: one.rank)
     return tuple(limit for one in values for limit in one.loosenings(instance))
 
 
@@ -132,7 +132,7 @@ def without(instance: Instance, limits: Iterable[Limit]) -> Instance:
     """Return the instance without some of its limits."""
     gone = {(limit.kind, limit.entry) for limit in limits}
     new: dict[str, Any] = {}
-    for one in instance.constraints.values:
+    for one in of_plans(instance.constraints):
         new |= one.without(gone, instance)
     if any(kind == PLACES for kind, _ in gone):
         instance = replace(instance, model=replace(instance.model, cuts=None))

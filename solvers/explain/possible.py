@@ -15,11 +15,10 @@ from formulation.costs.tables import Tables, all_tables
 from formulation.evaluate import evaluate
 from formulation.limits.deadline import StoppedError, in_time
 from formulation.outcome import Limits
-from formulation.problem.constraints import Goal, Recompute
+from formulation.problem.constraints import Goal, OnHost, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan
-from formulation.problem.shares import OnHost
 from formulation.schedules.keeps import Keeps
 from solvers.cpsat.base.engine import found, make_solver, run
 from solvers.cpsat.base.families import Family

@@ -17,9 +17,8 @@ from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import longest_run_ns
-from formulation.schedules.training import Schedule
+from formulation.problem.instance import Instance, longest_run_ns
+from formulation.problem.training import Schedule
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.executed import solver as whole_passes
 from solvers.executed.bounds.ways import Ways, ways_of

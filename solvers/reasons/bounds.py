@@ -11,8 +11,8 @@ from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule
 
 
 class TermOf(enum.StrEnum):

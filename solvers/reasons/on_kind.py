@@ -15,9 +15,8 @@ from formulation.costs.tables import build_tables
 from formulation.limits.deadline import Deadline
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Span
 from solvers.atoms.chains import Chains, Chosen
 from solvers.dynamic.tables.best_forms import best_forms, last_uses

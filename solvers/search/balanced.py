@@ -24,15 +24,13 @@ from formulation.limits.deadline import NEVER, Deadline, in_time
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
-from formulation.problem.model.across import FORMS
+from formulation.problem.instance import FORBIDDEN, Instance
+from formulation.problem.layers import FORMS, Split
 from formulation.problem.modes import modes
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule
 from formulation.problem.units import ceil_fraction
 from formulation.schedules.keeps import Keeps
-from formulation.schedules.training import Schedule
 
 HALVINGS = 24
 """How exactly work is balanced: to one part in 2**24 of all."""

@@ -18,8 +18,7 @@ from formulation.problem.constraints import Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import FORMS
+from formulation.problem.layers import FORMS, Split
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.schedules.keeps import Keeps
 from solvers.search.balanced import Forms, Known, balanced_plans, divided, stage_of

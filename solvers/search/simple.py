@@ -17,8 +17,7 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split
-from formulation.problem.model.across import FORMS
+from formulation.problem.layers import FORMS, Layer, Split
 from formulation.problem.modes import modes
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.search.fitting import fitting_plans

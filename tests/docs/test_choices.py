@@ -13,8 +13,7 @@ from benchmarks.proof.choices_text import best_of, document, shape
 from benchmarks.proof.found import of_plan, read_plan, searched
 from benchmarks.size.llama import Shape, llama, two_servers
 from formulation.outcome import Limits, Proof
-from formulation.problem.layers import Split
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis, Split
 from ingest.text.yaml_source import Document
 from planners.catalogue import find_any
 from solvers.auto.solve import plan

@@ -19,17 +19,15 @@ from exchange.exports import TARGETS, Source
 from exchange.exports import exported_plan as exported
 from exchange.whole_blocks import TargetError
 from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Goal, Recompute
+from formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, LayerGraph, Split
-from formulation.problem.model.ties import Tie
+from formulation.problem.layers import Layer, LayerGraph, Split, Tie
 from formulation.problem.modes import Mode
 from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import Sharded
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 
 NAMES = (
     "embed.tokens",

@@ -20,18 +20,16 @@ from exchange.whole_blocks import TargetError
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits
 from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, LayerGraph, Split
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis, Layer, LayerGraph, Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
-from formulation.problem.shares import Sharded
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from ingest.graphs.runtime_places import cut_for, divided_by
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan as best

@@ -17,10 +17,10 @@ from execution.running.layout import Shipment, layout_of
 from execution.running.passes import StageRunner
 from execution.running.pipeline import Pipeline
 from execution.splitting.stages import ModelProgram
+from formulation.problem.constraints import Sharded
 from formulation.problem.groups import Group
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import Sharded
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b

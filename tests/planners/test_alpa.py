@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from formulation.costs.amounts import exact_duration
 from formulation.outcome import Proof, checked
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.plan import Span
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from planners.alpa import planner as alpa
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import GIGA, chain, instance_of, matrix, mesh

@@ -35,7 +35,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from planners.studies.markdown import to_markdown
 from solvers import catalogue

@@ -17,8 +17,8 @@ from formulation.problem.groups import Group, line
 from formulation.problem.instance import build_instance
 from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link, ceil_fraction
-from formulation.schedules.training import Schedule, Training
 from planners.hetpipe import planner as hetpipe
 from planners.hetpipe.partition import Prices, best_partition, partition
 from planners.hetpipe.planner import Allocation, global_staleness, virtual_workers

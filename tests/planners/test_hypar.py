@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from formulation.outcome import Proof, checked
 from formulation.problem.layers import Split
+from formulation.problem.training import Training
 from formulation.problem.units import ceil_fraction
-from formulation.schedules.training import Training
 from planners.accpar.code import HYPAR, MatrixLayer, between, optimise
 from planners.accpar.published import ALEXNET
 from planners.common.one_stage import sum_of_costs, tables_of

@@ -13,7 +13,7 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.modes import ONE_COPY
 from formulation.problem.plan import Span
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from planners.megatron import planner as megatron
 from planners.megatron.planner import Configuration
 from solvers.dynamic.line import solver as line_dp

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 
 from formulation.outcome import Proof, checked
 from formulation.problem.layers import Split
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from planners.baselines import data_parallel
 from planners.one_weird_trick import planner as one_weird_trick
 from planners.one_weird_trick.planner import fully_connected

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Placement, Recompute
-from formulation.problem.model.across import Across, Axis
-from formulation.schedules.training import Training
+from formulation.problem.layers import Across, Axis
+from formulation.problem.training import Training
 from planners.alpa import planner as alpa
 from planners.baselines import naive_model_parallel
 from planners.catalogue import all_names, find_any

@@ -12,10 +12,10 @@ from benchmarks.proof import recipes
 from benchmarks.proof.found import of_plan
 from benchmarks.proof.recipes import document
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Sharded
 from formulation.problem.groups import Group
 from formulation.problem.layers import layers_of
 from formulation.problem.modes import Mode
-from formulation.problem.shares import Sharded
 from planners.megatron.layers import transformer_layers
 from planners.megatron.llama import LlamaShape, llama_layers
 from planners.megatron.transformer import TransformerShape

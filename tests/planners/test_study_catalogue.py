@@ -8,7 +8,7 @@ import pytest
 
 from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from ingest.scenario.load import load_scenario
 from planners.catalogue import all_names, all_solvers, find_any
 from solvers.catalogue import AUTO

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import build_instance
 from formulation.problem.options import BoundaryCharge, CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from ingest.errors import ModelError
 from planners.hetpipe.model import (
     PricedWorker,

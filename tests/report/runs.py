@@ -7,8 +7,8 @@ from typing import Any
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from report.content import content_of
 from report.simulation import Simulation, simulate
 from tests.examples import GIGA, PLAIN, chain, instance_of, matrix, mesh

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.terminal import human
-from formulation.schedules.training import LEAST_MICRO_BATCHES, Schedule, Training
+from formulation.problem.training import LEAST_MICRO_BATCHES, Schedule, Training
 from report import wording
 from report.accounting import spent_of
 from report.content import content_of

@@ -15,11 +15,11 @@ from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule
 from formulation.schedules.actions import Action
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.schedules.training import Schedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline import bounds
 from report.accounting import spent_of

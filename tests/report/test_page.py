@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from report.content import content_of
 from report.numbers import Numbers
 from report.page import templating

@@ -16,8 +16,8 @@ from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from report.content import content_of
 from report.page.page import page_of

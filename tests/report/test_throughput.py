@@ -11,8 +11,8 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import build_instance
 from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from report.content import content_of, summary_of
 from report.simulation import simulate
 from report.throughput import KEYS, throughput_of

@@ -21,10 +21,10 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.training import Schedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.durations import Contention, Transfers
 from formulation.timeline.timeline import run as run_program

@@ -13,8 +13,8 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.options import CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force
 from solvers.every_plan import plans

@@ -29,14 +29,13 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.groups import Group, GroupKind, forms_on
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import layer_graph
-from formulation.problem.model.across import FORMS_ALONG, Axis
+from formulation.problem.layers import FORMS_ALONG, Axis, layer_graph
 from formulation.problem.modes import Mode
 from formulation.problem.options import CostModel, Samples, Sharing
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.shares import equal_shares
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from formulation.suffixes.states import alike_servers
 from solvers.catalogue import find_solver
 from solvers.certifying.certify import certify

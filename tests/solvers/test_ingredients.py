@@ -22,10 +22,9 @@ from formulation.constraints.layers.forms import FormLimit
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.demands import with_servers
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_servers
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from solvers.catalogue import find_solver
 from solvers.certifying.certify import certify
 from solvers.cpsat import solver as layered
@@ -262,7 +261,7 @@ ATTACKED = {
     "formulation.costs.ceiling": (
         "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
     ),
-    "formulation.problem.magnitude": (
+    "formulation.problem.instance": (
         "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
     ),
     "formulation.costs.megatron_forms": (
@@ -306,7 +305,7 @@ By module, or the beginning of names in it; each test has a reading of its own o
 WORDS = (
     *("formulation.limits.", "formulation.costs.amounts", "formulation.outcome", "formulation.constraints."),
     *("formulation.problem.constraints", "formulation.problem.demands", "formulation.problem.instance"),
-    *("formulation.problem.precision", "formulation.problem.cluster", "formulation.schedules.training"),
+    *("formulation.problem.precision", "formulation.problem.cluster", "formulation.problem.training"),
 )
 """What counts time and writes amounts, and what makes an instance of what a user says: read, never searched."""
 

@@ -1,6 +1,6 @@
 """The largest instances that are allowed, given to everything that counts: nothing wraps, nothing is off by one.
 
-``formulation.problem.magnitude`` refuses what is larger. Brute force prices plans in Python's integers, which
+``formulation.problem.instance`` refuses what is larger. Brute force prices plans in Python's integers, which
 cannot wrap.
 """
 
@@ -21,10 +21,9 @@ from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import MOST, MOST_NS, longest_ns
+from formulation.problem.instance import MOST, MOST_NS, Instance, longest_ns
 from formulation.problem.options import BoundaryCharge, Combine, CostModel
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from planners.catalogue import all_solvers, find_any
 from report.simulation import simulate
 from solvers import exhaustive as brute_force

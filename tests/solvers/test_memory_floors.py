@@ -17,11 +17,10 @@ from formulation.outcome import Limits, checked
 from formulation.problem.constraints import Constraints
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Span
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat.valid import floors, furthest
 from solvers.dynamic.states import solver

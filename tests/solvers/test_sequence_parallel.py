@@ -11,7 +11,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Constraints
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis
 from formulation.problem.options import Synchronisation
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

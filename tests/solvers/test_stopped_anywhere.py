@@ -11,7 +11,7 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from planners.catalogue import all_solvers, find_any
 from solvers.catalogue import AUTO, SolverEntry
 from solvers.certifying.certify import certify

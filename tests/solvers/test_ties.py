@@ -15,12 +15,11 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import LayerGraph
-from formulation.problem.model.ties import Tie
+from formulation.problem.layers import LayerGraph, Tie
 from formulation.problem.options import BoundaryCharge, Combine, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.catalogue import find_solver
 from solvers.certifying.certify import certify
 from tests.enumerator import truth

@@ -15,12 +15,12 @@ from formulation.problem.cluster import Cluster, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.model.across import FORMS_ALONG, Axis
+from formulation.problem.layers import FORMS_ALONG, Axis
 from formulation.problem.modes import Mode
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from tests.enumerator import more_plans_than, truth
 from tests.examples import chain, matrix, mesh
 from tests.generators import CLASSES, any_costs, layer_graphs, links, trainings, typed_clusters

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from formulation.problem.model.across import FORMS_ALONG, Axis
+from formulation.problem.layers import FORMS_ALONG, Axis
 from ingest.graphs.graph_file import FORMAT, VERSION
 
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.checks.drawing.models import BUILD, CONFIGURATION, EXPORTED
 from benchmarks.checks.drawing.schema import LEFT_OUT, Drawing, Rule, one_of, sometimes
 from formulation.problem.constraints import Goal
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from ingest.graphs.module_calls import GRAINS
 from ingest.scenario.fields import KINDS
 

@@ -23,7 +23,7 @@ from formulation.costs.prices import stage_costs
 from formulation.evaluate import evaluate
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from ingest.scenario.load import Scenario, load_scenario
 from ingest.scenario.schema import ScenarioFile
 from tests.enumerator import closed_choices, every_plan

@@ -19,8 +19,8 @@ from formulation.costs.passes import change_passes, layer_passes
 from formulation.limits.deadline import NEVER, Deadline
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind, forms_on
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Split
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge, Split
 from formulation.problem.precision import Copy
 from formulation.schedules.keeps import Keeps
 

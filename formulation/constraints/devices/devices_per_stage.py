@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Listed, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit, one_of, sizes
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint, at_least_one
+from formulation.problem.constraints import Key, Listed, Written, at_least_one
 
 if TYPE_CHECKING:
-    from formulation.problem.demands import Lookup
+    from formulation.problem.constraints import Lookup
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint
+from formulation.problem.constraints import Key, Written
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from formulation.constraints.keys import Key, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit, count, number_slack
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint, at_least_one
+from formulation.problem.constraints import Key, Written, at_least_one
 
 if TYPE_CHECKING:
     from formulation.problem.groups import Group

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Keyed, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit, Slack, count, overfull, size_text
 from formulation.constraints.violation import Violation, devices_of
-from formulation.problem.constraints import Constraint
+from formulation.problem.constraints import Key, Keyed, Written
 from formulation.problem.units import ceil_fraction
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Memory(Constraint):
 
 def more_memory(instance: Instance, classes: Iterable[str], more: int) -> Instance:
     """Return the instance with so many bytes more on every device of the named classes."""
-    from formulation.problem.demands import with_servers
+    from formulation.problem.instance import with_servers
 
     chosen = set(classes)
     return with_servers(

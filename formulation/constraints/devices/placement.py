@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit, changed
 from formulation.constraints.violation import Violation, devices_of
-from formulation.problem.constraints import Constraint, Placement
+from formulation.problem.constraints import Key, Placement
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance

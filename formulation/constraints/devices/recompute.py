@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Listed, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint, Goal, Recompute
-from formulation.problem.shares import NAMED
+from formulation.problem.constraints import NAMED, Goal, Key, Listed, Recompute, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.demands import Lookup
+    from formulation.problem.constraints import Lookup
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan

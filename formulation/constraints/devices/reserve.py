@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import ByServer, Key, Names, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit, Slack, changed, overfull, size_text
-from formulation.problem.constraints import Constraint
+from formulation.problem.constraints import ByServer, Key, Names, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.demands import Lookup
+    from formulation.problem.constraints import Lookup
     from formulation.problem.instance import Instance
 
 

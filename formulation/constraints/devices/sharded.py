@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Listed
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint, Goal
-from formulation.problem.shares import Sharded
+from formulation.problem.constraints import Goal, Key, Listed, Sharded
 
 if TYPE_CHECKING:
     from formulation.problem.groups import Group

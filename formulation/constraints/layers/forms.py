@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Keyed, Listed, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit, named
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint
+from formulation.problem.constraints import Key, Keyed, Listed, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.demands import Lookup
+    from formulation.problem.constraints import Lookup
     from formulation.problem.groups import Group
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
@@ -68,8 +68,7 @@ class Forms(Constraint):
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
         """(4) Every layer takes one of its forms: 0 if it has no form of its own or shares no work."""
         from formulation.problem.groups import forms_on
-        from formulation.problem.layers import Split
-        from formulation.problem.model.across import FORMS
+        from formulation.problem.layers import FORMS, Split
 
         for index, stage in enumerate(plan.stages):
             yield from _without_forms(instance, index, stage.group)
@@ -119,8 +118,7 @@ def _without_forms(instance: Instance, index: int, group: Group) -> Iterator[Vio
 
 def _choosing(look: Lookup, where: str, row: FormLimit) -> tuple[int, ...]:
     """Return the matching layers that choose a form."""
-    from formulation.problem.layers import Split
-    from formulation.problem.model.across import EVERY_FORM
+    from formulation.problem.layers import EVERY_FORM, Split
 
     matching = look.layers(f"{where}.layers", row.layers)
     found = tuple(at for at in matching if look.all_layers[at].split is not Split.FOLLOW)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Listed
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint
-from formulation.problem.model.across import Axis
+from formulation.problem.constraints import Key, Listed
+from formulation.problem.layers import Axis
 
 if TYPE_CHECKING:
     from formulation.problem.groups import Group
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Splits(Constraint):
-    """Along which axes devices may also split layers: forms 3 and above (``formulation.problem.model.across``).
+    """Along which axes devices may also split layers: forms 3 and above (``formulation.problem.layers``).
 
     With ``sequence`` or ``context`` rows may be parts of a sequence, so attention needs a sample for each
     replica, in form 0 for each device. With ``pairs`` the devices of a replica may lie in a grid, where a layer

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.keys import Key, Keyed, Written
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit, Slack, changed
 from formulation.constraints.violation import Violation
-from formulation.problem.constraints import Constraint, Goal
+from formulation.problem.constraints import Goal, Key, Keyed, Written
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.loosening import Limit
-from formulation.problem.constraints import Constraint
 
 if TYPE_CHECKING:
     from formulation.constraints.violation import Violation

@@ -19,7 +19,7 @@ from formulation.costs.bulk.columns import Column, column, transfer
 from formulation.limits.deadline import Deadline, in_time
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import PAIRS
+from formulation.problem.layers import PAIRS
 
 Times = NDArray[np.int64]
 

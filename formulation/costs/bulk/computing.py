@@ -26,7 +26,7 @@ from formulation.limits.deadline import Deadline, in_time
 from formulation.predictor.passes import Share
 from formulation.problem.groups import GroupKind, layouts_on
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import PAIRS
+from formulation.problem.layers import PAIRS
 
 Times = NDArray[np.int64]
 

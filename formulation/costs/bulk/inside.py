@@ -26,14 +26,12 @@ from formulation.costs.bulk.columns import Column, column, transfer
 from formulation.costs.bulk.computing import shares_of
 from formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
 from formulation.limits.deadline import Deadline, in_time
+from formulation.problem.constraints import Sharded
 from formulation.problem.groups import GroupKind, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split
-from formulation.problem.magnitude import FORBIDDEN
-from formulation.problem.model.across import PAIRS
+from formulation.problem.instance import FORBIDDEN, Instance
+from formulation.problem.layers import PAIRS, Layer, Split
 from formulation.problem.options import StageTime, Synchronisation
 from formulation.problem.precision import NOTHING_COPIED, Copy
-from formulation.problem.shares import Sharded
 from formulation.problem.units import Link, ceil_div
 
 Times = NDArray[np.int64]

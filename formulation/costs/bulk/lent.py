@@ -2,7 +2,7 @@
 
 A tensor that a block reads stays for it if the block is computed again, and if it is not and the layer that made
 the tensor is; unless a block before it keeps its activations and counts it.
-The specification is ``formulation.problem.precision.lent_by_runs``.
+The specification is ``formulation.costs.memory.lent_by_runs``.
 """
 
 from __future__ import annotations

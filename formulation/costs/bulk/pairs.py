@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.bulk.alike import SINGLES
-from formulation.problem.layers import Split
-from formulation.problem.model.across import PAIRS
+from formulation.problem.layers import PAIRS, Split
 
 if TYPE_CHECKING:
     from formulation.costs.tables import Tables

@@ -12,11 +12,11 @@ import numpy as np
 
 from formulation.costs.bulk.alike import SINGLES
 from formulation.costs.bulk.columns import Column, transfer
+from formulation.problem.constraints import Sharded
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import PAIRS
+from formulation.problem.layers import PAIRS
 from formulation.problem.options import AllReduce, Compute
-from formulation.problem.shares import Sharded
 from formulation.problem.units import NS_PER_SECOND, Link
 
 

@@ -17,8 +17,7 @@ from formulation.costs.passes import change_parts, layer_parts
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.groups import GroupKind, layouts_on
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.options import StageTime
 from formulation.problem.precision import Copy
 

@@ -21,6 +21,7 @@ from ortools.sat.python import cp_model
 
 from formulation.problem.constraints import Goal
 from formulation.problem.options import BoundaryCharge, Combine, StageTime
+from formulation.problem.shares import lanes
 from formulation.problem.units import Link
 from solvers.cpsat.base.conditional import Conditional
 from solvers.cpsat.base.families import Family, Posted
@@ -157,11 +158,11 @@ def post_boundary_time(v: Variables) -> Posted:
     known = {link for row in set(instance.links) for link in row if link is not None}
     bandwidths = sorted({link.bits_per_second for link in known})
     latencies = sorted({link.latency_ns for link in tables.links})
-    lanes = [instance.lanes(group.counts) for group in tables.groups]
+    numbers = [lanes(instance, group.counts) for group in tables.groups]
     index = {link: x for x, link in enumerate(tables.links)}
     for k in range(v.slots - 1):
-        few = {number: model.new_bool_var(f"few[{k},{number}]") for number in sorted(set(lanes))}
-        for g, number in enumerate(lanes) if len(few) > 1 else ():
+        few = {number: model.new_bool_var(f"few[{k},{number}]") for number in sorted(set(numbers))}
+        for g, number in enumerate(numbers) if len(few) > 1 else ():
             yield (k, g), model.add_implication(v.runs[k][g], few[number])
             yield (k, g), model.add_implication(v.runs[k + 1][g], few[number])
         slow = {bits: model.new_bool_var(f"slow[{k},{bits}]") for bits in bandwidths}

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from ortools.sat.python import cp_model
 
-from formulation.problem.magnitude import longest_run_ns
+from formulation.problem.instance import longest_run_ns
 from formulation.problem.options import Synchronisation
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from solvers.cpsat.base.families import Family, Posted
 from solvers.cpsat.base.variables import Expression, Variables
 from solvers.cpsat.constraints.passes import SlotPasses, slot_passes

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ortools.sat.python import cp_model
 
 from formulation.problem.constraints import Goal
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from solvers.cpsat.base.variables import Expression, Variables
 
 Row = Sequence[Expression]

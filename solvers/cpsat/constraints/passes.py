@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from formulation.costs.tables import Times
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import BoundaryCharge
 from solvers.cpsat.base.by_form import price_by_form
 from solvers.cpsat.base.conditional import Conditional

@@ -16,6 +16,7 @@ from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
 from formulation.problem.options import BoundaryCharge
 from formulation.problem.plan import Plan
+from formulation.problem.shares import lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _between_servers(tables: Tables) -> Iterator[int]:
     ]
     if across:
         most = max(link.bits_per_second for link in across) * max(
-            instance.lanes(counts) for counts in {group.counts for group in tables.groups}
+            lanes(instance, counts) for counts in {group.counts for group in tables.groups}
         )
         latency = min(link.latency_ns for link in across)
         for x, link in enumerate(tables.links):

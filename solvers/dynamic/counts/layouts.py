@@ -23,7 +23,7 @@ from formulation.limits.size import TooLargeError
 from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group, modes_by_size
 from formulation.problem.instance import Instance
-from formulation.problem.shares import same_servers
+from formulation.problem.shares import lanes, same_servers
 from formulation.problem.units import Link, slowest
 
 Hand = tuple[bool, int]
@@ -103,7 +103,7 @@ def _line(instance: Instance) -> CountLayout:
                 continue
             index = tuple(range(len(groups), len(groups) + len(ways)))
             groups += [Group.on_line(instance, first, devices, way) for way in ways]
-            hand = servers > 1, instance.lanes(groups[-1].counts)
+            hand = servers > 1, lanes(instance, groups[-1].counts)
             places.append(CountedPlace(index, base, first, hands.setdefault(hand, len(hands)), 0, devices))
     everyone = tuple(range(len(instance.servers)))
     links = tuple(_hands_of_the_line(instance, base, tuple(hands)) for base in range(width))
@@ -165,4 +165,4 @@ def common_lanes(
     instance: Instance, classes: Sequence[Sequence[int]], one: CountedPlace, other: CountedPlace
 ) -> int:
     """Return how many adapters two stages within one server each have for their boundary."""
-    return min(instance.lanes(((classes[place.server_class][0], place.devices),)) for place in (one, other))
+    return min(lanes(instance, ((classes[place.server_class][0], place.devices),)) for place in (one, other))

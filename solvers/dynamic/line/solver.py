@@ -37,8 +37,7 @@ from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind, line_places, modes_by_size
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.blind import unseen

@@ -16,8 +16,7 @@ from formulation.costs.passes import change_passes, passes_apart
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.modes import forward_passes
 from formulation.problem.options import Compute, StageTime, Synchronisation
 from formulation.problem.plan import Span

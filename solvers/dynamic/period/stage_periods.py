@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
 from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps

@@ -23,8 +23,7 @@ from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from formulation.suffixes.states import suffixes

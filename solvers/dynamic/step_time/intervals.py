@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from formulation.costs.tables import Times
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.plan import Plan
 from solvers.dynamic.step_time.blocks import BASE, Bits, Blocks, blocks, coarser
 from solvers.dynamic.step_time.exactly import ExactLatency

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from formulation.costs.tables import Times
 from formulation.outcome import FalseClaimError
 from formulation.problem.groups import Group
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.plan import Plan, Span
 from solvers.dynamic.step_time.blocks import StageSpans
 from solvers.dynamic.step_time.network import Network

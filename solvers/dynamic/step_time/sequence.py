@@ -13,7 +13,7 @@ import numpy as np
 
 from formulation.costs.tables import Times
 from formulation.problem.groups import Group
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from solvers.dynamic.step_time.blocks import StageSpans
 
 MAX_LIMITS = 24

@@ -17,11 +17,10 @@ from formulation.limits.deadline import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule
 from formulation.problem.units import ceil_div
-from formulation.schedules.training import Schedule
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.step_time.blocks import StageSpans

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from formulation.costs.tables import Tables
 from formulation.problem.groups import forms_on
-from formulation.problem.instance import FormEdge, Instance
-from formulation.problem.layers import Split
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge, Split
 from formulation.problem.plan import Span
 
 

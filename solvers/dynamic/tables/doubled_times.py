@@ -23,9 +23,8 @@ from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from solvers.atoms.programs import OUTSIDE

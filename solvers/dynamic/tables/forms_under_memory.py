@@ -18,8 +18,7 @@ from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.groups import forms_on
-from formulation.problem.layers import Split
-from formulation.problem.model.across import EVERY_FORM
+from formulation.problem.layers import EVERY_FORM, Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps

@@ -31,8 +31,8 @@ from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.options import StageTime
 from solvers.dynamic.tables.best_forms import edges_into, last_uses
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers.executed.bounds.game import Game, play
 from solvers.executed.bounds.paths import PassPath
 from solvers.executed.bounds.spans import Index, Spans

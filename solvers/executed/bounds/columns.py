@@ -17,7 +17,8 @@ import numpy as np
 from formulation.costs.passes import change_parts, change_passes, layer_parts, layer_passes
 from formulation.costs.tables import Times
 from formulation.problem.groups import GroupKind
-from formulation.problem.instance import FormEdge, Instance
+from formulation.problem.instance import Instance
+from formulation.problem.layers import FormEdge
 from formulation.problem.options import StageTime
 from formulation.problem.precision import Copy
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers.executed.bounds.paths import BACKWARD, FORWARD, ROWS, PassPath, longest_path
 from solvers.executed.bounds.simplex import most_worth
 from solvers.executed.bounds.sums import NEVER_NS, LeastPlan, Sums

@@ -15,7 +15,7 @@ import numpy as np
 
 from formulation.costs.tables import Times
 from formulation.limits.deadline import Deadline, in_time
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers.executed.bounds.game import Game, play
 from solvers.executed.bounds.pairs import Pairs, pairs_of
 from solvers.executed.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC

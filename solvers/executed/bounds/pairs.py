@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
 from formulation.problem.cuts import CutSpace
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from solvers.executed.bounds.columns import COLUMNS
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.spans import Bits, Index, Spans

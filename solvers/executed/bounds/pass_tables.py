@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.precision import Copy
 from solvers.executed.bounds.columns import PassColumns, columns_of
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from formulation.costs.tables import Tables, Times
 from formulation.limits.deadline import in_time
 from formulation.problem.cuts import CutSpace
-from formulation.problem.magnitude import FORBIDDEN, longest_run_ns
+from formulation.problem.instance import FORBIDDEN, longest_run_ns
 from solvers.dynamic.tables.stage_times import StageTimes
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.simplex import most_worth

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
-from formulation.problem.magnitude import FORBIDDEN
+from formulation.problem.instance import FORBIDDEN
 from formulation.problem.options import BoundaryCharge
 from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.demanded import admitted, stage_counts

@@ -20,9 +20,9 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.training import Schedule
 from ingest.models.gpt import GPT
 from tests.execution import models
 from tests.execution.cases import mean_square

@@ -24,11 +24,11 @@ from formulation.problem.constraints import Recompute
 from formulation.problem.groups import Group
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.training import Schedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from ingest.torch.groups import group, names
 from ingest.torch.record import Followed

@@ -11,7 +11,7 @@ from formulation.certificates.executed.answers import answers_of
 from formulation.certificates.executed.paths import PathError, PathPass, WeighedPaths, busy_paths
 from formulation.certificates.executed.paths import warm_ups as of_stages
 from formulation.executed.step import step_of_training_ns
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from tests.generators import warm_ups
 from tests.solvers.executed.test_step_dp import pipelines
 

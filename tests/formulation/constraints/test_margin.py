@@ -16,12 +16,11 @@ from formulation.costs.memory import MemoryParts
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints
-from formulation.problem.demands import with_servers
 from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
+from formulation.problem.instance import Instance, build_instance, with_servers
 from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from formulation.scope import scope_of, scope_parts
 from ingest.mistakes import ScenarioError
 from ingest.scenario.load import load_scenario

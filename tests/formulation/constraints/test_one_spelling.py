@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from formulation.constraints.constraint import Constraint
 from formulation.constraints.layers.together import Together
 from formulation.constraints.plans.stages import StageCount
-from formulation.problem.constraints import Constraint, Constraints, kinds
+from formulation.problem.constraints import Constraints, kinds
 from ingest.scenario.schema import ConstraintsSection
 from solvers.blind import unseen
 from solvers.cpsat.model import FAMILIES

@@ -12,14 +12,13 @@ from formulation.evaluate import evaluate
 from formulation.problem.constraints import Constraints
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import build_instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import FORMS, Across, Axis
+from formulation.problem.layers import FORMS, Across, Axis, Split
 from formulation.problem.modes import Mode, modes
 from formulation.problem.options import AllReduce, CostModel
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.shares import equal_shares
+from formulation.problem.training import Training
 from formulation.problem.units import NOTHING, Volume
-from formulation.schedules.training import Training
 from tests.examples import chain, join, matrix, mesh
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)

@@ -19,14 +19,13 @@ from formulation.costs.prices import stage_costs
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import Cluster
-from formulation.problem.constraints import Constraints, Goal
+from formulation.problem.constraints import Constraints, Goal, Sharded
 from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.magnitude import longest_ns, most_bytes
-from formulation.problem.model.across import PAIRS, Across, Axis
+from formulation.problem.instance import Instance, longest_ns, most_bytes
+from formulation.problem.layers import PAIRS, Across, Axis
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import Sharded, equal_shares
+from formulation.problem.shares import equal_shares
 from formulation.problem.units import Link, ceil_div
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states

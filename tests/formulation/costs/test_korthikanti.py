@@ -18,7 +18,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from tests.examples import PLAIN, instance_of, mesh
 
 S, B, H, A = 16, 3, 24, 6

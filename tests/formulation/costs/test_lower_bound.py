@@ -16,7 +16,7 @@ from formulation.evaluate import evaluate
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
 from formulation.problem.options import CostModel
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (

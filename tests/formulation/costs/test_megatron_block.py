@@ -22,12 +22,11 @@ from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Constraints
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.model.across import Across, Axis
+from formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
 from formulation.problem.modes import modes
 from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states
 from tests.examples import BYTE_LINK, PLAIN, UNIT, instance_of, mesh

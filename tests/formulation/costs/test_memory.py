@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from formulation.costs.memory import MemoryParts
 from formulation.evaluate import evaluate
+from formulation.problem.constraints import Sharded
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import Samples, Sharing
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.precision import Precision
-from formulation.problem.shares import Sharded
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from formulation.timeline.from_plan import footprint_of
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import OF_SINGLE_STAGES, instances
@@ -68,8 +67,8 @@ def by_hand(instance: Instance, plan: Plan, index: int) -> MemoryParts:
         trained = instance.layers[layer].trained_bytes
         elements = -(-trained // instance.model.element_bytes)
         weights = instance.parameter_bytes[layer]
-        gradients = -(-trained * Precision.of(training).gradients // instance.model.element_bytes)
-        optimizer = elements * Precision.of(training).optimizer
+        gradients = -(-trained * training.elements.gradients // instance.model.element_bytes)
+        optimizer = elements * training.elements.optimizer
         copy = instance.copies[layer]
         if copy is not None and copy.earlier < stage.span.first:
             weights, gradients = weights + copy.parameter_bytes, gradients + copy.gradient_bytes

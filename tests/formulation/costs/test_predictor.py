@@ -17,7 +17,7 @@ from formulation.predictor.work import Product, Work
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.layers import Layer, Split
 from formulation.problem.options import Compute, CostModel, Samples, StageTime
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances
 

@@ -12,16 +12,15 @@ from formulation.costs.memory import MemoryParts
 from formulation.costs.sharding import Shared
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import Server, cluster_graph
-from formulation.problem.constraints import Constraints
+from formulation.problem.constraints import Constraints, OnHost, Sharded
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.options import AllReduce, CostModel, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
-from formulation.problem.shares import OnHost, Sharded
+from formulation.problem.training import Training
 from formulation.problem.units import NOTHING, Link, Volume
-from formulation.schedules.training import Training
 from formulation.timeline.from_plan import durations_of
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh
 

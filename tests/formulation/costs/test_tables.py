@@ -12,9 +12,8 @@ from formulation.costs.bulk.alike import number_of_forms
 from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.tables import build_tables, line_groups
 from formulation.problem.groups import Group, GroupKind, forms_on
-from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
-from formulation.problem.model.across import SINGLE_FORMS
+from formulation.problem.instance import FORBIDDEN
+from formulation.problem.layers import SINGLE_FORMS, Split
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import groups, instances, on_grids
 

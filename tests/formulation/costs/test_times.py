@@ -10,13 +10,12 @@ import pytest
 from formulation.costs import times
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Edge, FormEdge
-from formulation.problem.layers import layer_graph
+from formulation.problem.layers import Edge, FormEdge, layer_graph
 from formulation.problem.modes import Mode
 from formulation.problem.options import AllReduce, Boundary, CostModel
 from formulation.problem.plan import Span
+from formulation.problem.training import Training
 from formulation.problem.units import Link, Volume
-from formulation.schedules.training import Training
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, follow, instance_of, join, matrix, mesh
 
 PAIR = GroupKind(2, (0,), BYTE_LINK, BYTE_LINK)

@@ -16,7 +16,7 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

@@ -17,10 +17,10 @@ from formulation.executed.pipeline import PipelinePasses
 from formulation.executed.step import step_ns
 from formulation.problem.constraints import Goal
 from formulation.problem.options import Combine
+from formulation.problem.training import Schedule
 from formulation.schedules.actions import Kind
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.dependencies import positions
-from formulation.schedules.training import Schedule
 from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run

@@ -17,13 +17,13 @@ from formulation.executed.pipeline import PipelinePasses
 from formulation.executed.step import step_ns
 from formulation.problem.constraints import Goal
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule, Training
 from formulation.schedules.actions import Kind
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule, ScheduleError, in_slots, one_rank_each
 from formulation.schedules.table import run as actions_of
-from formulation.schedules.training import Schedule, Training
 from formulation.schedules.validate import DeadlockError, validate
 from formulation.timeline.footprint import peak_in_flight
 from formulation.timeline.from_plan import PlanRun

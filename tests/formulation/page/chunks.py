@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from tests.formulation.page.numbers import Numbers
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from formulation.problem.layers import Layer, Split
 from formulation.problem.options import Compute, Count, StageTime, Synchronisation
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from tests.formulation.page.numbers import Numbers
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from itertools import combinations
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis
 from formulation.problem.options import Samples, Sharing
 from tests.formulation.page.numbers import Link, Numbers, slowest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from formulation.problem.constraints import Goal
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from tests.formulation.page.chunks import groups, on
 from tests.formulation.page.memory import group_peak_bytes, peak_bytes
 from tests.formulation.page.numbers import Numbers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from formulation.problem.layers import Split
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from tests.formulation.page.chunks import kept, on
 from tests.formulation.page.numbers import Numbers
 from tests.formulation.page.stages import PricedStage

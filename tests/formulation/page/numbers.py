@@ -16,7 +16,7 @@ from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer
 from formulation.problem.options import AllReduce, CostModel
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 
 Link = tuple[int, int]
 """Bandwidth in bits per second, latency in ns of a message."""

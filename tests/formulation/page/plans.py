@@ -19,13 +19,12 @@ from formulation.problem.constraints import Constraints, Goal, Placement, Recomp
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split
-from formulation.problem.model.across import FORMS_ALONG, PAIRS, Axis, with_pairs
+from formulation.problem.layers import FORMS_ALONG, PAIRS, Axis, Layer, Split, with_pairs
 from formulation.problem.modes import Mode
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from tests.generators import (
     CLASSES,
     OF_SINGLE_STAGES,

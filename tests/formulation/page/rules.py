@@ -6,13 +6,11 @@ from collections.abc import Callable
 from itertools import combinations, pairwise
 
 from formulation.constraints.layers.pin import Pin
-from formulation.problem.constraints import Placement, Recompute
+from formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis, Layer, Split
 from formulation.problem.plan import Plan
-from formulation.problem.shares import OnHost, Sharded
-from formulation.schedules.training import Schedule
+from formulation.problem.training import Schedule
 from tests.formulation.page.chunks import dealt, groups
 from tests.formulation.page.goals import peaks, priced, value
 from tests.formulation.page.layouts import FORMS, PAIRS

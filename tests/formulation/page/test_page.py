@@ -19,16 +19,15 @@ from formulation.costs.passes import pipeline_passes
 from formulation.evaluate import evaluate
 from formulation.predictor.curves import Measured
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Recompute
+from formulation.problem.constraints import NAMED, Constraints, Goal, OnHost, Recompute
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Split
 from formulation.problem.modes import Mode
 from formulation.problem.options import BoundaryCharge, CostModel, Samples, Sharing, StageTime, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import NAMED, OnHost
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from tests.examples import BYTE_LINK, GIGA, PLAIN, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import StagePrice, evaluate_page
 from tests.formulation.page.layouts import PAIRS

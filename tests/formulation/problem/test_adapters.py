@@ -10,6 +10,7 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
+from formulation.problem.shares import lanes
 from formulation.problem.units import Link
 from tests.examples import chain, instance_of, matrix
 from tests.generators import groups, instances
@@ -46,8 +47,8 @@ def test_a_boundary_uses_the_adapters_of_the_stage_that_has_fewer(
 def test_a_stage_in_two_servers_waits_for_the_server_with_more_rows_for_an_adapter() -> None:
     """Six of the eight rows leave over three adapters, two over one: eight rows in the time of two over one."""
     instance = two_servers(4)
-    assert instance.lanes(((0, 6), (1, 2))) == 4
-    assert instance.lanes(((0, 7), (1, 1))) == 3  # three adapters for seven rows
+    assert lanes(instance, ((0, 6), (1, 2))) == 4
+    assert lanes(instance, ((0, 7), (1, 1))) == 3  # three adapters for seven rows
 
 
 def test_stages_within_a_server_use_as_many_of_its_links() -> None:
@@ -78,9 +79,9 @@ def test_a_replica_in_two_servers_has_all_their_adapters() -> None:
 def test_no_stage_has_more_lanes_than_devices_or_adapters(instance: Instance, data: st.DataObject) -> None:
     group = data.draw(groups(instance))
     own = [instance.servers[server].adapters for server, _ in group.counts]
-    assert 1 <= instance.lanes(group.counts) <= (sum(own) if all(own) else 1) <= max(1, instance.devices)
+    assert 1 <= lanes(instance, group.counts) <= (sum(own) if all(own) else 1) <= max(1, instance.devices)
     if all(own):
-        assert instance.lanes(group.counts) <= group.devices
+        assert lanes(instance, group.counts) <= group.devices
 
 
 def test_more_adapters_than_devices_are_refused() -> None:

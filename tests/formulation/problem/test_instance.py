@@ -16,11 +16,10 @@ from formulation.constraints.layers.forms import FormLimit
 from formulation.constraints.layers.pin import Pin
 from formulation.problem.cluster import Cluster, Server, Wiring
 from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.demands import with_layers, with_servers
-from formulation.problem.instance import Instance, build_instance
+from formulation.problem.instance import Instance, build_instance, with_layers, with_servers
 from formulation.problem.layers import Layer, LayerGraph
 from formulation.problem.options import Combine, CostModel
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from ingest.scenario.load import load_scenario
 from tests.examples import BYTE_LINK, PLAIN, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances

@@ -18,11 +18,18 @@ from formulation.evaluate import evaluate
 from formulation.problem.cluster import Cluster
 from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
+from formulation.problem.instance import (
+    MOST,
+    MOST_NS,
+    Instance,
+    MagnitudeError,
+    build_instance,
+    longest_ns,
+    most_bytes,
+)
 from formulation.problem.layers import LayerGraph
-from formulation.problem.magnitude import MOST, MOST_NS, MagnitudeError, longest_ns, most_bytes
 from formulation.problem.options import BoundaryCharge, CostModel
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers.every_plan import plans
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances

@@ -17,13 +17,12 @@ from formulation.constraints.rules import check_mode
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
 from formulation.problem import modes as modes_of
-from formulation.problem.constraints import Constraints, Goal, Recompute
+from formulation.problem.constraints import Constraints, Goal, OnHost, Recompute, Sharded
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.model.across import Axis
+from formulation.problem.layers import Axis
 from formulation.problem.modes import ONE_COPY, Mode, modes
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import OnHost, Sharded
 from ingest.plans.plan_file import plan_to_dict
 from ingest.plans.plan_reader import plan_of
 from solvers.cpsat import solver as layered

@@ -14,7 +14,7 @@ from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, LayerGraph, Split
 from formulation.problem.options import Compute, CostModel
 from formulation.problem.precision import Precision
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 
 BITS = st.sampled_from([4, 8, 16]) | st.integers(1, 64)
 COUNTS = st.integers(0, 999)

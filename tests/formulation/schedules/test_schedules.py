@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.schedules import keeps, training
+from formulation.problem import training
+from formulation.schedules import keeps
 from formulation.schedules.actions import Action, Kind
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b, in_flight_of_replica
 from formulation.schedules.catalogue import schedule_of

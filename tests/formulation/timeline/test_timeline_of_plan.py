@@ -18,7 +18,7 @@ from formulation.problem.layers import layer_graph
 from formulation.problem.modes import Mode, forward_passes
 from formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from formulation.timeline.durations import Contention, Transfers
 from formulation.timeline.from_plan import PlanRun, durations_of
 from formulation.timeline.measures import TimelineMeasures

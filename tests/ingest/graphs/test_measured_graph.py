@@ -13,7 +13,7 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import build_instance
 from formulation.problem.layers import layer_graph
 from formulation.problem.options import CostModel
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from ingest.graphs.graph_file import read_graph, write_graph
 from tests.examples import BYTE_LINK, chain, matrix
 

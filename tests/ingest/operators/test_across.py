@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from formulation.problem.layers import Layer, Split, layers_of
-from formulation.problem.model.across import Across, Axis
+from formulation.problem.layers import Across, Axis, Layer, Split, layers_of
 from ingest.graphs.graph_file import read_graph, write_graph
 from ingest.torch.trace import trace
 from tests.ingest.torch.test_kept import LANGUAGE, SEQUENCE, WIDTH, Wrapped, words

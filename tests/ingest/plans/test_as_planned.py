@@ -16,8 +16,8 @@ from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from ingest.plans.as_planned import as_planned
 from ingest.plans.certificate_file import (
     CertificateFileError,

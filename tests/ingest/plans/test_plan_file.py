@@ -21,8 +21,8 @@ from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from ingest.files import atomic_write
 from ingest.plans.plan_file import PlanError, plan_to_dict, read_plan, write_plan
 from ingest.plans.plan_reader import PRICES, plan_of

@@ -10,7 +10,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.options import CostModel, default_goals
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from ingest.scenario.load import Scenario, load_scenario
 from ingest.scenario.shipped import SHIPPED, scenario_files
 from solvers.auto.solve import plan

@@ -17,8 +17,8 @@ from formulation.problem.cluster import Cluster, servers_of
 from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, Samples
 from formulation.problem.precision import Precision
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from ingest.mistakes import ScenarioError
 from ingest.scenario.fields import Section
 from ingest.scenario.load import load_scenario

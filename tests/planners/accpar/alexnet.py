@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer
-from formulation.problem.model.across import FORMS
+from formulation.problem.layers import FORMS, Layer
 from formulation.problem.units import Link
 from planners.accpar.levels import array, chain_graph
 from planners.accpar.published import ALEXNET

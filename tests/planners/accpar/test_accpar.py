@@ -13,8 +13,8 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.instance import build_instance
 from formulation.problem.layers import Split
 from formulation.problem.options import AllReduce, CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link, ceil_fraction
-from formulation.schedules.training import Training
 from planners.accpar import planner as accpar
 from planners.accpar.code import ACCPAR, optimise
 from planners.accpar.published import ALEXNET

@@ -12,8 +12,8 @@ from formulation.problem.constraints import Constraints
 from formulation.problem.layers import layer_graph
 from formulation.problem.options import Boundary, CostModel
 from formulation.problem.plan import Span
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from planners.common.errors import TooManyDownsetsError
 from planners.pipedream import planner as pipedream
 from planners.pipedream.code import MachineLevel, PipeDreamStage

@@ -15,8 +15,8 @@ from formulation.problem.instance import build_instance
 from formulation.problem.layers import Split
 from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, Samples, StageTime
 from formulation.problem.plan import Span
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from planners.baselines import data_parallel
 from planners.common.flat import flat_view, slowest_link
 from planners.pipepar import listed as pipepar_listed

@@ -17,12 +17,11 @@ from formulation.outcome import Limits, checked
 from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import forms_on
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Split
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule
 from formulation.schedules.keeps import Keeps
-from formulation.schedules.training import Schedule
 from solvers import exhaustive as brute_force
 from solvers.atoms.chains import Chains
 from solvers.catalogue import find_solver

@@ -16,11 +16,10 @@ from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, all_tables
 from formulation.outcome import Limits, Proof
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.magnitude import FORBIDDEN
 from formulation.problem.plan import Span
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.atoms.chains import Chains
 from solvers.atoms.labels import HELD, TIME, WORKING, Labels, unbeaten

@@ -11,9 +11,8 @@ from formulation.costs.tables import all_tables
 from formulation.limits import size
 from formulation.limits.size import TooLargeError
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import layer_graph
-from formulation.problem.magnitude import FORBIDDEN
 from solvers.atoms import times
 from solvers.atoms.programs import programs
 from solvers.atoms.times import least_times

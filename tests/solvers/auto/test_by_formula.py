@@ -12,7 +12,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers.auto.by_formula import planned_by_formula
 from solvers.auto.solve import plan

@@ -12,7 +12,7 @@ from formulation.limits.size import TooLargeError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers.auto import simpler
 from solvers.auto.simpler import some_cuts, with_some_cuts
 from solvers.auto.solve import plan

@@ -17,8 +17,8 @@ from formulation.problem.cuts import AtomGraph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Combine, CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers import exhaustive
 from solvers.choices.any_order import AnyOrder, any_order, has_other_orders, in_order
 from solvers.dynamic.line import solver as line_dp

@@ -13,12 +13,11 @@ from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.cuts import AtomGraph
-from formulation.problem.demands import with_servers
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_servers
 from formulation.problem.layers import Split, layer_graph
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive
 from solvers.auto.solve import plan
 from solvers.choices import any_order

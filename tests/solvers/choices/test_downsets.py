@@ -17,8 +17,8 @@ from formulation.problem.cuts import AtomGraph
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Split, layer_graph
 from formulation.problem.options import Combine, CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.choices import any_order as choices
 from solvers.choices import downsets
 from solvers.choices.any_order import any_order, bound_of_all, given_order, in_order

@@ -16,8 +16,8 @@ from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import Combine, CostModel
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from planners.catalogue import find_any
 from solvers import exhaustive
 from solvers.auto.solve import plan

@@ -15,8 +15,8 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.instance import Instance
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from solvers.chunks.beam import Beam
 from solvers.chunks.bulk import BROKEN, ManyPlans
 from solvers.chunks.case import Case, Dealt, case_of, plan_of

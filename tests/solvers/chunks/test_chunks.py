@@ -18,8 +18,8 @@ from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Synchronisation
 from formulation.problem.plan import Plan
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.auto.solve import plan
 from solvers.catalogue import SOLVERS, find_solver
 from solvers.chunks.bulk import ManyPlans

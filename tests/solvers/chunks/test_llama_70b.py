@@ -18,8 +18,8 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.chunks.solver import solve
 
 SHAPE = Shape(80, 8192, 1024, 28672, 64, 128256, sequence=4096)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from formulation.executed.chunks import chunks_step_ns
 from formulation.executed.pipeline import PipelinePasses
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
 
 SIZES = st.sampled_from([(2, 2), (2, 3), (3, 2), (4, 2), (3, 3)])

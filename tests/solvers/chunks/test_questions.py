@@ -13,8 +13,8 @@ from ortools.sat.python import cp_model
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.chunks import solver
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

@@ -10,8 +10,7 @@ from formulation.constraints.layers.forms import FormLimit
 from formulation.constraints.layers.pin import Pin
 from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.model.across import FORMS
+from formulation.problem.layers import FORMS, Split
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -16,7 +16,7 @@ from formulation.problem.cluster import DeviceClass
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from ingest.graphs.runtimes import RUNTIMES
 from ingest.plans.plan_file import plan_to_dict
 from ingest.plans.plan_reader import plan_of

@@ -17,8 +17,7 @@ from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.cuts import CutSpace
-from formulation.problem.demands import with_servers
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_servers
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from solvers.atoms.stages import AtomStages, ends_of
 from solvers.cpsat.on_atoms import solver

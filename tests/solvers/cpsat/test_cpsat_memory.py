@@ -18,11 +18,10 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Recompute
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split
-from formulation.problem.model.across import FORMS, SINGLE_FORMS
+from formulation.problem.layers import FORMS, SINGLE_FORMS, Layer, Split
 from formulation.problem.options import Samples
 from formulation.problem.plan import Span, Stage
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers

@@ -16,7 +16,7 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.cpsat.base.engine import make_solver

@@ -17,15 +17,14 @@ from formulation.costs.prices import stage_costs
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import Mode
 from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import OnHost, Sharded
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.catalogue import find_solver
 from solvers.certifying.certify import certify

@@ -19,14 +19,13 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Proof
 from formulation.problem.cluster import Server, cluster_graph
 from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.demands import with_layers
 from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
+from formulation.problem.instance import Instance, with_layers
 from formulation.problem.options import Combine, CostModel
 from formulation.problem.plan import Plan, Span
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
 from formulation.schedules.keeps import Keeps
-from formulation.schedules.training import Schedule, Training
 from formulation.suffixes.slots import slots_matter
 from formulation.suffixes.states import suffixes
 from ingest.scenario.load import load_scenario

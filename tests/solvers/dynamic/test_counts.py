@@ -17,8 +17,8 @@ from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.shares import same_servers
+from formulation.problem.training import Schedule
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule
 from formulation.suffixes.states import alike_servers
 from solvers import exhaustive as brute_force
 from solvers.dynamic.counts.layouts import count_layout

@@ -16,9 +16,8 @@ from formulation.outcome import Proof, checked
 from formulation.problem.cluster import Server
 from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
+from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Split, layer_graph
-from formulation.problem.magnitude import FORBIDDEN
 from solvers import exhaustive as brute_force
 from solvers.dynamic.counts.unslotted import UnslottedReach
 from solvers.dynamic.states import solver

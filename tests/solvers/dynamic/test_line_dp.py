@@ -25,8 +25,8 @@ from formulation.problem.options import (
     Synchronisation,
 )
 from formulation.problem.plan import Span
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers import exhaustive as brute_force
 from solvers.dynamic.line import solver as line_dp
 from tests.examples import (

@@ -17,7 +17,7 @@ from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver as states

@@ -16,8 +16,8 @@ from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned

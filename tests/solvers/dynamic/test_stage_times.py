@@ -15,14 +15,12 @@ from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split, layer_graph
-from formulation.problem.magnitude import FORBIDDEN
-from formulation.problem.model.across import FORMS
+from formulation.problem.instance import FORBIDDEN, Instance
+from formulation.problem.layers import FORMS, Split, layer_graph
 from formulation.problem.options import AllReduce, CostModel, StageTime
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.stage_times import StageTimes
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16

@@ -28,8 +28,8 @@ from formulation.problem.options import (
     Synchronisation,
 )
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule
 from formulation.suffixes.states import alike_servers
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered

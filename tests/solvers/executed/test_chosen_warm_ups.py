@@ -18,8 +18,8 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive
 from solvers.executed.asking import Search
 from solvers.executed.bounds.paths import longest_path

@@ -15,7 +15,7 @@ from formulation.outcome import Limits
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive
 from solvers.catalogue import find_solver
 from solvers.dynamic.tables.demanded import stage_counts

@@ -14,7 +14,7 @@ from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers.executed import asking, responses, solver, unbeaten, warm_ups
 from solvers.search.first_plan import first_plan
 from tests.examples import chain, instance_of, matrix, mesh

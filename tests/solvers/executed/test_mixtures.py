@@ -18,7 +18,7 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers import exhaustive
 from solvers.dynamic.states.states import state_space
 from solvers.executed import solver

@@ -20,8 +20,8 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
 from formulation.problem.options import BoundaryCharge, CostModel, Samples, StageTime, Synchronisation
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from solvers import exhaustive
 from solvers.dynamic.states.states import state_space
 from solvers.executed import growing

@@ -13,7 +13,7 @@ from formulation.evaluate import evaluate
 from formulation.executed.pipeline import PipelinePasses
 from formulation.outcome import Limits, Proof
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Training
+from formulation.problem.training import Training
 from solvers import exhaustive
 from solvers.executed import asking
 from solvers.executed import responses as answering

@@ -26,8 +26,8 @@ from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import layer_graph
 from formulation.problem.options import BoundaryCharge, CostModel, StageTime, Synchronisation
 from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned

@@ -17,17 +17,15 @@ from formulation.evaluate import evaluate
 from formulation.limits.deadline import NEVER
 from formulation.outcome import Limits, Proof
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on
 from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, layer_graph
-from formulation.problem.model.ties import Tie
+from formulation.problem.layers import Layer, Tie, layer_graph
 from formulation.problem.options import BoundaryCharge, CostModel, Synchronisation
 from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import OnHost, Sharded
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned

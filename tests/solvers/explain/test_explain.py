@@ -19,8 +19,8 @@ from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.instance import Instance
+from formulation.problem.training import Schedule
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule
 from solvers import exhaustive as brute_force
 from solvers.auto.solve import plan as best_plan
 from solvers.choices.decide import decide

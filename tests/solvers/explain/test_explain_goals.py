@@ -16,7 +16,7 @@ from formulation.costs.prices import stage_costs
 from formulation.problem.constraints import Constraints, Goal, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.explain.explain import explain
 from solvers.explain.loosening import limits_of, without

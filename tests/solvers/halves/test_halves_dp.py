@@ -22,7 +22,7 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned
 from solvers.choices.decide import decide

@@ -13,8 +13,8 @@ from formulation.problem.constraints import Constraints, Goal, Placement, Recomp
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Schedule, Training
 from formulation.timeline.chain import OPTIMISER, SYNCHRONISATION
 from solvers import exhaustive
 from solvers.reasons.bounds import plan_terms

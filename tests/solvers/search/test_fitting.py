@@ -16,8 +16,8 @@ from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance, build_instance
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel
+from formulation.problem.training import Training
 from formulation.problem.units import Link
-from formulation.schedules.training import Training
 from solvers.search.balanced import balanced_plans
 from solvers.search.fitting import fitting_plans
 from solvers.search.simple import simple_plan

@@ -10,7 +10,7 @@ from formulation.costs.lower_bound import lower_bound
 from formulation.outcome import Limits, Outcome, Progress, checked
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
-from formulation.schedules.training import Schedule, Training
+from formulation.problem.training import Schedule, Training
 from solvers.catalogue import find_solver
 from tests.examples import chain, instance_of, matrix, mesh
 

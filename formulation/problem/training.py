@@ -6,10 +6,9 @@ import enum
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from formulation.problem.precision import Precision
+from formulation.problem.precision import Precision
 
 LEAST_MICRO_BATCHES = 16
 """Of a run without a flush; so many that a short pipeline shows its steady state."""
@@ -64,7 +63,7 @@ class Training:
 
     ``bytes_per_element`` is the size of weights, gradients and activations in training;
     ``optimizer_bytes_per_parameter`` what the optimiser keeps beside weight and gradient; ``precision``, where it
-    is given, says each of them apart and counts in their place (``Precision.of``). ``chunks`` is how many stages
+    is given, says each of them apart and counts in their place (``elements``). ``chunks`` is how many stages
     each group of devices holds: 1, or under 1F1B more, in Megatron's interleaved order; in a V it is always 2,
     whatever is written. A planner may choose among
     ``micro_batch_choices``, ``schedule_choices`` and ``chunk_choices`` (empty: ``micro_batches``, ``schedule`` and
@@ -192,6 +191,12 @@ class Training:
         """Return the training in which nothing is left open: what is written is chosen."""
         warm_up = self.warm_up if self.warms_up else "classic"
         return replace(self, warm_up=warm_up, **dict.fromkeys(_CHOICES.values(), ()))
+
+    @property
+    def elements(self) -> Precision:
+        """The bytes of an element of each kind: ``precision`` where it is given."""
+        size, state = self.bytes_per_element, self.optimizer_bytes_per_parameter
+        return self.precision or Precision(size, size, size, state)
 
     @property
     def micro_batch(self) -> int:

@@ -1,1 +1,0 @@
-"""What a layer graph says of its layers together: weights that they share."""
