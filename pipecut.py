@@ -17,23 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commands.results import listing
-    from commands.results.certified import certify
-    from commands.results.compared import Compared
-    from commands.results.files import read_layers, read_schedule, write_layers, write_plan
-    from commands.results.planned import Planned
+    from commands.results.files import certify, read_layers, read_schedule, trace, write_layers, write_plan
+    from commands.results.planned import Compared, Planned
     from commands.results.simulated import Simulated, simulate
-    from commands.results.traced import trace
+    from execution.running.job import pipeline
     from execution.running.pipeline import Pipeline
-    from execution.running.training import pipeline
     from execution.splitting.stages import ModelStages, stages
     from formulation.certificates.check import Certificate, verify
     from formulation.certificates.labels import CertificateError
+    from formulation.constraints.constraint import Violation
     from formulation.constraints.devices.reserve import Reserve
     from formulation.constraints.layers.forms import FormLimit
     from formulation.constraints.layers.pin import Pin
     from formulation.constraints.plans.at_most import GoalLimit
     from formulation.constraints.plans.own import Own
-    from formulation.constraints.violation import Violation
     from formulation.evaluate import Evaluation, evaluate
     from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
     from formulation.predictor.curves import Measured
@@ -64,7 +61,7 @@ if TYPE_CHECKING:
     from ingest.plans.plan_file import read_plan
     from ingest.plans.schedule_file import write_schedule
     from ingest.scenario.load import Scenario
-    from solvers.explain.explain import Explanation, explain
+    from solvers.explain import Explanation, explain
     from solvers.reasons.differences import PlanDifference, differences
     from solvers.reasons.reasons import Reasons, reasons
 
@@ -154,14 +151,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "commands.results.compared": "Compared",
-    "commands.results.planned": "Planned",
+    "commands.results.planned": "Compared Planned",
     "commands.results.simulated": "Simulated simulate",
-    "commands.results.traced": "trace",
-    "commands.results.certified": "certify",
-    "commands.results.files": "read_layers read_schedule write_layers write_plan",
+    "commands.results.files": "certify read_layers read_schedule trace write_layers write_plan",
     "execution.running.pipeline": "Pipeline",
-    "execution.running.training": "pipeline",
+    "execution.running.job": "pipeline",
     "execution.splitting.stages": "ModelStages stages",
     "formulation.certificates.check": "Certificate CertificateError verify",
     "formulation.evaluate": "Evaluation evaluate",
@@ -171,8 +165,10 @@ _HOMES = {
     "formulation.problem.instance": "Instance",
     "formulation.problem.layers": "Layer LayerGraph Measured Split",
     "formulation.problem.modes": "Mode",
-    "formulation.problem.options": "AllReduce Boundary BoundaryCharge Combine Constraints CostModel Count Goal "
-    "Placement Recompute Samples Schedule Sharded Sharing StageTime Synchronisation Training",
+    "formulation.problem.options": (
+        "AllReduce Boundary BoundaryCharge Combine Constraints CostModel Count Goal Placement Recompute "
+        "Samples Schedule Sharded Sharing StageTime Synchronisation Training"
+    ),
     "formulation.constraints.devices.reserve": "Reserve",
     "formulation.constraints.layers.forms": "FormLimit",
     "formulation.constraints.layers.pin": "Pin",
@@ -180,13 +176,13 @@ _HOMES = {
     "formulation.constraints.plans.own": "Own",
     "formulation.problem.plan": "Plan Span Stage",
     "formulation.problem.units": "Link",
-    "formulation.constraints.violation": "Violation",
+    "formulation.constraints.constraint": "Violation",
     "formulation.schedules.table": "PipelineSchedule",
     "ingest.plans.certificate_file": "read_certificate write_certificate",
     "ingest.plans.plan_file": "read_plan",
     "ingest.plans.schedule_file": "write_schedule",
     "ingest.scenario.load": "Scenario ScenarioError",
-    "solvers.explain.explain": "Explanation explain",
+    "solvers.explain": "Explanation explain",
     "solvers.reasons.differences": "PlanDifference differences",
     "solvers.reasons.reasons": "Reasons reasons",
 }
@@ -276,7 +272,7 @@ def compare(instance: Instance, solvers: Sequence[str], *, limits: Limits | None
     A solver that cannot take the problem is a row that says why. Raises FalseClaimError where a claim fails its
     check or another solver's plan refutes it, and KeyboardInterrupt on Ctrl-C.
     """
-    from commands.results import compared
+    from commands.results import planned as compared
     from formulation.outcome import Limits
 
     return compared.compare(instance, solvers, limits or Limits())

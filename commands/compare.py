@@ -15,8 +15,8 @@ from commands.parts.comparison import (
     strongest,
 )
 from commands.parts.task import EXIT_CODES, open_task
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode
 from formulation.outcome import Outcome
 
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         plans = plans_to_list(task.instance, rows, best)
         arguments.reply.put(comparison_to_dict(task, rows, best) | {"plans": plans}, problems_of(rows))
     else:
-        from commands.tables.comparison_table import comparison_parts
+        from commands.parts.comparison import comparison_parts
 
         output.show(*comparison_parts(task.instance, rows, best))
     return _exit_code(rows, best)

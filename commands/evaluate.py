@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from commands.parts.comparison import gap_to
 from commands.parts.task import Task, open_task
-from commands.terminal import human, output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError
-from commands.terminal.judged import goal_name
+from commands.tables import goal_name
+from commands.terminal import terminal as human
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
@@ -22,10 +22,10 @@ from report.claims import goals_to_list, scope_to_dict
 from report.content import summary_of
 from report.simulation import simulate
 from solvers.catalogue import AUTO
-from solvers.crosscheck.checked_solve import contradiction
+from solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
-    from commands.tables.key_lines import Row
+    from commands.tables import Row
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,9 +90,7 @@ def _show(
     ran: dict[str, Any] | None,
     notes: list[str],
 ) -> None:
-    from commands.tables.key_lines import KeyLines
-    from commands.tables.run_tables import measure_lines, rank_table, run_name
-    from commands.tables.stage_lines import StageLines
+    from commands.tables import KeyLines, StageLines, measure_lines, rank_table, run_name
 
     found, done = _rows(task, evaluation, best, notes)
     parts = [KeyLines(found), "", StageLines(task.instance, plan, evaluation)]
@@ -107,7 +105,7 @@ def _rows(
     task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]
 ) -> tuple[list[Row], list[Row]]:
     """Return what was found of the plan, and what was done for it."""
-    from commands.tables.display import objective_text, rules_rows, scope_rows
+    from commands.tables import objective_text, rules_rows, scope_rows
 
     found: list[Row] = []
     if evaluation.objective is not None:

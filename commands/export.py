@@ -6,10 +6,10 @@ import argparse
 
 from commands.parts.running import check_runs
 from commands.parts.task import Task, open_task
-from commands.tables.display import objective_text
-from commands.terminal import human, output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, output_path, reading
+from commands.tables import objective_text
+from commands.terminal import terminal as human
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, output_path, reading
 from exchange.exports import SCRIPT, Export, Source, exported_plan
 from exchange.whole_blocks import TargetError
 from formulation.costs.amounts import goal_amount

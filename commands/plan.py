@@ -1,27 +1,192 @@
-"""``pipecut plan``: find the best plan of a scenario, prove it, show it."""
+"""``pipecut plan``: find the best plan of a scenario, prove it, show it.
+
+``pipecut plan --certificate``: write a proof beside the plan, and say how much it proves.
+
+``pipecut plan --double-check``: ask every other route, say what each answered, stop at a disagreement.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.certifying import refuse_uncertifiable, save_certificate
-from commands.parts.double_checking import checks_to_list, double_checked, notes
-from commands.parts.explaining import explanation_of, explanation_rows, explanation_to_dict
+from commands.explain import explanation_of, explanation_rows, explanation_to_dict
 from commands.parts.task import EXIT_CODES, Task, open_task
-from commands.terminal import output
-from commands.terminal.failures import InputError, OutOfTimeError, output_path
+from commands.terminal import terminal as output
+from commands.terminal.failures import ClaimFailedError, InputError, OutOfTimeError, output_path, write_reproducer
+from commands.terminal.interrupt import run_stoppable
+from commands.terminal.progress import ProgressLine
+from formulation.certificates.check import Certificate, certifiable
 from formulation.costs.megatron_forms import as_megatron
 from formulation.evaluate import Evaluation, evaluate
-from formulation.outcome import Outcome, Proof
+from formulation.outcome import Limits, Outcome, Proof
 from ingest.plans.plan_file import plan_to_dict, write_plan
 from report.claims import goals_to_list, scope_to_dict
 
 if TYPE_CHECKING:
     from formulation.problem.instance import Instance
-    from solvers.crosscheck.routes import Check
+    from formulation.problem.plan import Plan
+    from solvers.crosscheck import Check, Claim
+
+
+def refuse_uncertifiable(task: Task, path: Path | None) -> None:
+    """Raise InputError before a search whose bound no certificate could carry."""
+    reason = certifiable(task.instance) if path is not None else None
+    if reason is not None:
+        raise InputError(f"{task.scenario.path}: no certificate for this scenario: {reason}")
+
+
+def save_certificate(task: Task, outcome: Outcome, path: Path | None) -> InputError | None:
+    """Write the certificate if one was asked for; return what went wrong, as the plan is shown all the same."""
+    if path is None:
+        return None
+    if outcome.plan is None or outcome.objective is None or outcome.proof is Proof.UNKNOWN:
+        output.remark(f"{path}: not written, as there is no plan that keeps every rule")
+        return None
+    from ingest.plans.certificate_file import write_certificate
+    from solvers.certifying import certify
+
+    try:
+        certificate = certify(task.instance, outcome.plan, outcome.objective)
+    except ValueError as error:
+        return InputError(f"{path}: not written: {error}")
+    try:
+        write_certificate(path, task.instance, certificate)
+    except OSError as error:
+        return InputError(f"{path}: not written: {error.strerror}")
+    output.remark(f"{path}: {_proves(certificate)}; check it with pipecut verify")
+    return None
+
+
+def _proves(certificate: Certificate) -> str:
+    if certificate.optimal:
+        return "proves that the plan is optimal"
+    return f"proves that no plan takes less than {certificate.bound} ns, not that the plan is optimal"
+
+
+UNLIMITED_S = 600.0
+"""Longest double check where the scenario sets no time limit."""
+NOTHING_PROVED = "not double-checked: nothing is proved"
+NOT_CONFIRMED = "not double-checked: no route that is independent of {} proves the same"
+
+
+def double_checked(task: Task, outcome: Outcome) -> list[Check]:
+    """Ask every route about an outcome, in what is left of the time limit.
+
+    Ctrl-C leaves the rest out of time.
+
+    Raises ClaimFailedError, with a reproducer on file, at the first route that disagrees.
+    """
+    from solvers.crosscheck import Verdict, double_check
+
+    limits = replace(task.limits, stopped=task.stop.is_set)
+    if limits.end_s is None:
+        limits = limits.within(UNLIMITED_S)
+    title = f"double-checking {task.scenario.name}"
+    with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
+
+        def announce() -> None:
+            if line.shown:
+                line.stopping()
+            else:
+                output.remark("stopping the double check (Ctrl-C again to abort)")
+
+        checks: list[Check] = []
+
+        def work() -> list[Check]:
+            for check in double_check(task.instance, outcome, limits):
+                if check.answer.verdict is Verdict.DISAGREED:
+                    raise _failed(task, limits, check)
+                checks.append(check)
+            return checks
+
+        def left() -> list[Check]:
+            out_of_time = list(double_check(task.instance, outcome, limits.within(0)))
+            return [*checks, *out_of_time[len(checks) :]]
+
+        return run_stoppable(work, task.stop, announce, deadline=limits.deadline, instead=left)
+
+
+def notes(checks: Sequence[Check]) -> list[str]:
+    """Say in a sentence each what the routes answered."""
+    if not checks:
+        return [NOTHING_PROVED]
+    goals = tuple(dict.fromkeys(check.goal for check in checks))
+    found: list[str] = []
+    for goal in goals:
+        about = [check for check in checks if check.goal == goal]
+        said = [_note(check) for check in about]
+        if not any(check.confirms for check in about):
+            said.append(NOT_CONFIRMED.format(about[0].claim.solver))
+        found += [f"{goal}: {one}" for one in said] if len(goals) > 1 else said
+    return found
+
+
+def checks_to_list(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Return the answers as plain data."""
+    return [
+        {
+            "route": check.route.name,
+            "goal": str(check.goal),
+            "verdict": str(check.answer.verdict),
+            "seconds": check.seconds,
+            "reason": check.answer.reason,
+            "independent": check.shared == (),
+            "shares": [one.words for one in check.shared or ()],
+            "common_ground": [one.words for one in check.ground],
+        }
+        for check in checks
+    ]
+
+
+def _note(check: Check) -> str:
+    from solvers.crosscheck import Verdict
+
+    name, answer = check.route.summary, check.answer
+    if check.confirms:
+        ground = ", ".join(one.words for one in check.ground)
+        return f"double-checked: {name} agrees ({check.seconds:.1f} s)" + (
+            f"; both read {ground}" if ground else ""
+        )
+    if answer.verdict is Verdict.AGREED:
+        rests = ", ".join(one.words for one in check.shared or ()) or "nobody knows what"
+        return f"asked again: {name} agrees ({check.seconds:.1f} s), resting on {rests} like {check.claim.solver}"
+    return f"not double-checked: {name} is {answer.verdict}: {answer.reason}"
+
+
+def _failed(task: Task, limits: Limits, check: Check) -> ClaimFailedError:
+    """Write a reproducer and return the error to raise."""
+    route, claim, answer = check.route, check.claim, check.answer
+    message = f"{claim.solver}: {_claimed(claim)}; {route.name} ({route.summary}) disagrees: {answer.reason}"
+    details = {
+        "route": route.name,
+        "goal": str(claim.goal),
+        "claimed": {
+            "proof": "infeasible" if claim.plan is None else "optimal",
+            "objective": claim.objective,
+            "plan": _plan(claim, claim.plan),
+        },
+        "counter_plan": _plan(claim, answer.counter_plan),
+    }
+    try:
+        path = write_reproducer(task.scenario.path, task.overrides, task.solver, limits, message, details)
+        where = f"reproducer: {path}"
+    except OSError as error:
+        where = f"no reproducer written: {error.strerror}"
+    return ClaimFailedError(f"a claim failed its double check: {message}\nthis is a defect; {where}")
+
+
+def _claimed(claim: Claim) -> str:
+    if claim.objective is None:
+        return "claims that no plan exists"
+    return f"claims that no plan is better than {claim.words(claim.objective)} ({claim.goal})"
+
+
+def _plan(claim: Claim, plan: Plan | None) -> dict[str, Any] | None:
+    return None if plan is None else plan_to_dict(claim.instance, plan, evaluate(claim.instance, plan))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,6 +270,6 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
 
 
 def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list[tuple[str, str]]) -> None:
-    from commands.tables.display import outcome_parts
+    from commands.tables import outcome_parts
 
     output.show(*outcome_parts(task.instance, outcome, evaluation, why))

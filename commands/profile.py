@@ -1,4 +1,7 @@
-"""``pipecut profile``: times of the layers of a model on this machine, in a file that a scenario names."""
+"""``pipecut profile``: times of the layers of a model on this machine, in a file that a scenario names.
+
+What ``pipecut profile`` measured, as lines and a table for people.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,44 @@ from dataclasses import replace
 from typing import Any
 
 from commands.parts.task import Task, open_task
-from commands.tables.profile_tables import write_profiled
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, output_path, reading
+from commands.tables import plain_table
+from commands.terminal import terminal as human
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, output_path, reading
 from formulation.problem.instance import Instance
 from ingest.graphs.layer_profile import LayerProfile, write_profile
+
+ROWS = 20
+"""Layers that are shown: those where prediction and measurement are furthest apart."""
+
+
+def write_profiled(content: dict[str, Any]) -> None:
+    """Write the sums beside the whole, the link, and the layers where the prediction was most wrong."""
+    for one in content["sizes"]:
+        parts = []
+        for way in ("forward", "backward"):
+            summed, whole = one[f"sum_{way}_ns"], one[f"whole_{way}_ns"]
+            apart = f" ({100 * (summed / whole - 1):+.1f} %)" if whole else ""
+            parts.append(f"{way} {human.duration(summed)} in all layers, {human.duration(whole)} whole{apart}")
+        samples = human.count(one["samples"], "sample")
+        output.write(f"{samples}: {'; '.join(parts)}; spread {100 * one['spread']:.1f} %\n")
+    latency = human.duration(content["link_latency_ns"])
+    bandwidth = content["link_bits_per_second"] / 1e9
+    output.write(f"link between two processes: {latency} and {bandwidth:.3g} Gbit/s\n")
+    layers = sorted(content["layers"], key=_apart_ns, reverse=True)
+    columns = ("forward", "predicted", "backward", "predicted")
+    table = plain_table(("layer", "left"), *((one, "right") for one in columns))
+    for row in layers[:ROWS]:
+        keys = ("forward_ns", "predicted_forward_ns", "backward_ns", "predicted_backward_ns")
+        table.add_row(human.printable(row["layer"]), *(human.duration(row[key]) for key in keys))
+    output.show(table)
+    if len(layers) > ROWS:
+        output.write(f"... and {human.count(len(layers) - ROWS, 'layer')} with smaller differences\n")
+    output.write(f"{content['out']}: {content['machine']}, torch {content['torch']}; name it as model.profile\n")
+
+
+def _apart_ns(row: dict[str, Any]) -> int:
+    return abs(sum(row[f"predicted_{way}_ns"] - row[f"{way}_ns"] for way in ("forward", "backward")))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,8 +81,7 @@ def _device_class(instance: Instance, asked: str | None) -> str:
 
 def _measured(task: Task, arguments: argparse.Namespace, device_class: str) -> LayerProfile:
     try:
-        from execution.measuring.layers import ProfileJob
-        from execution.measuring.profile import profiled
+        from execution.profiling import ProfileJob, profiled
     except ImportError as error:
         raise InputError(
             "profiling needs PyTorch, which is not installed: pip install 'pipecut[torch]'"

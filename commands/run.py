@@ -8,11 +8,11 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from commands.parts.running import by_torchrun, carried_out, job_of, predicted_ns
-from commands.terminal import human, output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, output_path, reading
+from commands.terminal import terminal as human
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, output_path, reading
 from ingest.files import atomic_write
-from report.trace.measured import measured_trace
+from report.trace import measured_trace
 
 if TYPE_CHECKING:
     from execution.running.job import RunJob, StepNews

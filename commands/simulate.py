@@ -1,4 +1,7 @@
-"""``pipecut simulate``: run a plan on the timeline, show it beside the formulas, and draw it."""
+"""``pipecut simulate``: run a plan on the timeline, show it beside the formulas, and draw it.
+
+A second plan, run in the same way, whose numbers and pictures are shown beside those of the first.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commands.orders import Order, order_of
 from commands.parts import comparison
-from commands.parts.beside import check_against, content_of_other
 from commands.parts.drawing import Targets, say_what_was_written, targets_of, write_files
 from commands.parts.task import EXIT_CODES, Task, open_task
 from commands.simulation.best_order import BestOrder, order_rows, order_to_dict, search_order, with_order_content
-from commands.simulation.orders import Order, order_of
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, OutOfTimeError
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, OutOfTimeError
 from commands.terminal.reply import Reply
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Outcome, Proof
@@ -24,11 +25,35 @@ from formulation.schedules.table import ScheduleError
 from planners.catalogue import all_names
 from report.content import content_of
 from report.simulation import simulate
-from solvers.crosscheck.checked_solve import contradiction
+from solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
-    from commands.tables.key_lines import KeyLines
+    from commands.tables import KeyLines
     from report.simulation import Simulation
+
+
+def check_against(task: Task, path: str | None, order: Order | None) -> None:
+    """Raise InputError, before any search, for a plan that cannot be shown beside another."""
+    if path is None:
+        return
+    if order is not None and order.searched:
+        raise InputError("--against: not with --schedule best, an order that is made for one plan alone")
+    task.with_plan(path)
+
+
+def content_of_other(
+    task: Task, path: str | None, order: Order | None, shown: int | None
+) -> dict[str, Any] | None:
+    """Run the other plan in the same way and return its content; None where there is none. Raises InputError."""
+    if path is None:
+        return None
+    other, plan = task.with_plan(path)
+    try:
+        ran = simulate(other.instance, plan, order.schedule(other.instance, plan) if order else None)
+    except (ScheduleError, ValueError) as error:
+        raise InputError(f"--against {path}: {error}") from error
+    name = Path(path).name
+    return with_order_content(content_of(ran, scenario=task.scenario.name, shown=shown, plan_name=name), None)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -165,8 +190,7 @@ def _show_nothing(
     best: BestOrder | None = None,
 ) -> ExitCode:
     """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
-    from commands.tables.display import result_rows, search_rows, violation_rows
-    from commands.tables.key_lines import KeyLines
+    from commands.tables import KeyLines, result_rows, search_rows, violation_rows
 
     for path in targets.paths:
         output.remark(f"{path}: not written, as there is no plan to run")
@@ -184,7 +208,7 @@ def _show_nothing(
 
 def order_lines(best: BestOrder | None) -> list[KeyLines]:
     """Return what the search for the best order claims, as lines for people; none for any other order."""
-    from commands.tables.key_lines import KeyLines
+    from commands.tables import KeyLines
 
     return [] if best is None else [KeyLines(order_rows(best))]
 
@@ -196,9 +220,17 @@ def _show(
     outcome: Outcome | None,
     best: BestOrder | None,
 ) -> None:
-    from commands.tables.display import objective_text, result_rows, rules_rows, search_rows
-    from commands.tables.key_lines import KeyLines
-    from commands.tables.run_tables import beside_table, measure_lines, rank_table, run_name
+    from commands.tables import (
+        KeyLines,
+        beside_table,
+        measure_lines,
+        objective_text,
+        rank_table,
+        result_rows,
+        rules_rows,
+        run_name,
+        search_rows,
+    )
 
     instance, evaluation = task.instance, simulation.evaluation
     if outcome is not None:

@@ -8,9 +8,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, output_path
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, output_path
 from ingest.files import atomic_write
 from planners.studies.catalogue import STUDIES
 from planners.studies.markdown import to_markdown

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.terminal import human, output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, output_path, reading
+from commands.terminal import terminal as human
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, output_path, reading
 from formulation.problem.layers import layers_of
+from ingest.errors import told_of_unpriced
 from ingest.graphs.graph_file import write_graph
-from ingest.graphs.unpriced import told_of_unpriced
 from ingest.torch.source import load_model_graph
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, reading
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, reading
 from formulation.certificates.check import Certificate, verify
 from formulation.certificates.labels import CertificateError
 from formulation.costs.amounts import plural

@@ -17,7 +17,7 @@ from exchange.whole_blocks import BY_SCRIPT, RuntimePlan, TargetError, read_run,
 from formulation.problem.constraints import Sharded
 from formulation.problem.instance import Instance
 from formulation.problem.training import Schedule
-from ingest.graphs.runtime_places import Chain
+from ingest.graphs.cut_places import Chain
 from ingest.graphs.runtimes import DEEPSPEED, ComputedAgain
 
 PROGRAM = DEEPSPEED

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from exchange import deepspeed, megatron, torchtitan
 from exchange.whole_blocks import RuntimePlan, TargetError, as_run, runs_of
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Violation
 from formulation.evaluate import Evaluation, evaluate
 from formulation.problem.instance import Instance
 from formulation.problem.layers import Split

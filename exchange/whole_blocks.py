@@ -1,6 +1,6 @@
 """What torchtitan, Megatron-LM and DeepSpeed are told of a plan, and the plan that they then run.
 
-All three cut a model between whole modules and hand one tensor on (``ingest.graphs.runtime_places``), give all
+All three cut a model between whole modules and hand one tensor on (``ingest.graphs.cut_places``), give all
 stages equally many devices in equally many replicas, divide layers in their own way or not at all, and do alike
 in all stages whatever else a stage may do. :func:`runs_of` makes a plan into what they can be told, or says which
 stage or layer is at fault; :func:`as_run` makes that into the plan that is run, priced like any other. Stages
@@ -24,7 +24,7 @@ from formulation.problem.options import Sharing
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
 from formulation.problem.training import Schedule, Training
-from ingest.graphs.runtime_places import Chain, forms_of, with_vocabulary
+from ingest.graphs.cut_places import Chain, forms_of, with_vocabulary
 from ingest.graphs.runtimes import ComputedAgain, Runtime
 
 OF_ROWS = (3, 4)

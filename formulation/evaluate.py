@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from formulation.constraints.constraint import Violation
 from formulation.constraints.rules import RULES, structure_violations
-from formulation.constraints.violation import Violation
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import StageCost, stage_costs
 from formulation.problem.instance import Instance

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from formulation.constraints.violation import Violation, told
+from formulation.constraints.constraint import Violation, told
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import Evaluation, evaluate
-from formulation.limits.deadline import NEVER, Deadline
-from formulation.limits.proved import ProvedBound
+from formulation.limits import NEVER, Deadline, ProvedBound
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan

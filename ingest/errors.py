@@ -1,4 +1,7 @@
-"""The one exception base for everything that can go wrong between a model and its layer graph."""
+"""The one exception base for everything that can go wrong between a model and its layer graph.
+
+Operators without a formula: what is said of them, and the error that they are where none is wanted.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import os
 import sysconfig
 import traceback
 from pathlib import Path
+
+import networkx as nx
+
+from formulation.costs.amounts import plural
 
 _LIBRARY = sysconfig.get_path("stdlib")
 _MOST_CAUSES = 4
@@ -56,3 +63,21 @@ def is_foreign(file: str) -> bool:
     """Tell whether a file is Python's own or an installed package's, or none at all."""
     installed = any(f"{os.sep}{folder}{os.sep}" in file for folder in ("site-packages", "dist-packages"))
     return installed or file.startswith(("<", _LIBRARY))
+
+
+def told_of_unpriced(graph: nx.DiGraph, *, strict: bool = False) -> nx.DiGraph:
+    """Return a layer graph with a note about its operators without a formula. Raises ModelError if ``strict``."""
+    found: tuple[str, ...] = graph.graph.get("unpriced", ())
+    if not found:
+        return graph
+    number = f"{len(found)} {plural(len(found), 'operator')} without a formula"
+    listed = ", ".join(found)
+    if strict:
+        raise ModelError(
+            f"model {graph.graph['name']}: {number}: {listed}; name a known operator that counts the same in "
+            "model.operators, or leave out --strict"
+        )
+    noted = graph.copy()
+    note = f"{number} counted as the bytes that they read and write: {listed}"
+    noted.graph["notes"] = (*graph.graph.get("notes", ()), note)
+    return noted

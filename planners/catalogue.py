@@ -12,12 +12,12 @@ ONE_STAGE = "planners.common.one_stage"
 
 PLANNERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
-        "pipepar", "PipePar's planner as a true dynamic programme; proves nothing", "planners.pipepar.planner"
+        "pipepar", "PipePar's planner as a true dynamic programme; proves nothing", "solvers.reference.algorithm_2"
     ),
     SolverEntry.of(
         "pipepar_listed",
         "PipePar's planner as its Algorithm 2 is printed; proves nothing",
-        "planners.pipepar.listed",
+        "solvers.reference.algorithm_2_as_printed",
     ),
     SolverEntry.of(
         "pipedream",

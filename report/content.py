@@ -2,32 +2,184 @@
 
 Times are whole nanoseconds and sizes whole bytes; a period or a share that is no whole number is a float.
 The keys are described in ``docs/simulate.md``.
+
+What a device holds over time, each moment once.
+
+How the objective follows from the times of stages and boundaries, which a page lists.
+
+Which part of a long run is drawn: its beginning and its end; and what happens in them, event by event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from formulation.constraints.violation import told
+from formulation.constraints.constraint import told
 from formulation.costs import times
 from formulation.costs.prices import form_of, updates_ns
 from formulation.outcome import GoalClaim, Outcome
+from formulation.problem.constraints import Goal
 from formulation.problem.groups import GroupKind
 from formulation.problem.layers import Split
-from formulation.timeline.chain import parts_of_chain
-from formulation.timeline.footprint import DeviceMemory
-from formulation.timeline.measures import TimelineMeasures
-from report.accounting import spent_of
-from report.claims import claims_to_list, meaning_of, scope_to_dict
-from report.curve import curve_of
-from report.measures import Measure
+from formulation.problem.options import Combine
+from formulation.problem.training import Schedule
+from formulation.schedules.table import NONE, Integers, Kind, positions
+from formulation.timeline.critical_path import critical_chain, parts_of_chain
+from formulation.timeline.measures import DeviceMemory, TimelineMeasures
+from formulation.timeline.program import JOIN
+from formulation.timeline.timeline import Timeline
+from report.claims import (
+    boundaries_paid,
+    claims_to_list,
+    meaning_of,
+    scope_to_dict,
+    slowest,
+    slowest_in_words,
+    split_in_words,
+)
+from report.measures import Measure, spent_of, throughput_of
 from report.simulation import Simulation, peak_formula_bytes
-from report.stages import boundaries_paid, slowest, split_in_words
-from report.sums import sums_of
-from report.throughput import throughput_of
-from report.window import EVENT_COLUMNS, events_of, shown_by_default, window_of
+
+
+def curve_of(memory: DeviceMemory) -> dict[int, int]:
+    """Return the bytes that are held from each moment on, in order of time.
+
+    Of several values at one moment the last goes on being held. At the first moment of the peak it is the peak,
+    also where an action that takes no time gives it back at once.
+    """
+    curve = dict(zip(memory.time_ns.tolist(), memory.held_bytes.tolist(), strict=True))
+    curve[memory.peak_ns] = memory.peak_bytes
+    return curve
+
+
+def sums_of(simulation: Simulation) -> dict[str, Any]:
+    """Return the sum and the largest of all times, and how the objective follows; None where it does not.
+
+    With what the largest is ``called`` for this goal, and what it ``means``.
+    """
+    costs, instance = simulation.evaluation.stages, simulation.instance
+    terms = [cost.total_ns for cost in costs]
+    if boundaries_paid(instance):
+        terms += [cost.boundary_ns for cost in costs[1:]]
+    together, largest = sum(terms), max(terms)
+    value, words = _objective(simulation, together, largest)
+    follows = words if simulation.evaluation.objective == value else None
+    called, means = slowest_in_words(instance)
+    return {"sum_ns": together, "largest_ns": largest, "follows": follows, "called": called, "means": means}
+
+
+def _objective(simulation: Simulation, together: int, largest: int) -> tuple[int | None, str]:
+    """Return what the first goal should be worth by these times, and that in words."""
+    instance = simulation.instance
+    training, steps = instance.training, instance.training.micro_batches
+    goal = instance.goals[0]
+    if goal is Goal.BOTTLENECK:
+        if instance.cost.combine is Combine.SUM:
+            return together, "the sum of all times"
+        return largest, "the largest time"
+    if goal is not Goal.ITERATION_TIME:
+        return None, ""
+    if not training.schedule.flushes:
+        return steps * largest, f"{steps:,} times the largest time, once a micro-batch"
+    if training.schedule is Schedule.NAIVE:
+        return steps * together, f"{steps:,} times the sum of all times, once a micro-batch"
+    return together + (steps - 1) * largest, f"the sum of all times, and {steps - 1:,} times the largest"
+
+
+ACTIVATION, GRADIENT = "a", "g"
+"""Kinds of events of messages; passes and updates have the letters of their actions."""
+EVENT_COLUMNS = ("kind", "stage", "micro_batch", "start_ns", "stop_ns", "critical")
+"""What an event is, as a row of data; ``stage`` of a message is the one before the boundary that it crosses."""
+MOST_SHOWN = 32
+LEAST_SHOWN = 8
+EVENTS_SHOWN = 1200
+"""Passes that a picture should not exceed by much."""
+LEAST_HIDDEN = 8
+"""A gap in the picture has to leave out at least a share of 1 / LEAST_HIDDEN of the time."""
+
+Row = list[int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time that is drawn: up to ``head_stop_ns``, and from ``tail_start_ns`` on; equal: everything."""
+
+    head_stop_ns: int
+    tail_start_ns: int
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether nothing is left out."""
+        return self.head_stop_ns == self.tail_start_ns
+
+
+def shown_by_default(stages: int) -> int:
+    """Return how many micro-batches a readable picture of so many stages shows."""
+    return min(MOST_SHOWN, max(LEAST_SHOWN, EVENTS_SHOWN // (2 * stages)))
+
+
+def window_of(timeline: Timeline, shown: int) -> Window:
+    """Return the time until half of ``shown`` micro-batches reach the last stage, and that from the last half on.
+
+    A run that has no more than ``shown`` of them, or where hardly anything would be left out, is drawn whole.
+    """
+    total, makespan = timeline.schedule.micro_batches, timeline.makespan_ns
+    half = max(1, shown // 2)
+    if total > shown and total >= 2 * half:
+        forward = positions(timeline.schedule, Kind.FORWARD)[-1, half - 1]
+        backward = positions(timeline.schedule, Kind.BACKWARD, Kind.INPUT_GRADIENT)[-1, total - half]
+        head, tail = int(timeline.times.stop_ns[forward]), int(timeline.times.start_ns[backward])
+        if (tail - head) * LEAST_HIDDEN > makespan:
+            return Window(head, tail)
+    return Window(makespan, makespan)
+
+
+def events_of(timeline: Timeline, window: Window) -> list[Row]:
+    """Return passes, updates and messages that touch the window, as rows of EVENT_COLUMNS."""
+    critical = {(event.entry, event.transfer) for event in critical_chain(timeline)}
+    return [*_entries(timeline, window, critical), *_messages(timeline, window, critical)]
+
+
+Critical = set[tuple[int, bool]]
+
+
+def _entries(timeline: Timeline, window: Window, critical: Critical) -> Iterator[Row]:
+    program, times = timeline.program, timeline.times
+    for at in _touching(times.start_ns, times.stop_ns, window):
+        if program.kind[at] == JOIN:
+            continue
+        yield [
+            program.letter(at),
+            int(program.stage[at]),
+            int(program.micro_batch[at]),
+            int(times.start_ns[at]),
+            int(times.stop_ns[at]),
+            int((at, False) in critical),
+        ]
+
+
+def _messages(timeline: Timeline, window: Window, critical: Critical) -> Iterator[Row]:
+    program, times = timeline.program, timeline.times
+    for at in _touching(times.depart_ns, times.arrive_ns, window):
+        if program.link[at] == NONE:
+            continue
+        forward = int(program.kind[at]) == Kind.FORWARD
+        yield [
+            ACTIVATION if forward else GRADIENT,
+            int(program.stage[at]) - (0 if forward else 1),
+            int(program.micro_batch[at]),
+            int(times.depart_ns[at]),
+            int(times.arrive_ns[at]),
+            int((at, True) in critical),
+        ]
+
+
+def _touching(start_ns: Integers, stop_ns: Integers, window: Window) -> list[int]:
+    """Return the indices of those that lie in the window, at least in part."""
+    return ((start_ns < window.head_stop_ns) | (stop_ns > window.tail_start_ns)).nonzero()[0].tolist()
+
 
 VERSION = 2
 SAMPLES, LEAST_SAMPLES, MOST_SAMPLES = 3000, 40, 240

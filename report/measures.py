@@ -1,22 +1,116 @@
-"""The run in a few numbers, each beside what a formula says of it, and in which sense the two should agree."""
+"""The run in a few numbers, each beside what a formula says of it, and in which sense the two should agree.
+
+Where the time of every rank goes: five parts that add up to the makespan, to the nanosecond.
+
+=========  ==========================================================================================
+compute    the layers' own work
+inside     communication inside layers: during passes, and synchronisation of weight gradients, with the optimiser
+between    communication between layers of the stage, where layouts change
+boundary   standing still while a tensor that it needs is on its way from a neighbour, or being fetched
+idle       all else: waiting for a neighbour to compute
+=========  ==========================================================================================
+
+Communication that hides behind the computation of its own pass (``StageTime.OVERLAP``) takes no time of its own
+and counts as compute; what sticks out counts as between as far as there is any, then as inside. A synchronisation
+counts where the device does nothing else meanwhile; it goes before waiting for a tensor.
+
+What a run is worth in numbers that people know: samples, FLOPs and their share of the peak, and money.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from formulation.costs.goals import goal_value
 from formulation.problem.constraints import Goal
+from formulation.problem.groups import Group
+from formulation.problem.instance import Instance
 from formulation.problem.options import Combine
 from formulation.problem.training import Schedule
-from formulation.timeline import bounds
+from formulation.problem.units import NS_PER_SECOND
+from formulation.schedules.table import NONE, Integers
+from formulation.timeline import measures as bounds
 from formulation.timeline.durations import Transfers
 from formulation.timeline.measures import TimelineMeasures
-from report import theory
-from report.placement import INTERLEAVED, ZERO_BUBBLE
-from report.simulation import Simulation
+from formulation.timeline.program import SYNC
+from formulation.timeline.timeline import Timeline
+from report import simulation as theory
+from report.simulation import INTERLEAVED, ZERO_BUBBLE, Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The time of one rank over the whole run, in ns."""
+
+    compute_ns: int
+    inside_ns: int
+    between_ns: int
+    boundary_ns: int
+    idle_ns: int
+
+
+def spent_of(simulation: Simulation) -> list[Spent]:
+    """Return the parts of every rank; each adds up to the makespan. Cost: linear in actions."""
+    return [_spent(simulation, rank) for rank in range(len(simulation.ranks))]
+
+
+def _spent(simulation: Simulation, rank: int) -> Spent:
+    timeline, durations = simulation.timeline, simulation.made.durations
+    compute = inside = between = 0
+    for stage in simulation.ranks[rank]:
+        cost = simulation.evaluation.stages[stage]
+        passes = durations.forward_ns[stage] + durations.backward_ns[stage] + durations.recompute_ns[stage]
+        computed = min(passes, cost.compute_ns)
+        changed = min(passes - computed, cost.between_ns)
+        compute += simulation.micro_batches * computed
+        between += simulation.micro_batches * changed
+        inside += simulation.micro_batches * (passes - computed - changed)
+    alone, boundary = _gaps(timeline, rank, _synced_before(timeline, simulation.ranks[rank]))
+    idle = timeline.makespan_ns - compute - between - inside - alone - boundary
+    return Spent(compute, inside + alone, between, boundary, idle)
+
+
+def _synced_before(timeline: Timeline, stages: tuple[int, ...]) -> Callable[[Integers], Integers]:
+    """Return the function from moments to how long these stages, all of one rank, have synchronised until then.
+
+    They take turns in one queue, so their synchronisations stand in order and never overlap.
+    """
+    program, times = timeline.program, timeline.times
+    of_stage = program.stage == stages[0]
+    for stage in stages[1:]:
+        of_stage |= program.stage == stage
+    mine = (program.kind == SYNC) & of_stage
+    start, stop = times.start_ns[mine], times.stop_ns[mine]
+    whole = (stop - start).cumsum()
+
+    def before(moments: Integers) -> Integers:
+        if len(start) == 0:
+            return moments - moments
+        begun = start.searchsorted(moments, side="right")
+        return (begun > 0).astype(moments.dtype) * (whole[begun - 1] - (stop[begun - 1] - moments).clip(min=0))
+
+    return before
+
+
+def _gaps(timeline: Timeline, rank: int, synced: Callable[[Integers], Integers]) -> tuple[int, int]:
+    """Return how long a rank, between its passes, only synchronises, and only waits for messages that travel."""
+    program, times = timeline.program, timeline.times
+    row = timeline.schedule.row(rank)
+    start, stop, source = times.start_ns[row], times.stop_ns[row], program.needs[row]
+    last = times.stop_ns.max(keepdims=True)
+    alone = int(synced(start).sum() - synced(stop).sum() + synced(last).sum())
+    free = stop - stop
+    free[1:] = stop[:-1]
+    takes = (source != NONE) & (program.link[source] != NONE)
+    sent = source[takes]
+    since = free[takes].clip(min=times.depart_ns[sent])
+    until = start[takes].clip(max=times.arrive_ns[sent]).clip(min=since)
+    return alone, int((until - since - synced(until) + synced(since)).sum())
+
 
 BUBBLE = "bubble (idle share of device time)"
 
@@ -206,3 +300,65 @@ def _classic(simulation: Simulation) -> bool:
 def _in_whole_passes(simulation: Simulation) -> bool:
     """Tell whether formulas know the run: groups of one stage each, whose backward passes are not in halves."""
     return simulation.by_stage and not simulation.instance.training.schedule.in_halves
+
+
+EMBEDDING, TOKEN_BYTES = "Embedding", 8
+"""The operator that looks tokens up, and the size of the number of a token in torch."""
+FLOPS_PER_MAC = 2
+MILLIONTHS = 10**6
+SECONDS_PER_HOUR = 3600
+TERA = 10**12
+
+
+def throughput_of(
+    instance: Instance, groups: Iterable[Group], samples: int, time_ns: int, steps: int = 1
+) -> dict[str, Any]:
+    """Return what so many samples in so much time are, on the devices of these groups.
+
+    ``samples_per_second``; ``tokens_per_second``, where a sample has tokens (:func:`tokens_of`);
+    ``tflops_per_device``: FLOPs of the model, two a multiply-accumulate of the forward pass and of each product
+    of the backward pass, without what is computed again; ``model_flops_utilisation``: their share of what all
+    these devices do at their peaks; ``price``: what the devices cost in this time, in the scenario's currency;
+    ``price_of_step``: the same of one of so many steps. None where nothing takes time, or no device has a price.
+    Cost: linear in layers.
+    """
+    held = [(instance.servers[server], count) for group in groups for server, count in group.counts]
+    seconds = time_ns / NS_PER_SECOND
+    hourly = sum(server.device_class.price_per_hour * count for server, count in held)
+    price = hourly / MILLIONTHS * seconds / SECONDS_PER_HOUR if hourly else None
+    prices = {"price": price, "price_of_step": None if price is None else price / steps}
+    if not time_ns:
+        return dict.fromkeys(KEYS) | prices
+    tokens = tokens_of(instance)
+    rate = samples * model_flops(instance) / seconds
+    devices = sum(count for _, count in held)
+    peak = sum(server.device_class.flops_per_second * count for server, count in held)
+    return {
+        "samples_per_second": samples / seconds,
+        "tokens_per_second": tokens * samples / seconds if tokens else None,
+        "tflops_per_device": rate / devices / TERA,
+        "model_flops_utilisation": rate / peak,
+        **prices,
+    }
+
+
+KEYS = (
+    "samples_per_second",
+    "tokens_per_second",
+    "tflops_per_device",
+    "model_flops_utilisation",
+    "price",
+    "price_of_step",
+)
+
+
+def tokens_of(instance: Instance) -> int:
+    """Return how many tokens a sample has: the most numbers that one of its embeddings looks up; 0 without one."""
+    found = (layer.input_bytes for layer in instance.layers if layer.operator == EMBEDDING)
+    return max(found, default=0) // TOKEN_BYTES
+
+
+def model_flops(instance: Instance) -> int:
+    """Return the FLOPs of one sample, forward and backward: frozen weights have no gradient to compute."""
+    products = instance.predictor.products
+    return FLOPS_PER_MAC * sum(layer.macs * (1 + products.get(layer.name, 2)) for layer in instance.layers)

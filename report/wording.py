@@ -2,7 +2,7 @@
 
 Names come from users' files. What is no printable character (control characters, halves of surrogate pairs,
 marks that turn the direction of text) is shown as a question mark. What the terminal says the same way
-(``commands.terminal.human``) is written once, in ``formulation.costs.amounts``.
+(``commands.terminal.terminal``) is written once, in ``formulation.costs.amounts``.
 """
 
 from __future__ import annotations

@@ -93,13 +93,11 @@ SOLVERS: tuple[SolverEntry, ...] = (
         "cpsat",
         "the declarative model in OR-Tools CP-SAT",
         "solvers.cpsat.solver",
-        support="solvers.cpsat.support",
+        support="solvers.cpsat.accepts",
         exact=True,
         blocks=ANY,
     ),
-    SolverEntry.of(
-        "line_dp", "the exact dynamic programme over the line", "solvers.dynamic.line.solver", exact=True
-    ),
+    SolverEntry.of("line_dp", "the exact dynamic programme over the line", "solvers.reference.line", exact=True),
     SolverEntry.of(
         "state_dp",
         "the exact dynamic programme over device states",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, begin
 from formulation.problem.constraints import Recompute
@@ -59,7 +59,7 @@ def solve(
     """Return the best plan that keeps every rule and that ``accept`` accepts; the first such one in a tie.
 
     OPTIMAL if all plans were seen, INFEASIBLE if none was good; stopped before the end: FEASIBLE or UNKNOWN, with
-    the bound of ``formulation.costs.lower_bound``, which a complete answer does not use. Raises ValueError where
+    the bound of ``formulation.costs.bounds``, which a complete answer does not use. Raises ValueError where
     there are more than ``max_plans`` plans. Cost: one evaluation for each of :func:`count_plans` plans.
     """
     limits, start = begin(limits), time.perf_counter()

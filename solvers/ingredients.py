@@ -6,12 +6,19 @@ An *ingredient* is code that an answer can rest on, named by its modules (``modu
 plan (docs/decisions/0006-independence.md). What only *proposes* plans or labels is listed apart: the evaluator or
 a checker judges every proposal, so a mistake in it can cost time, never truth. A test traces the calls of every
 method and compares them with this table.
+
+Who is independent of a claim that several methods made together, where a plan is one's and a bound another's.
+
+Such a claim rests on all of them, and so another method is a second proof only if it is independent of each.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from formulation.outcome import Outcome
 
 
 class Ingredient(enum.Enum):
@@ -33,7 +40,7 @@ class Ingredient(enum.Enum):
             "formulation.costs.passes",
             "formulation.executed.",
             "formulation.schedules.",
-            "formulation.costs.sharding",
+            "formulation.costs.times",
             "formulation.costs.memory",
         ),
         True,
@@ -55,7 +62,7 @@ class Ingredient(enum.Enum):
             *(f"formulation.problem.shares:{name}" for name in ("same_servers", "_same", "server_classes")),
             "formulation.problem.groups:GroupKind.all_of",
             *(
-                f"formulation.suffixes.states:{name}"
+                f"formulation.suffixes:{name}"
                 for name in ("alike_servers", "_of_equal_groups", "_told_by_order", "_parts", "_kinds_stay")
             ),
         ),
@@ -64,12 +71,12 @@ class Ingredient(enum.Enum):
     STATES = (
         "states of devices",
         tuple(
-            f"formulation.suffixes.states:{name}"
+            f"formulation.suffixes:{name}"
             for name in ("suffixes", "LineSuffixes", "FreeSuffixes", "Place", "Step", "_stands_for")
         ),
         True,
     )
-    SUMS = ("sums over layers and devices", ("formulation.costs.lower_bound", "formulation.costs.ceiling"), True)
+    SUMS = ("sums over layers and devices", ("formulation.costs.bounds", "formulation.costs.bounds"), True)
     COST_TABLES = (
         "cost tables",
         ("formulation.costs.tables", "formulation.costs.bulk."),
@@ -79,9 +86,9 @@ class Ingredient(enum.Enum):
     ENUMERATION = ("the enumeration of all plans", ("solvers.exhaustive", "solvers.every_plan"))
     CHECKER = (
         "the checker of certificates",
-        ("formulation.certificates.", "formulation.suffixes.slots", "formulation.costs.least"),
+        ("formulation.certificates.", "formulation.suffixes", "formulation.costs.least"),
     )
-    MOVES = ("moves of single atoms", ("solvers.chunks.moves", "solvers.search.simple:even_cuts"))
+    MOVES = ("moves of single atoms", ("solvers.chunks.moves", "solvers.search.first_plan:even_cuts"))
     FIRST_PLAN = (
         "simple first plans",
         tuple(f"solvers.search.{name}" for name in ("first_plan", "balanced", "fitting")),
@@ -93,7 +100,7 @@ class Ingredient(enum.Enum):
     STAGE_LIMITS = ("how far stages reach", ("solvers.dynamic.tables.stage_limits",))
     STAGE_FORMS = (
         "forms within memory",
-        ("solvers.dynamic.tables.atom_tables", "solvers.dynamic.tables.stage_table"),
+        ("solvers.reference.line", "solvers.dynamic.tables.stage_table"),
     )
     ATOMS = (
         "the best splits of atoms, and chains of them",
@@ -102,7 +109,7 @@ class Ingredient(enum.Enum):
             for name in ("blocks", "chains", "fronts", "labels", "programs", "stages", "times")
         ),
     )
-    LINE_PROGRAMME = ("the programme over the line", ("solvers.dynamic.line.solver", "solvers.blind"))
+    LINE_PROGRAMME = ("the programme over the line", ("solvers.reference.line", "solvers.search.support"))
     STATE_REACH = (
         "reachability of device states",
         (
@@ -128,7 +135,7 @@ class Ingredient(enum.Enum):
     )
     DEMANDED = (
         "stages that demands leave",
-        ("solvers.dynamic.tables.demanded", "solvers.executed.demands", "solvers.search.in_parts"),
+        ("solvers.dynamic.tables.demanded", "solvers.executed.demands", "solvers.search.incumbent"),
     )
     RESPONSES = (
         "answers of suffixes to arrivals",
@@ -164,17 +171,17 @@ class Ingredient(enum.Enum):
     MODEL = (
         "the declarative model",
         (
-            "solvers.cpsat.bounds",
+            "solvers.cpsat.model",
             "solvers.cpsat.constraints.",
-            "solvers.cpsat.base.conditional",
-            "solvers.cpsat.base.families",
-            "solvers.cpsat.base.pass_prices",
+            "solvers.cpsat.variables",
+            "solvers.cpsat.variables",
+            "solvers.cpsat.constraints.passes",
             "solvers.cpsat.solver",
             "solvers.cpsat.model",
-            "solvers.cpsat.base.reading",
-            "solvers.cpsat.valid",
-            "solvers.cpsat.valid_passes",
-            "solvers.cpsat.base.variables",
+            "solvers.cpsat.variables",
+            "solvers.cpsat.model",
+            "solvers.cpsat.model",
+            "solvers.cpsat.variables",
         ),
     )
     ON_ATOMS = (
@@ -191,7 +198,7 @@ class Ingredient(enum.Enum):
             )
         ),
     )
-    CPSAT = ("CP-SAT", ("solvers.cpsat.base.engine", "solvers.cpsat.search"))
+    CPSAT = ("CP-SAT", ("solvers.cpsat.engine", "solvers.cpsat.engine"))
     LABELS = ("the maker of certificates", ("solvers.certifying.",))
 
     def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
@@ -245,7 +252,7 @@ METHODS: dict[str, Method] = {
         proposed_by=(I.COST_TABLES, *_STAGES, I.LABELS),
     ),
 }
-"""Every exact method and every route of ``solvers.crosscheck.routes``, by name."""
+"""Every exact method and every route of ``solvers.crosscheck``, by name."""
 
 
 def shared(one: str, other: str, unused: tuple[str, ...] = ()) -> tuple[Ingredient, ...] | None:
@@ -273,3 +280,40 @@ def ground_of(one: str, other: str) -> tuple[Ingredient, ...]:
 def independent(one: str, other: str, unused: tuple[str, ...] = ()) -> bool:
     """Tell whether the agreement of two methods is that of two: they share nothing but common ground."""
     return shared(one, other, unused) == ()
+
+
+PROPOSES = "by_formula"
+"""Who has plans and no proof of its own but sums that all read: a claim of it rests on whose bound it has."""
+
+
+def methods_of(outcome: Outcome) -> tuple[str, ...]:
+    """Return the methods that a claim rests on, its solver first unless that only proposes."""
+    own = () if outcome.solver == PROPOSES and outcome.bound_by else (outcome.solver,)
+    return tuple(dict.fromkeys((*own, *outcome.bound_by)))
+
+
+def shared_with(methods: Sequence[str], other: str, unused: tuple[str, ...] = ()) -> tuple[Ingredient, ...] | None:
+    """Return what a method rests on beyond common ground together with any of those of a claim.
+
+    None where nobody said what one of them reads. ``unused`` are the names of ingredients that the claim does not
+    rest on as far as the first of its methods made it.
+    """
+    found = dict[Ingredient, None]()
+    for at, one in enumerate(methods):
+        if one == PROPOSES and other in METHODS:
+            continue
+        common = shared(one, other, () if at else unused)
+        if common is None:
+            return None
+        found |= dict.fromkeys(common)
+    return tuple(one for one in Ingredient if one in found)
+
+
+def independent_of(outcome: Outcome, other: str) -> bool:
+    """Tell whether the agreement of a method with a claim is that of two: they share nothing but common ground."""
+    return shared_with(methods_of(outcome), other, outcome.unused) == ()
+
+
+def is_described(outcome: Outcome) -> bool:
+    """Tell whether it is said of all methods of a claim what they rest on."""
+    return all(one in METHODS or one == PROPOSES for one in methods_of(outcome))

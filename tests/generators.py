@@ -16,8 +16,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from formulation.predictor.curves import Measured
-from formulation.predictor.roofline import Roofline
-from formulation.predictor.work import Product, Work
+from formulation.predictor.roofline import Product, Roofline, Work
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import RECOMPUTED, Constraints, Goal, OnHost, Recompute, Sharded
 from formulation.problem.groups import Group, GroupKind, forms_on

@@ -11,7 +11,7 @@ import pytest
 
 from commands.main import main
 from commands.outputs.schema import OUTPUTS
-from commands.terminal.exit_codes import MEANINGS
+from commands.terminal.failures import MEANINGS
 from tests.commands.fakes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,11 +12,11 @@ from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Goal, Recompute
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 from solvers.cpsat import solver as layered
-from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states
 from solvers.executed import solver as executed
+from solvers.reference import line as line_dp
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
 GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"

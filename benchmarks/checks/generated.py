@@ -44,8 +44,8 @@ from formulation.problem.plan import Plan
 from planners.catalogue import find_any
 from solvers.auto.solve import plan as planned
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify
-from solvers.choices.decide import decide
+from solvers.certifying import certify
+from solvers.choices.trainings import decide
 from solvers.goals import solve_in_order
 from tests.enumerator import Truth, truth
 from tests.formulation.page.evaluator import StagePrice, evaluate_page

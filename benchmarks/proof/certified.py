@@ -18,11 +18,11 @@ from benchmarks.proof.executed import ExecutedRow, rows
 from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
 from formulation.certificates.check import verify
-from formulation.limits.deadline import NEVER, StoppedError
+from formulation.limits import NEVER, StoppedError
 from formulation.outcome import Limits
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 
 
 def measure(row: ExecutedRow, limit_s: float) -> dict[str, Any]:

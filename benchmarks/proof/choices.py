@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.proof.choices_text import document
 from benchmarks.proof.found import read_plan, searched, with_each_number
-from commands.sweep.keys import key_of
-from commands.sweep.results_file import ResultsFile
+from commands.sweep.sweep import ResultsFile, key_of
 from formulation.constraints.layers.forms import FormLimit
 from formulation.costs.megatron_forms import megatron_forms
 from formulation.evaluate import evaluate

@@ -22,7 +22,7 @@ from formulation.problem.constraints import Constraints, Goal, Placement, Recomp
 from formulation.problem.instance import Instance, with_servers
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
-from solvers.crosscheck.checked_solve import solve_checked
+from solvers.crosscheck import solve_checked
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "pipepar" / "resnet50.yaml"
 FAST = (

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from commands.tables.stage_lines import stage_in_words
+from commands.tables import stage_in_words
+from formulation.costs.bounds import lower_bound
 from formulation.costs.goals import goal_value
-from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import Evaluation, evaluate
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Goal, Sharded
@@ -19,7 +19,7 @@ from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
 from planners.catalogue import find_any
 from solvers.auto.solve import plan
-from solvers.choices.decide import decide
+from solvers.choices.trainings import decide
 
 
 def searched(

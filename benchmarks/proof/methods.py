@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.proof.proofs import BINDING, FAST
-from formulation.limits.deadline import StoppedError
+from formulation.limits import StoppedError
 from formulation.outcome import Limits, Outcome, Proof, checked
 from formulation.problem.instance import Instance
 from ingest.scenario.load import load_scenario
 from ingest.scenario.shipped import scenario_files
+from solvers import crosscheck as certificate
 from solvers.auto.solve import plan
 from solvers.catalogue import find_solver
-from solvers.crosscheck import certificate
-from solvers.crosscheck.claim import Verdict, claims_of
+from solvers.crosscheck import Verdict, claims_of
 
 ROOT = Path(__file__).parents[2]
 FREE = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
@@ -40,7 +40,7 @@ METHODS = ("cpsat", "line_dp", "state_dp", "paced_dp")
 PROVED = (Proof.OPTIMAL, Proof.INFEASIBLE)
 CHECK_S = 5.0
 CONCLUSIONS = """\
-What `auto` takes from it (`solvers/auto/solve.py`, `solvers/crosscheck/checked_solve.py`):
+What `auto` takes from it (`solvers/auto/solve.py`, `solvers/crosscheck.py`):
 
 - Wherever a programme sees the instance it is the fastest: `line_dp` before `state_dp` where both do. That is the
   order of the catalogue.

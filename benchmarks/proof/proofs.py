@@ -26,7 +26,7 @@ from formulation.problem.instance import Instance
 from ingest.plans.certificate_file import write_certificate
 from ingest.scenario.load import load_scenario
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FAST = ("cluster.servers[0].link.bandwidth=300 GB/s", "cluster.between_servers.bandwidth=12.5 GB/s")

@@ -19,8 +19,7 @@ from typing import Any
 
 from benchmarks.proof.choices_text import NS, shape
 from benchmarks.proof.found import of_plan, read_plan, searched
-from commands.sweep.keys import key_of
-from commands.sweep.results_file import ResultsFile
+from commands.sweep.sweep import ResultsFile, key_of
 from formulation.evaluate import evaluate
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan

@@ -15,12 +15,11 @@ from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.validate import validate
+from formulation.schedules.table import PipelineSchedule, validate
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.critical import critical_chain
+from formulation.timeline.critical_path import critical_chain
 from formulation.timeline.durations import Contention, Execution, uniform
-from formulation.timeline.footprint import Footprint
+from formulation.timeline.measures import Footprint
 from formulation.timeline.timeline import Timeline, run
 
 STAGES = 64

@@ -28,7 +28,7 @@ from formulation.problem.instance import Instance
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers.auto.solve import plan
-from solvers.explain.explain import explain
+from solvers.explain import explain
 
 ROOT = Path(__file__).parents[2]
 GPT3 = "benchmarks/instances/gpt3.yaml"

@@ -38,10 +38,9 @@ from formulation.problem.units import Link
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
-from solvers.cpsat.base.engine import make_solver
-from solvers.cpsat.model import FAMILIES, build_model
-from solvers.cpsat.valid import redundant_families
-from solvers.dynamic.line import solver as line_dp
+from solvers.cpsat.engine import make_solver
+from solvers.cpsat.model import FAMILIES, build_model, redundant_families
+from solvers.reference import line as line_dp
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "pipepar" / "resnet152.yaml"
 GIGABYTE_BITS = 8 * 10**9

@@ -14,9 +14,8 @@ from commands.gaps.document import NOTHING, document, summary_table
 from commands.gaps.report import to_dict
 from commands.gaps.solve import CaseResult, GapTableSearch, run_series
 from commands.parts.comparison import problems_of
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import output_path
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, output_path
 from commands.terminal.interrupt import run_stoppable
 from formulation.outcome import Limits
 from ingest.files import atomic_write

@@ -7,7 +7,7 @@ from typing import Any
 
 from commands.gaps.cases import LARGE_LAYERS, SLOWER, VARIANTS, GapTableFamily
 from commands.gaps.report import ALL, BREAKS, FAILED, GAP, NO_PLAN
-from commands.terminal import human
+from commands.terminal import terminal as human
 from formulation.costs.amounts import goal_text
 from formulation.problem.constraints import Goal
 from planners.studies.study import Study, StudyTable

@@ -1,7 +1,11 @@
-"""The files that a simulation can be written to: page, trace, and pictures; each whole or not at all."""
+"""The files that a simulation can be written to: page, trace, and pictures; each whole or not at all.
+
+Pictures as PNG, drawn from their SVG by resvg, an optional dependency.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.terminal import output
+from commands.terminal import terminal as output
 from commands.terminal.failures import InputError, output_path
 from ingest.files import atomic_write
 
@@ -40,7 +44,7 @@ def targets_of(page: str | None, trace: str | None, svg: str | None, png: str | 
     """Check before any work that all this can be written. Raises InputError, also where PNG cannot be drawn."""
     draw = None
     if png is not None:
-        from commands.parts.png import png_writer
+        pass
 
         draw = png_writer()
     return Targets(output_path(page), output_path(trace), _folder(svg), _folder(png), draw)
@@ -85,9 +89,8 @@ def say_what_was_written(targets: Targets) -> None:
 
 def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) -> list[tuple[Path, Make]]:
     """Return the files to write, and what makes each of them."""
-    from report.page.page import page_of, pictures
-    from report.page.templating import standalone
-    from report.trace.whole import trace_of
+    from report.page import page_of, pictures, standalone
+    from report.trace import trace_of
 
     files: list[tuple[Path, Make]] = []
     if targets.page is not None:
@@ -106,6 +109,49 @@ def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
 
 
 def _drawn(picture: Picture, draw: Callable[[str], bytes]) -> bytes:
-    from report.page.templating import standalone
+    from report.page import standalone
 
     return draw(standalone(picture))
+
+
+SCALE = 2
+"""Pixels for each unit of a picture: 2280 across, enough for the width of a page at 300 dots per inch."""
+MISSING = "writing PNG needs resvg: pip install 'pipecut[png]'"
+FAMILIES = (
+    "DejaVu Sans",
+    "Liberation Sans",
+    "Noto Sans",
+    "Arial",
+    "Helvetica",
+    "Segoe UI",
+    "Roboto",
+    "Ubuntu",
+    "Open Sans",
+    "Cantarell",
+    "FreeSans",
+)
+"""Fonts for labels, tried in turn."""
+TRIAL = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
+LETTER = '<text x="2" y="16" font-family="sans-serif" font-size="14">M</text>'
+
+Draw = Callable[[str], bytes]
+
+
+def png_writer() -> Draw:
+    """Return what makes a PNG of an SVG, with letters of a font that is there.
+
+    Raises InputError where resvg is not installed, or none of FAMILIES is: a picture without words says nothing.
+    """
+    try:
+        resvg: Any = importlib.import_module("resvg_py")
+    except ImportError as error:
+        raise InputError(MISSING) from error
+
+    def draw(svg: str, family: str) -> bytes:
+        return bytes(resvg.svg_to_bytes(svg_string=svg, zoom=SCALE, font_family=family, sans_serif_family=family))
+
+    blank = draw(TRIAL.format(""), FAMILIES[0])
+    family = next((one for one in FAMILIES if draw(TRIAL.format(LETTER), one) != blank), None)
+    if family is None:
+        raise InputError(f"writing PNG needs a font for the labels, none of {', '.join(FAMILIES)} is installed")
+    return lambda svg: draw(svg, family)

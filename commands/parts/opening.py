@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.parser.suggestions import SURE
+from commands.parser.grammar import SURE
 from commands.terminal.failures import InputError, reading
 from planners.catalogue import find_any
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commands.orders import order_of
 from commands.parts.task import Task, open_task
 from commands.simulation.best_order import search_order
-from commands.simulation.orders import order_of
-from commands.terminal import output
+from commands.terminal import terminal as output
 from commands.terminal.failures import InputError, reading
 from formulation.problem.plan import Plan
 from formulation.schedules.catalogue import schedule_of
@@ -152,8 +152,7 @@ def carried_out(
     run, and where a process fails.
     """
     from execution.errors import RunFailedError, StagesError
-    from execution.processes.local import in_processes
-    from execution.processes.under_torchrun import as_one_of
+    from execution.processes.local import as_one_of, in_processes
     from ingest.errors import ModelError
 
     try:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from commands.outputs.scenarios import AlikeServersPart, ScenariosOutput, ShippedPart
 from commands.parts.opening import open_scenario, shipped_names, shortest
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import reading
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, reading
 from formulation.problem.cluster import Server, servers_of
 from ingest.scenario.shipped import SHIPPED, scenario_files
 

@@ -11,13 +11,11 @@ from functools import partial
 from typing import NoReturn
 
 from commands.parts.answered import left_in_time
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import ClaimFailedError, OutOfTimeError, reading
+from commands.terminal import terminal as output
+from commands.terminal.failures import ClaimFailedError, ExitCode, OutOfTimeError, reading, write_reproducer
 from commands.terminal.progress import ProgressLine
-from commands.terminal.reproducer import write_reproducer
 from formulation.costs.amounts import goal_text
-from formulation.limits.deadline import Deadline
+from formulation.limits import Deadline
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
@@ -25,10 +23,10 @@ from ingest.plans.plan_file import read_plan_as_made
 from ingest.scenario.load import Scenario
 from planners.catalogue import find_any
 from solvers.auto.solve import plan
-from solvers.choices.decide import decide
 from solvers.choices.standing import Standing
-from solvers.crosscheck.checked_solve import solve_checked
-from solvers.search.background import in_background
+from solvers.choices.trainings import decide
+from solvers.crosscheck import solve_checked
+from solvers.search.stoppable import in_background
 
 READING_S = 0.2
 """So much longer than the limit a model may be read, as without it there is not even a simple plan."""

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from commands.orders import order
 from commands.parts.drawing import targets_of, write_files
 from commands.simulation.best_order import BestOrder, best_order_of, with_order, with_order_content
-from commands.simulation.orders import order
 from commands.terminal.failures import InputError
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome
@@ -65,16 +65,15 @@ class Simulated:
 
     def __str__(self) -> str:
         """Return timeline and formulas side by side, without colours and 80 columns wide."""
-        from commands.tables.run_tables import measure_lines, rank_table, run_name
-        from commands.terminal.human import WIDTH
-        from commands.terminal.output import drawn
+        from commands.tables import measure_lines, rank_table, run_name
+        from commands.terminal.terminal import WIDTH, drawn
 
         tables = (run_name(self.content), "", *measure_lines(self.content), "", rank_table(self.content))
         return drawn(*tables, width=WIDTH).rstrip("\n")
 
     def _repr_html_(self) -> str:
         """Return the timeline, the memory over time and the text, for notebooks."""
-        from commands.results.notebook import drawn_in_html, words_in_html
+        from commands.results.planned import drawn_in_html, words_in_html
 
         return drawn_in_html(self.content, ("timeline", "memory")) + words_in_html(str(self))
 

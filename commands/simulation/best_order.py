@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from commands.parser.run_arguments import GIVEN_ORDERS
-from commands.terminal import human
+from commands.parser.options import GIVEN_ORDERS
+from commands.terminal import terminal as human
 from commands.terminal.failures import InputError
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import ProgressLine

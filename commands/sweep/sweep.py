@@ -1,25 +1,38 @@
-"""``pipecut sweep``: the best plans of all points of a sweep file, from where an earlier run was ended."""
+"""``pipecut sweep``: the best plans of all points of a sweep file, from where an earlier run was ended.
+
+What a scenario is known by in a file of results: a hash of all that a plan depends on, and of no name.
+
+How far a sweep is, on one line: a bar, how many points, and about how long the others take.
+
+The file that a sweep appends its results to, a line of JSON each: what a killed sweep goes on from.
+
+A line is written whole, with its end, and is on the disk before the next one is. A sweep that is killed in the
+middle of a line leaves it without an end: the next one that writes cuts it off, and plans its point again.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import enum
+import hashlib
+import json
+import os
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from commands.sweep.executors import processes, scheduler
-from commands.sweep.keys import key_of
 from commands.sweep.outcome import SweepOutcome, SweepRow, csv_text, rows_to_list
-from commands.sweep.pool import WorkPool
-from commands.sweep.progress import following
-from commands.sweep.results_file import ResultsFile
-from commands.sweep.work import SweepWork, solved
-from commands.terminal import output
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import InputError, output_path, reading
+from commands.sweep.work import SweepWork, WorkPool, processes, scheduler, solved
+from commands.terminal import terminal as output
+from commands.terminal.failures import ExitCode, InputError, output_path, reading
 from commands.terminal.interrupt import run_stoppable
+from commands.terminal.progress import ProgressLine
 from formulation.problem.instance import Instance
 from ingest.files import atomic_write
 from ingest.scenario.load import Scenario
@@ -28,6 +41,161 @@ from planners.catalogue import find_any
 
 if TYPE_CHECKING:
     import networkx as nx
+
+NAMES = {"Cluster": "name", "LayerGraph": "name"}
+"""Names that nothing depends on, by the class that has them; those of layers, servers and devices count."""
+WRITTEN = ("model", "cluster", "training", "cost", "constraints", "goals")
+"""What an instance is made of; all else in it follows from these."""
+VERSION = 1
+"""Of what is hashed; a change of what a plan costs raises it."""
+
+
+def key_of(instance: Instance) -> str:
+    """Return the key of an instance: 32 hexadecimal digits. Cost: linear in the instance."""
+    content = [VERSION, *(_plain(getattr(instance, name)) for name in WRITTEN)]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 (JSON)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        name = type(value).__name__
+        kept = (one.name for one in fields(value) if one.init and NAMES.get(name) != one.name)
+        return [name, *(_plain(getattr(value, one)) for one in kept)]
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return sorted([str(key), _plain(one)] for key, one in value.items())
+    if isinstance(value, frozenset | set):
+        return sorted(json.dumps(_plain(one), sort_keys=True) for one in value)
+    return str(value)
+
+
+WIDE = 24
+TIMES = ((3600, "h"), (60, "min"), (1, "s"))
+
+
+class SweepLine:
+    """The progress line of a sweep: :meth:`done` is told how many points are known."""
+
+    def __init__(self, name: str, total: int, kept: int, line: ProgressLine) -> None:
+        self._name, self._total, self._kept, self._line = name, total, kept, line
+        self._began = time.monotonic()
+        self.done(kept)
+
+    def done(self, known: int) -> None:
+        """Show how many points are known."""
+        seconds = time.monotonic() - self._began
+        self._line.title = bar_text(self._name, known, self._total, known - self._kept, seconds)
+
+    def stopping(self) -> None:
+        """Say that no more points are planned."""
+        if self._line.shown:
+            self._line.stopping()
+        else:
+            output.remark("stopping with the points so far (Ctrl-C again to abort)")
+
+
+def bar_text(name: str, known: int, total: int, now: int, seconds: float) -> str:
+    """Return the line: ``budget.yaml [##--] 20 of 40, about 5 min left``; ``now`` came in so many seconds."""
+    full = WIDE * known // total if total else WIDE
+    words = f"{name} [{'#' * full}{'-' * (WIDE - full)}] {known} of {total}"
+    if not now or known >= total:
+        return words
+    left = (total - known) * seconds / now
+    size, unit = next(((size, unit) for size, unit in TIMES if left >= size), TIMES[-1])
+    return f"{words}, about {max(1, round(left / size))} {unit} left"
+
+
+@contextlib.contextmanager
+def following(name: str, total: int, kept: int, *, quiet: bool) -> Iterator[tuple[SweepLine, threading.Event]]:
+    """Provide the line of a sweep, and what is set once somebody asks to stop."""
+    if not quiet and kept:
+        output.remark(f"{kept} of {total} points are known already")
+    with ProgressLine(name, quiet=quiet) as line:
+        yield SweepLine(name, total, kept, line), threading.Event()
+
+
+PROVED = ("optimal", "infeasible")
+
+try:
+    import fcntl
+except ImportError:  # a system without such locks: two sweeps at once on one file are not noticed
+    fcntl = None
+
+
+class ResultsFile:
+    """A file of results, open for one sweep alone; ``known`` has what it holds, by key, the last line of a key.
+
+    Raises InputError for a file that is none, that cannot be written, or that another sweep writes just now.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[str, dict[str, Any]] = {}
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append a result. Raises InputError where it cannot be written (a full disk)."""
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise InputError(f"{self.path}: not written: {error.strerror}") from error
+        self.known[row["key"]] = dict(row)
+
+    def settled(self, key: str, search: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what is known of a key, if a search like this one would find no more."""
+        found = self.known.get(key)
+        if found is None or found["proof"] is None:
+            return None
+        return found if found["proof"] in PROVED or found["search"] == dict(search) else None
+
+    def _lock(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"{self.path}: another sweep writes this file; give --results another one") from error
+
+    def _read(self) -> None:
+        raw = self.path.read_bytes()
+        whole = raw.rfind(b"\n") + 1
+        for number, line in enumerate(raw[:whole].splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                self.known[str(row["key"])] = {"proof": row["proof"], "search": row["search"]} | row
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{self.path}:{number}: no result of a sweep; give --results another file"
+                ) from error
+        if whole < len(raw):
+            os.ftruncate(self._file, whole)
+
 
 FALSE = "a claim failed its check"
 
@@ -54,7 +222,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         arguments.reply.put(_to_dict(sweep, results, outcome))
     else:
-        from commands.sweep.table import sweep_parts
+        from commands.sweep.outcome import sweep_parts
 
         output.show(*sweep_parts(outcome))
     return _exit_code(outcome)
@@ -132,7 +300,7 @@ def _swept(
 
 
 def _svg(outcome: SweepOutcome) -> str:
-    from report.page.templating import standalone
+    from report.page import standalone
     from report.pictures.pareto import pareto_picture
 
     price = "price of the cluster per hour" if outcome.priced() else "devices of the cluster"

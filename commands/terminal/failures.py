@@ -2,16 +2,73 @@
 
 Only what reads a user's input is wrapped in :func:`reading`, which turns the errors of that phase into one
 :class:`InputError`; the same exception out of a search is a defect and keeps its traceback.
+
+Exit codes of the command line: one table, shown by ``--help`` and in ``docs/cli.md``.
+
+A failed claim on file: all that is needed to see it again, as JSON where the user runs pipecut.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
+import hashlib
+import json
 import os
+import platform
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from formulation.outcome import Limits
+
+WIDTH = 79
+"""Columns of lines for a narrow terminal."""
+
+
+class ExitCode(enum.IntEnum):
+    """What a run of ``pipecut`` tells a script."""
+
+    DONE = 0
+    NO_PLAN = 1
+    BAD_INPUT = 2
+    NOT_PROVED = 3
+    FALSE_CLAIM = 4
+    DEFECT = 70
+    ABORTED = 130
+    BROKEN_PIPE = 141
+
+
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.DONE: "done; a plan that was asked for is proved optimal",
+    ExitCode.NO_PLAN: "proved: no plan exists (evaluate: the plan breaks a rule; validate: a gradient differs)",
+    ExitCode.BAD_INPUT: "bad input: scenario, plan file, model, or command line",
+    ExitCode.NOT_PROVED: "no proof of all that was asked: stopped early, or a solver that proves nothing",
+    ExitCode.FALSE_CLAIM: "a solver's claim failed its check (a defect; a reproducer is written)",
+    ExitCode.DEFECT: "a defect in pipecut itself, with a traceback",
+    ExitCode.ABORTED: "aborted by a second Ctrl-C",
+}
+"""One line for each code; BROKEN_PIPE only ends the command quietly when its reader has gone."""
+
+
+def table() -> str:
+    """Return the codes as lines of text, for ``--help``."""
+    return listed("exit codes", [(str(int(code)), meaning) for code, meaning in MEANINGS.items()])
+
+
+def listed(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Return names with what they mean under a title, in lines that fit a narrow terminal."""
+    left = 2 + max(len(name) for name, _ in rows) + 2
+    lines = (
+        textwrap.fill(meaning, WIDTH, initial_indent=f"  {name}".ljust(left), subsequent_indent=" " * left)
+        for name, meaning in rows
+    )
+    return "\n".join((f"{title}:", *lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +178,51 @@ def output_path(text: str | None) -> Path | None:
     ) as error:  # names that are no path: too long, a zero byte, a link loop
         raise InputError(f"{text!r}: {getattr(error, 'strerror', None) or error}") from error
     return path
+
+
+PACKAGES = ("pipecut", "ortools", "networkx", "numpy", "pydantic", "torch")
+
+
+def write_reproducer(
+    scenario: str | Path,
+    overrides: Sequence[str],
+    solver: str,
+    limits: Limits,
+    message: str,
+    details: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the reproducer into the working directory and return its path. Raises OSError.
+
+    ``details`` is more that belongs to this failure, such as the route that disagrees and its counter-plan.
+
+    The name follows from the content, so the same failure overwrites its own file and no other.
+    """
+    from ingest.files import atomic_write
+
+    content: dict[str, Any] = {
+        "claim": message,
+        "scenario": str(scenario),
+        "overrides": list(overrides),
+        "solver": solver,
+        "seed": limits.seed,
+        "workers": limits.workers,
+        "time_limit_s": limits.time_limit_s,
+        "versions": versions(),
+        "platform": platform.platform(),
+        **(details or {}),
+    }
+    text = json.dumps(content, indent=2) + "\n"
+    path = Path(f"pipecut-false-claim-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json")
+    atomic_write(path, text)
+    return path
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that a plan depends on (None: not installed)."""
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found

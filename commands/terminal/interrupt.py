@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import TypeVar
 
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 
 Result = TypeVar("Result")
 

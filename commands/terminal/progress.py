@@ -7,9 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from commands.terminal import human, output
+from commands.terminal import terminal as human
+from commands.terminal import terminal as output
 from commands.terminal.terminal import Cleaned, console, stderr
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 
 if TYPE_CHECKING:
     from rich.live import Live

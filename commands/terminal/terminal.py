@@ -5,6 +5,13 @@ Names come from users' files and end up in tables and messages: layers, servers,
 (escape sequences, other control characters, marks that turn the direction of text), whoever writes: a command,
 argparse, a warning, a traceback, a model's own code. Colours and the moving progress line come from rich alone;
 what it draws is cleaned before it is coloured.
+
+Numbers for people: times, amounts of data and gaps with the prefix that fits, as a terminal shows them.
+
+Only for display; everything that is compared stays in whole nanoseconds and bytes. Shared with the pages
+(``report.wording``), but for what any terminal can show: ``us`` for microseconds, no commas between thousands.
+
+What a command says: text and tables on stdout, remarks on stderr; all through ``terminal.terminal``.
 """
 
 from __future__ import annotations
@@ -13,15 +20,35 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from commands.terminal.failures import InputError
-from report.wording import printable
+from formulation.costs.amounts import duration as duration
+from formulation.costs.amounts import exact_duration as exact_duration
+from formulation.costs.amounts import gap as gap
+from formulation.costs.amounts import plural, scaled_size
+from report.wording import printable as printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+WIDTH = 80
+"""Columns of a narrow terminal, which lines of words are wrapped to."""
+
+
+def amount(size_bytes: int) -> str:
+    """Return an amount of data with a binary prefix: ``11 GiB`` if that is exact, else ``1.500 GiB``."""
+    return scaled_size(size_bytes)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 layer``, ``3 layers``."""
+    return f"{number} {plural(number, noun)}"
+
 
 _OTHER_THAN_LINES = re.compile(r"[^\n\t]+")
 
@@ -143,3 +170,76 @@ def _cleaned(stream: TextIO, *, needed: bool) -> TextIO:
     if stream is None or isinstance(stream, CleanStream):
         return stream
     return cast(TextIO, CleanStream(stream, needed=needed))
+
+
+WIDTH_OF_FILES = 120
+"""Columns of a table that goes to a file or a pipe."""
+FURTHER_IN = "    "
+"""Before what a broken line goes on with."""
+
+
+def write(text: str) -> None:
+    """Write text to stdout. Raises BrokenPipeError, and InputError where stdout cannot take it (a full disk)."""
+    stdout().write(text)
+    stdout().flush()
+
+
+def remark(text: str) -> None:
+    """Write a line to stderr; a long one is broken between words where a terminal shows it."""
+    stream = stderr()
+    if stream is not None:
+        if stream.isatty():
+            text = "\n".join(broken(line, shutil.get_terminal_size().columns) for line in text.split("\n"))
+        stream.write(text + "\n")
+        stream.flush()
+
+
+def broken(line: str, width: int) -> str:
+    """Return a line broken between words, the rest of it further in; words that are too long stay whole."""
+    if len(line) <= width:
+        return line
+    further = line[: len(line) - len(line.lstrip())] + FURTHER_IN
+    return textwrap.fill(
+        line, max(width, 20), subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def show(*parts: RenderableType) -> None:
+    """Write rich renderables to stdout: in colour on a terminal, else plain and of a fixed width.
+
+    Raises as :func:`write` does.
+    """
+    # In stdout's encoding, so that rich draws only lines that can be shown there.
+    stream = stdout()
+    terminal, encoding = stream.isatty(), stream.encoding or "utf-8"
+    width = None if terminal or "COLUMNS" in os.environ else WIDTH_OF_FILES
+    text = drawn(*parts, width=width, encoding=encoding, terminal=terminal, whole=not terminal)
+    if isinstance(stream, CleanStream):
+        stream.write_drawn(text)
+    else:
+        stream.write(text)
+    stream.flush()
+
+
+def drawn(
+    *parts: RenderableType,
+    width: int | None,
+    encoding: str = "utf-8",
+    terminal: bool = False,
+    whole: bool = False,
+) -> str:
+    """Return what rich draws of cleaned parts, without trailing blanks, of characters that the encoding has.
+
+    It is so many columns wide (None: as wide as the terminal), and in colour only for a terminal. ``whole``:
+    lines of text are not broken, for whoever reads them by program; tables fit the width all the same.
+    """
+    from rich.table import Table
+
+    page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
+    screen = console(page, force_terminal=terminal, width=width)
+    for part in parts:
+        screen.print(
+            Cleaned(part), soft_wrap=whole and not (isinstance(part, Table) or getattr(part, "fits_width", False))
+        )
+    page.seek(0)
+    return "".join(line.rstrip() + "\n" for line in page)

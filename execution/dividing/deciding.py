@@ -4,6 +4,17 @@ A product with weights takes and makes what its form says (``formulation.costs.f
 whole out, or whole in and columns out. A layer that brings tensors together does so in the layout of its form,
 all others keep the layout of what they work on. Where shares of columns are dealt, the first way to deal them is
 taken that all operators behind accept: single columns, else whole heads, else a share of each of several pieces.
+
+Which columns of a tensor which device has, behind every operator that works on shares of columns.
+
+Where the columns lie behind an operator say the rules of ``ingest.operators.columns``, by which a plan's forms
+were allowed; here the columns have owners.
+
+Products with weights that can be divided by input or output features, and which dimensions those are.
+
+``C = A x B``: A the data, B the weights, C the output. Form 1 gives each device some of the features that the
+product sums over, of A and of B; the parts of C are added up, and the bias comes behind that. Form 2 gives each
+device some columns of B and C.
 """
 
 from __future__ import annotations
@@ -11,21 +22,130 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
 
-from execution.dividing.ownership import NoSuchCutError, Place, cut_behind, grouped
-from execution.dividing.parts import COLUMNS, ROWS, WHOLE, Cut, dealt
-from execution.dividing.products import PRODUCTS, Factors
+from execution.dividing.moves import COLUMNS, ROWS, WHOLE, Cut, dealt
 from execution.errors import StagesError
 from execution.splitting.crossing import PartNodes
-from execution.splitting.effects import Effects, arguments_of
-from execution.splitting.flat import FlatGraph
+from execution.splitting.flat import Effects, FlatGraph, arguments_of
 from formulation.costs.forms import SHARDINGS
 from formulation.problem.layers import Split
-from ingest.operators.nodes import operator_of
+from ingest.operators.nodes import follow_columns, operator_of
+
+Place = tuple[int, int, int]
+"""Dimension, minor and count of the columns of a tensor."""
+
+
+class NoSuchCutError(Exception):
+    """An operator cannot work on shares that begin at ``source``; another way to deal them may do."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        """Keep where the shares were dealt."""
+        super().__init__(reason)
+        self.source = source
+
+
+def grouped(owners: Sequence[int], count: int) -> tuple[int, ...] | None:
+    """Return the owners of fewer, wider columns, or of more, narrower ones; None where one would have two."""
+    if len(owners) == count:
+        return tuple(owners)
+    if len(owners) % count == 0:
+        width = len(owners) // count
+        found = [set(owners[at * width : (at + 1) * width]) for at in range(count)]
+        return tuple(one.pop() for one in found) if all(len(one) == 1 for one in found) else None
+    if count % len(owners) == 0:
+        return tuple(owner for owner in owners for _ in range(count // len(owners)))
+    return None
+
+
+def cut_behind(node: fx.Node, batched: Collection[fx.Node], cuts: dict[fx.Node, Cut]) -> Cut:
+    """Return how the result of an operator lies whose operands are cut so.
+
+    Raises NoSuchCutError where the operator looks across the cut, or columns of one owner would have two.
+    """
+    lead = next(iter(cuts.values()))
+
+    def find(operand: fx.Node) -> tuple[int, int, int] | None:
+        return cuts[operand].columns if operand in cuts else None
+
+    legal, place = follow_columns(node, batched, find)
+    if not legal or place is None:
+        raise NoSuchCutError(lead.source, f"operator {node.target} looks across the columns of its operands")
+    dimension, minor, count = place
+    if (together := _joined(node, cuts)) is not None:
+        return Cut(dimension, minor, together, lead.source)
+    owners = [grouped(cut.owners, count) for cut in cuts.values()]
+    for cut, one in zip(cuts.values(), owners, strict=True):
+        if one is None:
+            raise NoSuchCutError(cut.source, f"operator {node.target} needs groups of columns whole on a device")
+        if one != owners[0]:
+            raise NoSuchCutError(cut.source, f"operator {node.target} gets columns of different devices")
+    return Cut(dimension, minor, owners[0] or (), lead.source)
+
+
+def _joined(node: fx.Node, cuts: dict[fx.Node, Cut]) -> tuple[int, ...] | None:
+    """Return the owners behind a concatenation along the columns; None for any other operator."""
+    if operator_of(node) not in ("cat", "concat", "concatenate"):
+        return None
+    parts = list(cuts.values())
+    listed = node.args[0]
+    dimension = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    rank = len(node.meta["val"].shape)
+    if not isinstance(listed, (list, tuple)) or not isinstance(dimension, int):
+        return None
+    if parts[0].dimension != dimension % rank:
+        return None
+    return tuple(owner for one in listed if isinstance(one, fx.Node) for owner in cuts[one].owners)
+
+
+def places_of(nodes: Sequence[fx.Node], batched: Collection[fx.Node]) -> dict[fx.Node, Place]:
+    """Return where the columns of every tensor would lie if they were divided. Cost: linear in nodes."""
+    found: dict[fx.Node, Place] = {}
+    for node in nodes:
+        if node not in batched or node.op != "call_function":
+            continue
+        several = node.args[0] if node.target is operator.getitem else None
+        if isinstance(several, fx.Node):
+            place = found.get(several)
+            first = several.meta["val"][0].shape
+            if place is not None and place[1] == 1 and place[2] == first[place[0]]:
+                place = (place[0], 1, node.meta["val"].shape[place[0]])
+        else:
+            _, place = follow_columns(node, batched, found.get)
+        if place is not None:
+            found[node] = place
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Names of the arguments, and dimensions: of the features in data, weights (inner, outer) and output."""
+
+    data: str
+    weight: str
+    bias: str
+    data_dimension: int
+    inner: int
+    outer: int
+    output_dimension: int
+
+
+_CONVOLUTION = Factors("input", "weight", "bias", 1, 1, 0, 1)
+_TRANSPOSED = Factors("input", "weight", "bias", 1, 0, 1, 1)
+PRODUCTS: dict[str, Factors] = {
+    "linear": Factors("input", "weight", "bias", -1, 1, 0, -1),
+    "addmm": Factors("mat1", "mat2", "self", -1, 0, 1, -1),
+    "mm": Factors("self", "mat2", "", -1, 0, 1, -1),
+    "matmul": Factors("self", "other", "", -1, 0, 1, -1),
+    "embedding": Factors("indices", "weight", "", 0, 0, 1, -1),
+    **{f"conv{rank}d": _CONVOLUTION for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": _TRANSPOSED for rank in (1, 2, 3)},
+}
+"""By operator. Other products (einsum, weights on the left, grouped ones) run in form 0 only."""
+
 
 Lies = Cut | str
 """How a tensor lies: ROWS, WHOLE, or its columns divided."""

@@ -14,7 +14,7 @@ import torch
 
 from execution.processes.channel import Channel, Tag, Ticket
 from execution.running.layout import BACKWARD, FORWARD, RunLayout, Shipment
-from execution.splitting.stage import StageModule
+from execution.splitting.stages import StageModule
 
 _WORDS = ("activation", "gradient")
 

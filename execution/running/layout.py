@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from execution.dividing.parts import ROWS, bounds
+from execution.dividing.moves import ROWS, bounds
 from execution.errors import StagesError
 from formulation.costs.forms import SHARDINGS
 from formulation.problem.constraints import Sharded
@@ -20,9 +20,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import Sharing
 from formulation.problem.plan import Plan, Stage
-from formulation.schedules.actions import Kind
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.validate import validate
+from formulation.schedules.table import Kind, PipelineSchedule, validate
 
 FORWARD, BACKWARD = 0, 1
 RUN = range(5)

@@ -10,21 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from execution.dividing.parts import Indices
-from execution.processes.channel import Channel
-from execution.processes.devices import settle
+from execution.dividing.moves import Indices
+from execution.processes.channel import Channel, settle
 from execution.running.data import check_mean, check_samples, copied, samples_of
 from execution.running.exchange import Arriving, Exchange
-from execution.running.gradients import Earlier, sum_gradients
 from execution.running.layout import BACKWARD, FORWARD, RunLayout
-from execution.running.parts_of_model import groups_of, parts_of
+from execution.running.parts_of_model import Earlier, groups_of, parts_of, sum_gradients
 from execution.running.passes import StageRunner
 from execution.running.precision import Formats, FullCopies
 from execution.running.snapshots import Snapshot, entry, latest, settings_of, write
-from execution.splitting.stage import StageModule
+from execution.splitting.stages import StageModule
 from formulation.problem.plan import Plan
 from formulation.problem.precision import Precision
-from formulation.schedules.actions import Action, Kind
+from formulation.schedules.table import Action, Kind
 from ingest.torch.export import Inputs
 
 LossFunction = Callable[[Any, Any], torch.Tensor]

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from execution.dividing.moves import taking
-from execution.dividing.parts import Indices, shortened
+from execution.dividing.moves import Indices, shortened, taking
 from execution.errors import StagesError
 
 FORMAT = 2

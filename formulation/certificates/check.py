@@ -24,13 +24,13 @@ from formulation.certificates.executed.period import keeps_to_period
 from formulation.certificates.executed.step import keeps_to_step
 from formulation.certificates.labels import CertificateError, Labels, verify_labels
 from formulation.evaluate import evaluate
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from formulation.problem.plan import Plan
 from formulation.problem.training import Schedule
-from formulation.suffixes.states import suffixes
+from formulation.suffixes import suffixes
 
 CERTIFIED = (Goal.BOTTLENECK, Goal.STEP_TIME, Goal.PERIOD)
 STEPS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)

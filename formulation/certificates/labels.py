@@ -4,7 +4,7 @@ A *suffix* is the last stages of a plan. Its label lists the layers at which suf
 
 * as many stages (slots 0 to k, counted from the last; left out where the slot changes nothing, which is where
   memory is not limited or every stage keeps the same number of micro-batches),
-* the same devices (``formulation.suffixes.states``), and
+* the same devices (``formulation.suffixes``), and
 * a first stage on the same servers, with as many adapters
 
 may start, if every stage and boundary takes at most T. A suffix that has no label starts nowhere. The induction
@@ -14,22 +14,181 @@ start and stop at places to cut (``formulation.problem.cuts``) alone, so what a 
 not matter. Only the *next* cut behind such a layer is looked at, because a stage that does not fit never fits when
 it goes on further. The step rests on two facts: a layer at the end only adds to the computation, the communication
 and the memory of a stage; and servers that cannot be told apart may exchange their places.
+
+Whether forms exist that keep a stage within a time and a memory at once; from the formulas alone.
+
+For checking certificates, written apart from ``solvers.dynamic.tables.forms_under_memory``: layer by layer it
+keeps, by the forms of the layers that later ones still look at, every triple (communication, bytes kept, largest
+working set) that no other undercuts in all three. Exact for any layer graph.
+
+Whether a stage fits: within a time and, where memory is limited, its devices, whatever the forms of its layers.
+
+For checking certificates: from the formulas alone, and exact. Sums of what each layer takes at least, whatever its
+form, settle most cases; then the exact least time (``formulation.costs.least``); and last, where either limit
+alone could be kept, a search for forms that keep both at once (``formulation.certificates.labels``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 
-from formulation.certificates.stages import StageFits
+from formulation.costs.least import StagePrices
+from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.times import activation_ns, gradient_ns
 from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind
+from formulation.problem.groups import Group, GroupKind, forms_on, layouts_on
 from formulation.problem.instance import Instance
+from formulation.problem.layers import Split
+from formulation.problem.options import StageTime
 from formulation.problem.units import Link
-from formulation.suffixes.slots import slots_matter
-from formulation.suffixes.states import End, State, Step, suffixes
+from formulation.schedules.keeps import Keeps
+from formulation.suffixes import End, State, Step, slots_matter, suffixes
+
+Triple = tuple[int, int, int]
+"""Communication in ns, bytes kept, largest working set in bytes."""
+Forms = tuple[int, ...]
+
+
+class FormSearch:
+    """Searches the forms of stages of one instance; single layers are priced once and remembered."""
+
+    def __init__(self, instance: Instance, prices: StagePrices) -> None:
+        self._instance, self._prices = instance, prices
+        self._held = cache(lambda kind, *layer: MemoryParts.of_layer(instance, kind, *layer))
+        self._received = cache(lambda kind, cut: received_bytes(instance, kind, cut))
+
+    def least_held(self, kind: GroupKind, rule: Keeps, layer: int) -> int:
+        """Return the bytes that a layer keeps on a device at least, whatever its form."""
+        forms = layouts_on(self._instance, layer, kind)
+        return min(self._shares(kind, layer, form, 0).times(rule, kind.mode).lasting for form in forms)
+
+    def exist(self, kind: GroupKind, rule: Keeps, layers: tuple[int, int], time_ns: int, room: int) -> bool:
+        """Tell whether some forms communicate at most ``time_ns`` and need at most ``room`` bytes.
+
+        ``layers`` are the first layer and the one after the last. Cost: O(layers x 3**live x triples**2) steps.
+        """
+        room -= rule.in_flight * self._received(kind, layers[0])
+        live: list[int] = []
+        states: dict[Forms, list[Triple]] = {(): [(0, 0, 0)]}
+        for layer in range(*layers):
+            follows = self._instance.layers[layer].split is Split.FOLLOW
+            around = live if follows else [*live, layer]
+            kept = [at for at, one in enumerate(around) if self._prices.last_use[one] > layer]
+            grown: dict[Forms, list[Triple]] = {}
+            for forms, triples in states.items():
+                for chosen, time, share in self._choices(kind, (layers[0], layer), live, forms):
+                    held = share.times(rule, kind.mode).lasting
+                    key = tuple(chosen[at] for at in kept)
+                    for triple in triples:
+                        new = (triple[0] + time, triple[1] + held, max(triple[2], share.working_set))
+                        if new[0] <= time_ns and new[1] + new[2] <= room:
+                            _keep(grown.setdefault(key, []), new)
+            states, live = grown, [around[at] for at in kept]
+        return bool(states)
+
+    def _choices(
+        self, kind: GroupKind, at: tuple[int, int], live: list[int], forms: Forms
+    ) -> list[tuple[Forms, int, MemoryParts]]:
+        """Return the forms around a layer with each of its own, what that communicates, and what it holds.
+
+        ``at`` are the first layer of the stage, and this one.
+        """
+        first, layer = at
+        row, prices = self._instance.layers[layer], self._prices
+        if row.split is Split.FOLLOW:
+            source = self._instance.sources[layer]
+            form = forms[live.index(source)] if source in live else None
+            time = prices.inside(kind, layer, form or 0, first)
+            return [(forms, time, self._shares(kind, layer, form, first))]
+        edges = [
+            (forms[live.index(edge.source)], edge) for edge in prices.into.get(layer, []) if edge.source in live
+        ]
+        return [
+            (
+                (*forms, form),
+                prices.inside(kind, layer, form, first)
+                + sum(prices.between(kind, edge, at, form) for at, edge in edges),
+                self._shares(kind, layer, form, first),
+            )
+            for form in forms_on(row, kind)
+        ]
+
+    def _shares(self, kind: GroupKind, layer: int, form: int | None, first: int) -> MemoryParts:
+        """Return what a device holds of a layer laid out as ``form`` says (None: that is decided elsewhere)."""
+        return self._held(kind, layer, form or 0, self._instance.copied(layer, first))
+
+
+def _keep(known: list[Triple], new: Triple) -> None:
+    """Add a triple unless another undercuts it in everything; drop those that it undercuts."""
+    for one in known:
+        if one[0] <= new[0] and one[1] <= new[1] and one[2] <= new[2]:
+            return
+    known[:] = [one for one in known if not (new[0] <= one[0] and new[1] <= one[1] and new[2] <= one[2])]
+    known.append(new)
+
+
+class StageFits:
+    """Answers for one instance and threshold; what was found is remembered by kind, rule, start and stop."""
+
+    def __init__(self, instance: Instance, kinds: tuple[GroupKind, ...], threshold_ns: int) -> None:
+        self._instance, self._kinds, self._threshold_ns = instance, kinds, threshold_ns
+        self._prices = StagePrices(instance)
+        self._forms = FormSearch(instance, self._prices)
+        self._overlap = instance.cost.stage_time is StageTime.OVERLAP
+        rules = [Keeps.in_slot(instance.training, slot) for slot in range(instance.devices)]
+        self._rules = rules if instance.constraints.memory else [None] * len(rules)
+        self._capacity = [min(instance.device_classes[one].memory_bytes for one in kind.classes) for kind in kinds]
+        self._time_floor = cache(lambda kind: self._prices.floors(self._kinds[kind]))
+        self._byte_floor = cache(self._byte_floors)
+        self._fit = cache(self._fits)
+
+    def first_that_fits(self, slot: int, kind: int, starts: Sequence[int], stop: int) -> int | None:
+        """Return one of the starts, ascending, from which a stage up to ``stop`` fits, or None.
+
+        Sums over single layers only grow towards the front, so where they exclude a start they exclude all before.
+        """
+        rule = self._rules[slot]
+        for start in reversed(starts):
+            if self._excluded(kind, rule, start, stop):
+                return None
+            if self._fit(kind, rule, start, stop):
+                return start
+        return None
+
+    def _excluded(self, kind: int, rule: Keeps | None, start: int, stop: int) -> bool:
+        compute, communication = self._time_floor(kind)
+        if (
+            self._time(compute[stop] - compute[start], communication[stop] - communication[start])
+            > self._threshold_ns
+        ):
+            return True
+        if rule is None:
+            return False
+        held = self._byte_floor(kind, rule)
+        return held[stop] - held[start] > self._capacity[kind]
+
+    def _fits(self, kind: int, rule: Keeps | None, start: int, stop: int) -> bool:
+        compute, _ = self._time_floor(kind)
+        computing = compute[stop] - compute[start]
+        least = self._prices.communication_ns(self._kinds[kind], start, stop)
+        if self._time(computing, least) > self._threshold_ns:
+            return False
+        if rule is None:
+            return True
+        left = self._threshold_ns if self._overlap else self._threshold_ns - computing
+        return self._forms.exist(self._kinds[kind], rule, (start, stop), left, self._capacity[kind])
+
+    def _time(self, computing: int, communicating: int) -> int:
+        return max(computing, communicating) if self._overlap else computing + communicating
+
+    def _byte_floors(self, kind: int, rule: Keeps) -> list[int]:
+        """Return prefix sums of what each layer keeps at least, without working sets and what was received."""
+        own = (self._forms.least_held(self._kinds[kind], rule, at) for at in range(len(self._instance.layers)))
+        return [0, *accumulate(own)]
+
 
 Runs = tuple[tuple[int, int], ...]
 """Layers, as ascending runs (first, last) with both ends inside."""

@@ -1,7 +1,7 @@
 """The rules that a plan must keep: the specification side of every constraint.
 
 Each constraint has a number and five faces: a formula (docs/formulation.md), a family that posts it to the
-CP-SAT model (``solvers.cpsat.base.families``), the rule here, a witness instance, and the message of the
+CP-SAT model (``solvers.cpsat.variables``), the rule here, a witness instance, and the message of the
 violation. A test compares the sets of names, so nothing is posted and never checked, or checked and never posted.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from formulation.constraints.constraint import Constraint, every_constraint
-from formulation.constraints.violation import Rule, Violation
+from formulation.constraints.constraint import Constraint, Rule, Violation, every_constraint
 from formulation.problem.constraints import Recompute
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group

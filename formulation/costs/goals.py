@@ -7,8 +7,7 @@ from types import MappingProxyType
 
 from formulation.costs.passes import pipeline_passes
 from formulation.costs.prices import StageCost
-from formulation.executed.period import period_ns
-from formulation.executed.step import step_of_training_ns
+from formulation.executed import period_ns, step_of_training_ns
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, Synchronisation
@@ -51,7 +50,7 @@ def iteration_time(instance: Instance, plan: Plan, stages: Costs) -> int:
 
 
 def step_time(instance: Instance, plan: Plan, stages: Costs) -> int:
-    """Return the time of one optimiser step as executed, links without queues (``formulation.executed.step``).
+    """Return the time of one optimiser step as executed, links without queues (``formulation.executed``).
 
     Raises ValueError for a schedule without a flush.
     """
@@ -63,7 +62,7 @@ def step_time(instance: Instance, plan: Plan, stages: Costs) -> int:
 def period(instance: Instance, plan: Plan, stages: Costs) -> int:
     """Return the steady-state time of a micro-batch as executed, links without queues, rounded up.
 
-    ``formulation.executed.period`` has how. Raises ValueError for a schedule with a flush.
+    ``formulation.executed`` has how. Raises ValueError for a schedule with a flush.
     """
     training = instance.training
     if training.schedule.flushes:

@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, Fullest
 from formulation.costs.times import cut_bytes, held, holders, layout_form, waits
-from formulation.executed.chunks import most_kept
+from formulation.executed import most_kept
 from formulation.problem.constraints import NAMED
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance

@@ -25,7 +25,7 @@ from formulation.costs.bulk.divided import (
 )
 from formulation.costs.tables import Tables, Times
 from formulation.costs.times import waits
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.constraints import NAMED
 from formulation.problem.groups import layouts_on
 from formulation.problem.instance import Instance, most_bytes

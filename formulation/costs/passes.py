@@ -29,7 +29,7 @@ from operator import add
 
 from formulation.costs import times
 from formulation.costs.prices import form_of
-from formulation.executed.pipeline import PipelinePasses
+from formulation.executed import PipelinePasses
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FormEdge

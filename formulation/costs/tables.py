@@ -19,8 +19,7 @@ from formulation.costs.bulk.columns import column, transfer
 from formulation.costs.bulk.computing import computing_of
 from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.bulk.inside import copies_of, inside_of
-from formulation.limits.deadline import NEVER, Deadline, in_time
-from formulation.limits.size import TooLargeError
+from formulation.limits import NEVER, Deadline, TooLargeError, in_time
 from formulation.problem.constraints import Recompute
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import FORBIDDEN, Instance

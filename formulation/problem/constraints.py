@@ -9,7 +9,7 @@ Layers are named by globs and servers by names here; ``formulation.problem.deman
 
 What may be written in a scenario, said without the library that reads it: shapes of values, and keys with help.
 
-``ingest.scenario.constraints_section`` makes the section ``constraints`` of the schema from these.
+``ingest.scenario.schema`` makes the section ``constraints`` of the schema from these.
 """
 
 from __future__ import annotations

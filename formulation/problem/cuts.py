@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Span
 

@@ -14,8 +14,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from formulation.limits.deadline import NEVER, Deadline, in_time
-from formulation.limits.size import TooLargeError
+from formulation.limits import NEVER, Deadline, TooLargeError, in_time
 from formulation.problem.constraints import Placement
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FORMS, PAIRS, Axis, Layer

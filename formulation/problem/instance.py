@@ -8,8 +8,8 @@ How large the numbers of an instance may be: asked once, when it is made, so tha
 Solvers count in 64 bits. The largest sums that any of them forms are those of everything at its dearest: all
 layers of a micro-batch one after another, a step of such micro-batches, the bytes of the whole model with all its
 copies on one device, the price of the whole cluster. Each is bounded here from above, in integers of any size.
-Where a solver multiplies beyond that it divides first (``solvers.cpsat.valid``: areas, by their unit), and CP-SAT
-itself refuses a model with larger sums (``solvers.cpsat.base.engine``).
+Where a solver multiplies beyond that it divides first (``solvers.cpsat.model``: areas, by their unit), and CP-SAT
+itself refuses a model with larger sums (``solvers.cpsat.engine``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fractions import Fraction
 
 import networkx as nx
 
-from formulation.predictor.passes import Predictor
+from formulation.predictor.layer_times import Predictor
 from formulation.problem.cluster import Cluster, DeviceClass, Server
 from formulation.problem.constraints import Constraints, Demands, Goal, OnHost, Recompute, Sharded
 from formulation.problem.demands import lessened, narrowed, resolve, with_memory

@@ -36,7 +36,7 @@ from types import MappingProxyType
 import networkx as nx
 
 from formulation.predictor.curves import Measured
-from formulation.predictor.work import Work
+from formulation.predictor.roofline import Work
 
 FORMS = (0, 1, 2)
 """The three parallel forms of a matrix product (PipePar Fig. 1; AccPar's Types I, II, III)."""

@@ -145,7 +145,7 @@ class Plan:
         pass k of stage s comes behind its forward pass k + w_s - 1, and waits for backward pass k of stage s + 1,
         which comes behind forward pass k + w_{s+1} - 1 there and so needs that of stage s. Were w_{s+1} the
         larger, stage s would come to it only behind the pass that waits for it. Else pairs can be gone through in
-        order, forward passes from the front and backward passes from the back (``formulation.executed.step``).
+        order, forward passes from the front and backward passes from the back (``formulation.executed``).
         """
         rows = zip(self.stages, training.warm_ups(len(self)), strict=True)
         return tuple(given if stage.warm_up is None else stage.warm_up for stage, given in rows)

@@ -11,7 +11,7 @@ Replica ``r`` of ``R`` takes the micro-batches ``r, r + R, r + 2 R, ...``, forwa
 ``s`` keeps ceil((devices of the stages from s on) / R) micro-batches in flight, S - s without replication; at the
 input stage this is NOAM. Every micro-batch in flight keeps the weights it was forwarded with (weight stashing).
 The bubble is only at both ends of the run; in between the slowest stage sets the period, the largest
-(f + b) / replicas, unless slow transfers (``report.theory.one_f_one_b_period_ns``) or unlucky replica counts make
+(f + b) / replicas, unless slow transfers (``report.simulation.one_f_one_b_period_ns``) or unlucky replica counts make
 it longer. Source: PipeDream (arXiv 1806.03377, §3.3 and 3.4; SOSP 2019).
 """
 
@@ -21,8 +21,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from formulation.schedules.actions import Kind
-from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
+from formulation.schedules.table import (
+    Kind,
+    PipelineSchedule,
+    ScheduleError,
+    check_number,
+    check_sizes,
+    in_slots,
+    run,
+)
 
 
 def async_one_f_one_b(stages: int, micro_batches: int, replicas: Sequence[int] | None = None) -> PipelineSchedule:

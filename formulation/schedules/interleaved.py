@@ -17,8 +17,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.actions import Kind
-from formulation.schedules.table import PipelineSchedule, ScheduleError, check_number, check_sizes, in_slots, run
+from formulation.schedules.table import (
+    Kind,
+    PipelineSchedule,
+    ScheduleError,
+    check_number,
+    check_sizes,
+    in_slots,
+    run,
+)
 
 
 def interleaved(ranks: int, chunks: int, micro_batches: int) -> PipelineSchedule:

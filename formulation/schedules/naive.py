@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.actions import Kind
-from formulation.schedules.table import PipelineSchedule, check_number, in_slots, one_rank_each, run
+from formulation.schedules.table import Kind, PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 
 def naive(stages: int, micro_batches: int) -> PipelineSchedule:

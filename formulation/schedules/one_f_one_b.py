@@ -23,8 +23,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from formulation.schedules.actions import Kind
 from formulation.schedules.table import (
+    Kind,
     PipelineSchedule,
     ScheduleError,
     check_number,

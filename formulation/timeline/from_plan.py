@@ -24,7 +24,7 @@ from formulation.schedules.catalogue import schedule_of
 from formulation.schedules.keeps import Keeps
 from formulation.schedules.table import PipelineSchedule
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from formulation.timeline.footprint import Footprint
+from formulation.timeline.measures import Footprint
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,12 @@ import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from formulation.predictor.curves import Measured
-from formulation.predictor.work import Product, Work
+from formulation.predictor.roofline import Product, Work
 from formulation.problem.layers import Across, Axis, Layer, LayerGraph, Split, layer_graph, layers_of
 from ingest.errors import GraphFileError
-from ingest.files import atomic_write
+from ingest.files import atomic_write, parse_json
 from ingest.graphs.module_calls import ModuleCall, check_calls
 from ingest.mistakes import path_text
-from ingest.strict_json import parse_json
 
 FORMAT = "pipecut layer graph"
 VERSION = 2

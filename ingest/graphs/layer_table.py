@@ -21,7 +21,7 @@ import networkx as nx
 
 from formulation.predictor.curves import Measured
 from ingest.files import read_limited
-from ingest.graphs.errors import FormatError, quoted
+from ingest.graphs.foreign import FormatError, quoted
 from ingest.graphs.graph_file import SIZE_LIMIT
 from ingest.graphs.layer_profile import measured_graph
 from ingest.text.quantities import duration

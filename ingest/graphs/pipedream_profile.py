@@ -21,7 +21,7 @@ from formulation.predictor.curves import Measured
 from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.units import ceil_div, ceil_fraction
 from ingest.files import read_limited
-from ingest.graphs.errors import FormatError, quoted
+from ingest.graphs.foreign import FormatError, quoted
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 
 LARGEST_FILE = 16 * 2**20

@@ -12,7 +12,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ingest.operators import columns, macs, products, stash
+from ingest.operators import columns, products, stash
+from ingest.operators import products as macs
 from ingest.operators.operations import Operation
 
 

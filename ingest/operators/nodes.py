@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.operators.columns import Columns
 from ingest.operators.costs import rules_of
-from ingest.operators.operations import Call, Operation, Tensor
-from ingest.operators.recorder import operator_name
+from ingest.operators.operations import Call, Operation, Tensor, operator_name
 
 if TYPE_CHECKING:
     from torch import fx

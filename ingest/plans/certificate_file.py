@@ -19,13 +19,10 @@ from formulation.certificates.check import Certificate
 from formulation.certificates.executed.paths import PathPass, WeighedPaths
 from formulation.certificates.labels import Key, Runs
 from formulation.problem.instance import Instance
-from formulation.suffixes.slots import slots_matter
-from ingest.files import atomic_write, read_limited
+from formulation.suffixes import slots_matter
+from ingest.files import atomic_write, parse_json, read_limited
 from ingest.mistakes import path_text
-from ingest.plans.as_planned import as_planned, choices_to_dict
-from ingest.plans.plan_file import stage_to_dict
-from ingest.plans.plan_reader import plan_of
-from ingest.strict_json import parse_json
+from ingest.plans.plan_file import as_planned, choices_to_dict, plan_of, stage_to_dict
 
 FORMAT = "pipecut certificate"
 FORMAT_VERSION = 3

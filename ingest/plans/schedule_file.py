@@ -15,9 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from formulation.schedules.actions import Action, Kind
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.schedules.validate import validate
+from formulation.schedules.table import Action, Kind, PipelineSchedule, ScheduleError, validate
 from ingest.files import atomic_write, read_limited
 from ingest.mistakes import MOST_SHOWN, shown
 

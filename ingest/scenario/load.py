@@ -26,15 +26,20 @@ from formulation.problem.options import Compute, CostModel, Samples, StageTime, 
 from formulation.problem.training import Training
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 from ingest.mistakes import ScenarioError
-from ingest.scenario.checks import check_meaning, ends_by_name, pairs_of
-from ingest.scenario.cluster_section import ClusterSection, LinkSection
-from ingest.scenario.constraints_section import read_constraints
+from ingest.scenario.checks import SOURCES, check_meaning, ends_by_name, pairs_of
 from ingest.scenario.library import Library, with_peaks
 from ingest.scenario.machines import completed
 from ingest.scenario.messages import mistakes_of
-from ingest.scenario.model_checks import SOURCES
-from ingest.scenario.model_section import ModelSection
-from ingest.scenario.schema import CostSection, ScenarioFile, SolverSection, TrainingSection
+from ingest.scenario.schema import (
+    ClusterSection,
+    CostSection,
+    LinkSection,
+    ModelSection,
+    ScenarioFile,
+    SolverSection,
+    TrainingSection,
+    read_constraints,
+)
 from ingest.text.overrides import apply_overrides
 from ingest.text.yaml_source import Document
 
@@ -70,7 +75,7 @@ class Scenario:
     ``model`` is ``module:function`` or the path of a traced graph or a configuration, as the file says it
     (relative to the file); ``configured`` what to make of a configuration, None where ``model`` is none; ``cuts``
     says where it may be cut (``ingest.graphs.cut_places``), ``profile`` which file has measured times of its
-    layers, ``runtime`` which program shall run the plan (``ingest.graphs.runtime_places``), ``free_order`` whether
+    layers, ``runtime`` which program shall run the plan (``ingest.graphs.cut_places``), ``free_order`` whether
     its layers may run in any order that keeps producers before consumers;
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
     ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
@@ -129,7 +134,7 @@ class Scenario:
         found = with_counted_choices(make, whole.training)
         if self.runtime is None:
             return found
-        from ingest.graphs.runtime_places import divided_by
+        from ingest.graphs.cut_places import divided_by
 
         return divided_by(found, self.runtime)
 
@@ -148,9 +153,8 @@ class Scenario:
 
         Raises ``ingest.errors.ModelError`` if the model cannot be had.
         """
-        from ingest.graphs.cut_places import cut_at
-        from ingest.graphs.runtime_places import cut_for
-        from ingest.graphs.unpriced import told_of_unpriced
+        from ingest.errors import told_of_unpriced
+        from ingest.graphs.cut_places import cut_at, cut_for
         from ingest.torch import source
 
         folder = self.path.parent

@@ -21,11 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ingest.mistakes import Mistake, Where, path_text
-from ingest.scenario.cluster_section import machine_row
 from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library, MachineGroup, near_names
-from ingest.scenario.library_schema import DeviceFacts
+from ingest.scenario.library import DeviceFacts, Library, MachineGroup, near_names
 from ingest.scenario.messages import mistake_at
+from ingest.scenario.schema import machine_row
 from ingest.text.yaml_source import Document
 
 NETWORK = "network"

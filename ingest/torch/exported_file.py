@@ -2,23 +2,162 @@
 
 The file holds every operator call with its arguments, every tensor with its sizes and strides, and the modules
 that it happened in. Sizes that may vary count as in the example that was exported.
+
+Which results of an operator lie in the memory of its operand, told from shapes and strides as torch does.
+
+A file of an exported model says how a tensor is laid out, but not which tensors share memory.
+
+Models that ``torch.export.save`` has written, opened as what they are: a zip with JSON in it.
+
+Nothing in the file is executed: ``torch.export.load`` would load pickles that lie beside the JSON. Weights and
+example inputs are left where they are. Only the layout that this program knows is read; any other is refused.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import math
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ingest.errors import ModelError, TraceError
+from ingest.errors import ModelError, TraceError, first_line
+from ingest.files import parse_json
 from ingest.operators.costs import Operator, own_rules
-from ingest.operators.operations import Call, ModuleKind, Recording, Tensor, tensors_in
-from ingest.operators.recorder import Recorder, operator_name, source_line
-from ingest.torch.aliases import Strided, shares
-from ingest.torch.archive import open_archive
+from ingest.operators.operations import (
+    Call,
+    ModuleKind,
+    Recorder,
+    Recording,
+    Tensor,
+    operator_name,
+    source_line,
+    tensors_in,
+)
 from ingest.torch.record import common_batch, live
+
+_VIEWS = {
+    *(
+        "view",
+        "_unsafe_view",
+        "view_as",
+        "unflatten",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "expand_as",
+        "broadcast_to",
+    ),
+    *("transpose", "permute", "t", "numpy_T", "movedim", "moveaxis", "swapaxes", "swapdims", "diagonal"),
+    *("chunk", "split", "split_with_sizes", "tensor_split", "slice", "narrow", "select", "unbind", "unfold"),
+    *("detach", "alias", "broadcast_to"),
+}
+_RESHAPES = frozenset({"reshape", "flatten", "reshape_as"})
+_CONVERSIONS = frozenset({"to", "type_as", "float", "double", "half", "bfloat16"})
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """How a tensor lies in memory: its number format, sizes and strides in elements."""
+
+    format: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def contiguous(self) -> bool:
+        """Tell whether its elements follow one another in order."""
+        step = 1
+        for length, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if length != 1 and stride != step:
+                return False
+            step *= length
+        return True
+
+
+def shares(name: str, arguments: Mapping[str, object], operand: Strided, result: Strided) -> bool:
+    """Tell whether a result lies in the memory of the first operand. In-place operators are not asked about."""
+    if name in _RESHAPES:
+        return viewable(operand, result.shape)
+    if name == "contiguous":
+        return operand.contiguous
+    if name in _CONVERSIONS:
+        return operand.format == result.format and not arguments.get("copy")
+    return name in _VIEWS
+
+
+def viewable(old: Strided, shape: Sequence[int]) -> bool:
+    """Tell whether a tensor can be seen in another shape without a copy (``computeStride`` of torch)."""
+    if math.prod(old.shape) == 0 or not old.shape:
+        return True
+    at, base = len(shape) - 1, old.strides[-1]
+    elements = seen = 1
+    for dimension in range(len(old.shape) - 1, -1, -1):
+        elements *= old.shape[dimension]
+        ends = dimension == 0 or (old.shape[dimension - 1] != 1 and old.strides[dimension - 1] != elements * base)
+        if not ends:
+            continue
+        while at >= 0 and (seen < elements or shape[at] == 1):
+            seen *= shape[at]
+            at -= 1
+        if seen != elements:
+            return False
+        if dimension:
+            base, elements, seen = old.strides[dimension - 1], 1, 1
+    return at == -1
+
+
+MAJOR = 8
+"""The version of the schema that is read; torch changes it when a reader of the old one would misread the new."""
+LARGEST_DOCUMENT = 64 * 2**20
+"""Bytes of the largest model that is read; a network of 70 billion weights in 80 blocks takes 10 MB."""
+_MODEL, _WEIGHTS = "models/model.json", "data/weights/model_weights_config.json"
+
+
+def open_archive(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the exported program of an archive, and what it says of its weights (nothing, in an old archive).
+
+    Raises ModelError for what is no such archive, or of another version.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            program, weights = (_document(archive, path, name) for name in (_MODEL, _WEIGHTS))
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, RecursionError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{path}: no exported model can be read: {first_line(error)}") from error
+    if program is None:
+        raise ModelError(f"{path}: holds no {_MODEL}, as torch.export.save would have written")
+    version = program.get("schema_version")
+    major = version.get("major") if isinstance(version, dict) else None
+    if major != MAJOR:
+        found = f"{major}.{version.get('minor')}" if isinstance(version, dict) else "unknown"
+        by = f" (torch {program['torch_version']})" if program.get("torch_version") else ""
+        raise ModelError(
+            f"{path}: the schema of the exported model is version {found}{by}, this pipecut reads {MAJOR}; "
+            "trace the model by model.build, or export it with a torch of that schema"
+        )
+    return program, weights or {}
+
+
+def _document(archive: zipfile.ZipFile, path: Path, name: str) -> dict[str, Any] | None:
+    """Return the JSON object in an entry of an archive, whatever folder everything lies in; None without one."""
+    entry = next((one for one in archive.infolist() if f"/{one.filename}".endswith(f"/{name}")), None)
+    if entry is None:
+        return None
+    if entry.file_size > LARGEST_DOCUMENT:
+        raise ModelError(f"{path}: {name} has {entry.file_size} bytes, expected at most {LARGEST_DOCUMENT}")
+    with archive.open(entry) as file:
+        content = file.read(LARGEST_DOCUMENT + 1)
+    if len(content) > LARGEST_DOCUMENT:
+        raise ModelError(f"{path}: {name} is larger than {LARGEST_DOCUMENT} bytes")
+    document = parse_json(content)
+    if not isinstance(document, dict):
+        raise ModelError(f"{path}: {name} is no object of JSON")
+    return document
+
 
 _FORMATS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2, 28: 2}
 _FORMATS |= {29: 1, 30: 1, 31: 1, 32: 1, 33: 1, 34: 4, 35: 8}

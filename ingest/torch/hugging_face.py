@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.errors import ModelError, first_line
-from ingest.files import read_limited
-from ingest.strict_json import parse_json
-from ingest.torch.advice import depends_on_values
+from ingest.files import parse_json, read_limited
+from ingest.torch.export import depends_on_values
 
 if TYPE_CHECKING:
     import torch

@@ -23,8 +23,8 @@ import networkx as nx
 
 from ingest.errors import ModelError, TraceError, place, with_causes
 from ingest.graphs.graph_file import read_graph
-from ingest.torch.advice import built_on_meta
 from ingest.torch.cache import find_module, load_trace, store_trace, user_modules
+from ingest.torch.export import built_on_meta
 from ingest.torch.hugging_face import Configured, build, config_file, noting_reads, unread
 
 if TYPE_CHECKING:

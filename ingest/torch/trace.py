@@ -3,6 +3,13 @@
 The module is exported with ``torch.export`` (in training mode, on the meta device if it was built there), its
 operations are grouped into layers, and every layer is costed from the shapes of its tensors by the table in
 ``ingest.operators.costs``. What is counted how stands in docs/decisions/0002-tracing.md.
+
+The operation count behind PipePar's Table I ("Total Flops (G)"), reproduced for comparison only.
+
+It is the count of the tool torchstat: one per multiply-accumulate and per bias addition of a convolution, input
+features x output features for a linear layer (no bias), one per element for ReLU and its kin, one per input
+element for pooling with a window, two per element for batch normalisation. It counts modules only (a functional
+ReLU is free), only of the classes listed here, and a module that is called several times counts its last call.
 """
 
 from __future__ import annotations
@@ -21,13 +28,34 @@ from ingest.operators.keeping import Keeping
 from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor
 from ingest.operators.samples import BATCH_STATISTICS, mixing, statistics
 from ingest.operators.work import work_of
-from ingest.torch import torchstat
 from ingest.torch.export import Inputs
 from ingest.torch.groups import Run, group, names
 from ingest.torch.record import record
 
 if TYPE_CHECKING:
     from torch import nn
+
+_PER_ELEMENT = frozenset(
+    {"ReLU", "ReLU6", "PReLU", "ELU", "LeakyReLU", "MaxPool2d", "MaxPool3d", "AvgPool2d", "AvgPool3d"}
+)
+
+
+def total(kind: str, operations: Sequence[Operation]) -> int:
+    """Return the count for one call of a module of class ``kind``, for the whole example batch."""
+    products = sum(rules_of(operation).macs(operation) for operation in operations)
+    first, last = operations[0], operations[-1]
+    if kind in ("Conv2d", "Conv3d"):
+        bias = isinstance(first.arguments.get("bias"), Tensor)
+        return products + (last.output.elements if bias else 0)
+    if kind == "Linear":
+        return products
+    if kind in ("BatchNorm2d", "BatchNorm3d"):
+        affine = isinstance(last.arguments.get("weight"), Tensor)
+        return last.output.elements * (2 if affine else 1)
+    if kind in _PER_ELEMENT:
+        return first.operands[0].elements
+    return last.output.elements if kind == "Upsample" else 0
+
 
 _NO_MODULE = ModuleKind("", "")
 
@@ -171,7 +199,7 @@ class _Costing:
     def _layer(self, index: int, last_call: bool) -> Layer:
         run, (name, is_module) = self._runs[index], self._names[index]
         kind = self._recording.modules.get(run.call.module, _NO_MODULE) if is_module else _NO_MODULE
-        counted = torchstat.total(kind.torch_name, run.operations) if is_module and last_call else 0
+        counted = total(kind.torch_name, run.operations) if is_module and last_call else 0
         macs = sum(rules_of(operation).macs(operation) for operation in run.operations)
         arriving = [tensor for tensors in self._arriving[index].values() for tensor in tensors]
         split, forms = run.split()

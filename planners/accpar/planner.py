@@ -9,7 +9,7 @@ first. For the two halves of a machine a layer of type t after one of type s tak
 on the halves' own shares of the tensors, and its computing time on what its share leaves to a single device. The
 types with the least sum over all layers are found by dynamic programming over the types, as in the paper; where
 that treats a block between a fork and a join as one step with 3 x 3 costs, the search here keeps the types of all
-layers still looked at (:mod:`solvers.dynamic.tables.best_forms`), which is exact for any graph.
+layers still looked at (:mod:`solvers.reference.algorithm_1`), which is exact for any graph.
 
 Where this differs from the paper. Types: AccPar chooses them anew at each level of the hierarchy; a plan of
 pipecut has one form a layer, so a type is kept at all levels and their costs add up. The ratio is to let both
@@ -25,7 +25,7 @@ import time
 from fractions import Fraction
 
 from formulation.costs.amounts import exact_duration, plural
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance
 from formulation.problem.layers import FormEdge
@@ -50,7 +50,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return AccPar's plan with one type a layer, priced by the evaluator (proof FEASIBLE).
 
     UNKNOWN if stopped. Cost: O(devices x (layers + form edges)) exact fractions, O(log devices) of them for
-    equal devices in powers of two, and one run of :func:`solvers.dynamic.tables.best_forms.best_forms`.
+    equal devices in powers of two, and one run of :func:`solvers.reference.algorithm_1.best_forms`.
     """
     start = time.perf_counter()
     inside, between = costs(instance, begin(limits).deadline)

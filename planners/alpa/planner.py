@@ -18,7 +18,7 @@ The paper tries candidates in rising order until B * t_max exceeds the best T. H
 gives less than F of the largest plus (B - 1) times the smallest of its range, so most ranges fall away at once.
 
 Alpa compiles and measures each stage on each submesh; here its time is that of pipecut's own tables
-(:mod:`solvers.dynamic.tables.stage_times`) with the slowest class of device, over the slowest link inside servers,
+(:mod:`solvers.reference.algorithm_1`) with the slowest class of device, over the slowest link inside servers,
 or of the whole cluster for several servers. Transfers between stages are left out, as the paper does. Where
 servers have different numbers of devices the cluster counts as one server over its slowest link. Stages take the
 next devices of the line; Alpa places large submeshes first, so that none straddles servers, which a line cannot
@@ -36,16 +36,14 @@ import numpy as np
 
 from formulation.costs.tables import Times
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.limits import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.plan import Span
 from formulation.problem.units import slowest
-from planners.common.beliefs import believes
-from planners.common.blind import blind_to
-from planners.common.flat import FlatView, flat_view, lay_on_line, slowest_link
-from solvers.search.distinct import distinct
-from solvers.search.stoppable import stoppable
+from solvers.reference.flat_cluster import FlatView, believes, flat_view, lay_on_line, slowest_link
+from solvers.search.stoppable import distinct, stoppable
+from solvers.search.support import blind_to
 
 NAME = "alpa"
 
@@ -60,7 +58,7 @@ def solve(instance: Instance, limits: Limits | None = None, epsilon_ns: int = EP
     """Return Alpa's plan, priced by the evaluator (proof FEASIBLE); the notes say what Alpa believes of a step.
 
     UNKNOWN if stopped. Raises ValueError for a negative epsilon, and as
-    :func:`solvers.dynamic.tables.stage_times.StageTimes.of` does. Cost: O(devices x submeshes x layers**2) numpy
+    :func:`solvers.reference.algorithm_1.StageTimes.of` does. Cost: O(devices x submeshes x layers**2) numpy
     operations for each candidate that is tried.
     """
     if epsilon_ns < 0:

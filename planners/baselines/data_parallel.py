@@ -11,8 +11,8 @@ from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, with_layers
 from formulation.problem.plan import Plan, Span, Stage
-from planners.common.blind import blind_to
-from solvers.dynamic.tables.best_forms import best_forms
+from solvers.reference.algorithm_1 import best_forms
+from solvers.search.support import blind_to
 
 NAME = "data_parallel"
 
@@ -24,7 +24,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return the plan with all layers on all devices in form 0, priced by the evaluator (proof FEASIBLE).
 
     Layers that may not take form 0 take, of their own forms, those with the least communication. ``limits`` do
-    not bind. Cost: one run of :func:`solvers.dynamic.tables.best_forms.best_forms`.
+    not bind. Cost: one run of :func:`solvers.reference.algorithm_1.best_forms`.
     """
     start = time.perf_counter()
     group, span = Group.on_line(instance, 0, instance.devices), Span(0, len(instance.layers))

@@ -16,7 +16,7 @@ from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
-from planners.common.blind import blind_to
+from solvers.search.support import blind_to
 
 NAME = "naive_model_parallel"
 

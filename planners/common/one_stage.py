@@ -11,15 +11,15 @@ import numpy as np
 
 from formulation.costs.tables import Tables, build_tables
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.limits import NEVER, Deadline, in_time
 from formulation.outcome import Outcome, Proof
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, with_layers
 from formulation.problem.layers import FORMS, FormEdge, Layer
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import ceil_fraction
-from planners.common.blind import blind_to
-from solvers.dynamic.tables.best_forms import best_forms
+from solvers.reference.algorithm_1 import best_forms
+from solvers.search.support import blind_to
 
 accepts = blind_to("memory", "devices")
 """What a planner of one stage makes of an instance (``solvers.search.support``)."""
@@ -42,7 +42,7 @@ def tables_of(instance: Instance, rows: tuple[Layer, ...]) -> Tables:
 def least_forms(tables: Tables, inside: InsideCosts, between: BetweenCosts) -> tuple[int, ...]:
     """Return the allowed forms with the least sum of a planner's own costs, one per layer (FOLLOW layers: 0).
 
-    Exact for any layer graph (:mod:`solvers.dynamic.tables.best_forms`). Costs are whole numbers of any unit and
+    Exact for any layer graph (:mod:`solvers.reference.algorithm_1`). Costs are whole numbers of any unit and
     size: a planner may count bytes for every pair of devices, so they stay Python's integers.
     """
     edges = len(tables.instance.form_edges)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from planners.common.json_source import Flag, Real, Strict, Whole, read_json
 from planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from formulation.outcome import Limits, Outcome
 from formulation.problem.instance import Instance
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from planners.dnn_partitioning.dp import place
 from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
 from planners.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
@@ -15,7 +15,7 @@ from planners.dnn_partitioning.problem import PlacementProblem
 from planners.dnn_partitioning.sets import DecidedPlacement, decide
 from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
 from solvers.auto.solve import plan
-from solvers.choices import decide as choices
+from solvers.choices import trainings as choices
 
 TIME_LIMIT_S = 60.0
 """Of each search."""

@@ -22,15 +22,14 @@ import time
 from collections.abc import Sequence
 
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.limits import NEVER, Deadline, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan, Span, Stage
-from planners.common.beliefs import believes
-from planners.common.blind import blind_to
-from planners.common.flat import flat_view
+from solvers.reference.flat_cluster import believes, flat_view
 from solvers.search.stoppable import stoppable
+from solvers.search.support import blind_to
 
 NAME = "gpipe"
 

@@ -27,7 +27,7 @@ import numpy as np
 from formulation.costs.bulk.crossing import crossing_bytes
 from formulation.costs.memory import MemoryParts
 from formulation.costs.tables import Times
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.modes import ONE_COPY, Mode

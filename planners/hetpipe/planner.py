@@ -30,16 +30,16 @@ from typing import assert_never
 from formulation.costs.amounts import exact_duration
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import Deadline
+from formulation.limits import Deadline
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.groups import Group, line
 from formulation.problem.instance import Instance, with_layers
 from formulation.problem.plan import Plan, Stage
-from planners.common.blind import blind_to
 from planners.common.one_stage import prefer
 from planners.hetpipe.partition import Partition, best_partition, partition
-from solvers.dynamic.tables.best_forms import best_forms
+from solvers.reference.algorithm_1 import best_forms
 from solvers.search.stoppable import stoppable
+from solvers.search.support import blind_to
 
 NAME = "hetpipe"
 

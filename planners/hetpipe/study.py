@@ -35,8 +35,8 @@ from planners.hetpipe.published import (
     PublishedRun,
 )
 from planners.hetpipe.text import READING, REMARKS, TITLE
-from planners.pipepar import planner as pipepar
 from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from solvers.reference import algorithm_2 as pipepar
 
 FOLDER = SHIPPED / "hetpipe"
 DISTANCES = (0, 1, 4, 32)

@@ -23,7 +23,7 @@ from fractions import Fraction
 
 from formulation.costs.amounts import goal_amount
 from formulation.costs.tables import Tables
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
@@ -52,7 +52,7 @@ HALF = Fraction(1, 2)
 def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Return HyPar's plan with one type a layer, priced by the evaluator (proof FEASIBLE); UNKNOWN if stopped.
 
-    Cost: levels + 1 runs of :func:`solvers.dynamic.tables.best_forms.best_forms`.
+    Cost: levels + 1 runs of :func:`solvers.reference.algorithm_1.best_forms`.
     """
     deadline, start = begin(limits).deadline, time.perf_counter()
     tables = tables_of(instance, narrowed(instance))

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import networkx as nx
 
-from formulation.predictor.work import Product, Work
+from formulation.predictor.roofline import Product, Work
 from formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
 from planners.megatron.transformer import TransformerShape
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from formulation.predictor.work import Product, Work
+from formulation.predictor.roofline import Product, Work
 from formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
 from planners.megatron.layers import ELEMENT_BYTES, FORMS, LOGIT_BYTES, LOGITS, ROWS_OR_WHOLE, SUMMED_BYTES
 

@@ -28,14 +28,14 @@ from dataclasses import dataclass, replace
 from formulation.costs.megatron_forms import megatron_forms
 from formulation.costs.tables import build_tables
 from formulation.evaluate import Evaluation, evaluate
-from formulation.limits.deadline import NEVER, Deadline, StoppedError, in_time
+from formulation.limits import NEVER, Deadline, StoppedError, in_time
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.groups import Group
 from formulation.problem.instance import Instance, with_layers
 from formulation.problem.modes import Mode, modes
 from formulation.problem.plan import Plan, Span, Stage
 from planners.baselines.naive_model_parallel import equal_parts
-from solvers.dynamic.tables.best_forms import NoFormError, best_forms
+from solvers.reference.algorithm_1 import NoFormError, best_forms
 
 NAME = "megatron"
 

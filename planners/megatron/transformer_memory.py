@@ -14,7 +14,7 @@ from formulation.problem.units import ceil_fraction
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.timeline.durations import uniform
-from formulation.timeline.footprint import Footprint
+from formulation.timeline.measures import Footprint
 from formulation.timeline.timeline import run
 from planners.megatron.transformer import LayerRecompute, TransformerShape
 

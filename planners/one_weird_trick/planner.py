@@ -20,7 +20,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Layer, Split
 from formulation.problem.plan import Span
 from planners.common.one_stage import prefer, priced, tables_of
-from solvers.dynamic.tables.best_forms import best_forms
+from solvers.reference.algorithm_1 import best_forms
 
 NAME = "one_weird_trick"
 
@@ -33,7 +33,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
 
     Layers that may take neither, and layers that only bring tensors together, take of their own forms those with
     the least communication. ``limits`` do not bind. Cost: one run of
-    :func:`solvers.dynamic.tables.best_forms.best_forms`.
+    :func:`solvers.reference.algorithm_1.best_forms`.
     """
     start = time.perf_counter()
     element_bytes = instance.model.element_bytes

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.limits import NEVER, Deadline, in_time
 from ingest.graphs.profiled_model import ProfiledModel
 from planners.common.errors import NothingFitsError
 from planners.pipedream.states import States, antichain_states

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.limits import NEVER, Deadline, in_time
 from ingest.graphs.profiled_model import ProfiledModel
 from planners.common.downsets import bits, masks, topological
 from planners.pipedream.code import MachineLevel, PipeDreamStage

@@ -37,17 +37,15 @@ from formulation.problem.modes import Mode
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
-from planners.common.beliefs import believes, levels_in_words
-from planners.common.blind import blind_to
-from planners.common.flat import flat_view, refuse_without_forms, slowest_link
 from planners.pipedream import code as pipedream_code
 from planners.pipedream import paper as pipedream_paper
 from planners.pipedream.code import MachineLevel, PipeDreamStage
 from planners.pipedream.paper import LayerRow
 from planners.pipedream.states import States, antichain_states
-from solvers.dynamic.tables.best_forms import best_forms
+from solvers.reference.algorithm_1 import best_forms
+from solvers.reference.flat_cluster import believes, flat_view, levels_in_words, refuse_without_forms, slowest_link
 from solvers.search.stoppable import stoppable
-from solvers.search.support import Support
+from solvers.search.support import Support, blind_to
 
 NAME, NAME_OF_CODE = "pipedream", "pipedream_code"
 MOST_STATES = 4_000

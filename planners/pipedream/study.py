@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from ingest.graphs.pipedream_profile import read_profile
 from ingest.graphs.profiled_model import ProfiledModel
 from planners.pipedream import paper as pipedream_paper

@@ -16,7 +16,7 @@ from ingest.scenario.shipped import SHIPPED
 from planners.catalogue import all_names, find_any
 from planners.studies.study import StudyInputError
 from solvers.auto.solve import plan
-from solvers.crosscheck.checked_solve import solve_checked
+from solvers.crosscheck import solve_checked
 
 FOLDER = SHIPPED / "pipepar"
 READINGS: Mapping[str, tuple[str, ...]] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from planners.common.json_source import Count, read_json
 from planners.sailor.plan_file import read_sailor_plan
 from planners.sailor.profile import ProfiledMachine

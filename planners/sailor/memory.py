@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from formulation.problem.units import ceil_div
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.footprint import peak_in_flight
+from formulation.timeline.measures import peak_in_flight
 from planners.sailor.profile import ProfiledMachine
 from planners.sailor.run import LayerSizes, SailorPlan, SailorStage
 from planners.sailor.time import check_layers, sizes_of

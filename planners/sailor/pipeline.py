@@ -20,14 +20,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from formulation.schedules.actions import Kind
-from formulation.schedules.dependencies import NONE
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.table import NONE, Kind, PipelineSchedule
 from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.program import Program
-from formulation.timeline.sweep import sweep
-from formulation.timeline.updates import JOIN, SYNC
+from formulation.timeline.program import JOIN, SYNC, Program
+from formulation.timeline.timeline import sweep
 
 Message = tuple[int, int, int]
 """Direction (FORWARD: an activation, BACKWARD: a gradient), boundary, micro-batch."""

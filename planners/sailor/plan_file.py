@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from formulation.problem.plan import Span
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from planners.common.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
 from planners.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
 

@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, RootModel
 
-from ingest.graphs.errors import FormatError, quoted
+from ingest.graphs.foreign import FormatError, quoted
 from planners.common.json_source import Positive, Real, Signed, Strict, Whole, as_tuple, ns_of_seconds, read_json
 from planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorLinks
 

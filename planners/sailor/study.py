@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from planners.sailor.constants import MachineConstants, SailorRun, constants_for, constants_of
 from planners.sailor.folder import read_global_batch, read_machine, read_plans
 from planners.sailor.memory import PredictedMemory, predict_memory

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.footprint import Footprint
+from formulation.timeline.measures import Footprint
 from solvers.order.problem import OrderProblem
 
 MILLISECOND_NS = 10**6

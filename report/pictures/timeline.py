@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from report.content import ACTIVATION, GRADIENT
 from report.pictures.shapes import (
     MICRO_BATCH_COLOURS,
     WIDTH,
@@ -25,7 +26,6 @@ from report.pictures.shapes import (
     of_stages,
     stage_colour,
 )
-from report.window import ACTIVATION, GRADIENT
 from report.wording import rank_name, round_duration
 
 LEFT, RIGHT, TOP = 84.0, 10.0, 40.0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import FORBIDDEN
 from formulation.problem.plan import Plan, Stage

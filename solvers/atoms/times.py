@@ -13,8 +13,7 @@ import itertools
 import numpy as np
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError, in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import FORBIDDEN
 from formulation.problem.options import StageTime

@@ -1,6 +1,6 @@
 """A plan for an executed time that no exact method sees: the best by the formula, priced as it is executed.
 
-The formula is no bound of what is executed. What work and devices say is one (``formulation.costs.lower_bound``).
+The formula is no bound of what is executed. What work and devices say is one (``formulation.costs.bounds``).
 Where demands alone keep a programme from the instance, so is what it proves without these, as there are more plans
 then; and its best plan is the best of all where it keeps to them. Simple plans are priced beside it. The claim
 says on whose bound it rests (``Outcome.bound_by``).
@@ -11,21 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.evaluate import evaluate
-from formulation.limits.proved import ProvedBound
-from formulation.limits.size import TooLargeError
+from formulation.limits import ProvedBound, TooLargeError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance, longest_run_ns
 from formulation.problem.options import Combine
 from formulation.problem.training import Schedule
 from solvers import catalogue
-from solvers.crosscheck.checked_solve import contradiction
+from solvers.crosscheck import contradiction
 from solvers.executed.demands import unseen_names, with_seen_demands
-from solvers.resting import PROPOSES, methods_of
+from solvers.ingredients import PROPOSES, methods_of
+from solvers.search.first_plan import simple_plan
 from solvers.search.incumbent import Incumbent
-from solvers.search.simple import simple_plan
 
 NAME = PROPOSES
 Ask = Callable[[Instance, Limits], Outcome]

@@ -6,6 +6,10 @@ are those of a measurement (``docs/methods.md``). About executed times a program
 model where none sees the instance, beginning with the best plan by the formula, and with the bound that a
 programme proves without the demands that it does not see. Goals are decided one by one, each
 by whoever sees it. Whoever cannot take the instance, or does not end, is named in the notes with what stopped it.
+
+What is told in the first second, and that nothing told falls back: a bound and a plan that need no table.
+
+Only of a large instance the search begins with that plan; elsewhere it is what is left if the search is.
 """
 
 from __future__ import annotations
@@ -16,22 +20,66 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from formulation.limits.proved import ProvedBound
-from formulation.limits.size import TooLargeError
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from formulation.costs.bounds import lower_bound
+from formulation.limits import ProvedBound, TooLargeError
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from formulation.problem.instance import Instance
+from formulation.problem.plan import Plan
 from solvers import catalogue
-from solvers.auto import by_formula, simpler
+from solvers.auto import advice as simpler
+from solvers.auto import by_formula
 from solvers.auto.advice import advice
-from solvers.auto.at_once import told_at_once
 from solvers.catalogue import AUTO, MAIN
-from solvers.crosscheck.checked_solve import RefutedError, better, cross_checked, largest_bytes
+from solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
 from solvers.goals import solve_in_order
 from solvers.ingredients import METHODS
+from solvers.search.first_plan import simple_plan
 
 if TYPE_CHECKING:
     from solvers.catalogue import Solve, SolverEntry
     from solvers.search.support import Support
+
+LARGE = 60_000
+"""From how many layers times devices on tables take longer than a simple plan."""
+SMALL_S = 0.2
+"""How long the first simple plan of any other instance is looked for: it is there in a few tries."""
+
+
+def told_at_once(instance: Instance, limits: Limits) -> Limits:
+    """Tell a bound and a simple plan; return the limits for all who search from now on.
+
+    Whoever they are, they begin with that plan where the instance is large, and the best plan and bound so far are
+    told.
+    """
+    best = _Best(instance, limits)
+    best.tell(Progress(None, lower_bound(instance)))
+    large = len(instance.layers) * instance.devices >= LARGE
+    if limits.start is None and limits.below is None and not limits.deadline.over():
+        found = simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)
+        if found is not None:
+            best.tell(Progress(found[0], None, found[1]))
+            limits = replace(limits, start=found[1]) if large else limits
+    return replace(limits, progress=best.tell)
+
+
+@dataclass(slots=True)
+class _Best:
+    """The least objective, its plan, and the largest bound that anybody told."""
+
+    instance: Instance
+    limits: Limits
+    objective: int | None = None
+    bound: int | None = None
+    plan: Plan | None = None
+
+    def tell(self, progress: Progress) -> None:
+        """Take what is better than what was told, and tell both."""
+        better = self.objective is None or (progress.objective or 0) < self.objective
+        if progress.objective is not None and better:
+            self.objective, self.plan = progress.objective, progress.plan
+        self.bound = max((one for one in (self.bound, progress.bound) if one is not None), default=None)
+        self.limits.progress(Progress(self.objective, self.bound, self.plan, self.instance))
+
 
 QUICK_BYTES = 1_000_000
 """Up to this size of its model CP-SAT is asked first: it proved every such instance of the table within 4 s."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from formulation.costs import times
 from formulation.costs.least import StagePrices
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.outcome import Limits
 from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import AtomGraph
@@ -227,7 +227,7 @@ class _Model:
         """Run CP-SAT and keep every assignment that it found on the way as an order."""
         from ortools.sat.python import cp_model
 
-        from solvers.cpsat.base.engine import make_solver, run
+        from solvers.cpsat.engine import make_solver, run
 
         solver, orders = make_solver(limits), list[tuple[int, ...]]()
         status = run(solver, self.model, limits.deadline.over, lambda value: orders.append(self._order(value)))

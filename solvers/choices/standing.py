@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER, StoppedError, in_time
+from formulation.limits import NEVER, StoppedError, in_time
 from formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.choices.trainings import instances_of, times_in_a_step
-from solvers.search.simple import simple_plan
+from solvers.search.first_plan import simple_plan
 
 LEFT = "stopped early: the search was left, as it did not end when the time did"
 SIMPLE_S = 0.2

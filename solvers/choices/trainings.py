@@ -8,6 +8,20 @@ counts with what sums say. Under a schedule whose passes, and what a stage keeps
 stages, each number of them is an instance of its own, and the claim is about all numbers. As a claim over all
 choices is as strong as the weakest about one of them, a second method is asked about each at the end: whether it,
 too, finds nothing better with that choice.
+
+Plans that searches begin with in a choice of trainings: under ZB-H1 the best one by the formula for 1F1B.
+
+A plan of one order of the passes is a plan of another one, if its rules say so; ZB-H1 keeps as much as 1F1B. No
+formula is about backward passes in halves, and none sees how many stages there are to be: what is best for whole
+passes, in any number of stages, says which number is looked at first.
+
+Choices of a training in words: what was left open of each.
+
+All that is chosen above a single instance: micro-batches, the order of the passes, and that of the layers.
+
+A search of one instance is handed in; what comes back is the instance with everything chosen, and a claim about it
+that says how far it holds: for all choices of the training, and for all orders of the layers where these are free
+too. Where the order is given, a bound for all orders with any of the choices stands beside the claim.
 """
 
 from __future__ import annotations
@@ -15,18 +29,111 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from formulation.costs.lower_bound import lower_bound
-from formulation.outcome import Limits, Outcome, Proof
+from formulation.costs.amounts import plural
+from formulation.costs.bounds import lower_bound
+from formulation.evaluate import evaluate
+from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.training import Training
+from formulation.problem.instance import Instance, longest_run_ns
+from formulation.problem.options import BoundaryCharge, Combine
+from formulation.problem.plan import Plan
+from formulation.problem.training import Schedule, Training
 from formulation.problem.units import ceil_div
-from solvers.choices.starts import Ask, Start, by_formula, start_of
-from solvers.choices.words import listed, named, orders_open
+from solvers.choices.any_order import AnyOrder, any_order, bound_of_all, given_order, has_other_orders, impossible
+from solvers.crosscheck import cross_checked
+
+Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
+"""Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
+PART, MOST_S = 6, 10.0
+"""The formula may take one part in so many of the time, and so long at most."""
+Start = tuple[int, Plan]
+"""The value of the first goal, and a plan that keeps the rules."""
+
+
+def by_formula(instance: Instance, parts: Sequence[Instance], ask: Ask, limits: Limits) -> list[Plan]:
+    """Return the best plan by the formula for whole backward passes, for each number of micro-batches under ZB-H1.
+
+    None where nobody is asked for a step under ZB-H1, of several numbers of stages, or nobody takes the formula.
+    """
+    halves = [one for one in parts if one.training.schedule.in_halves and one.training.chunks == 1]
+    numbers = sorted({one.training.micro_batches for one in halves})
+    if instance.goals[0] is not Goal.STEP_TIME or len(halves) <= len(numbers) or limits.deadline.over():
+        return []
+    found: list[Plan] = []
+    for at, many in enumerate(numbers):
+        some = next(one for one in halves if one.training.micro_batches == many)
+        training = replace(some.training, schedule=Schedule.ONE_F_ONE_B)
+        cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+        judged = replace(instance, training=training, cost=cost, goals=(Goal.ITERATION_TIME,))
+        within = limits.share(PART * (len(numbers) - at)).within(MOST_S)
+        # With a value that every plan is below nobody is asked to check what is only begun with.
+        within = replace(within, below=longest_run_ns(some, many) + 1, start=None, progress=_nobody)
+        try:
+            plan = ask(judged, within)[1].plan
+        except ValueError:
+            continue
+        found += [] if plan is None else [plan]
+    return found
+
+
+def start_of(instance: Instance, plans: Iterable[Plan]) -> Start | None:
+    """Return the best of some plans that keep the rules of an instance. Cost: a price for each that may be one."""
+    demands, found = instance.demands, list[Start]()
+    for plan in dict.fromkeys(plans):
+        if (demands.stages_at_least or 1) <= len(plan) <= (demands.stages_at_most or len(plan)):
+            priced = evaluate(instance, plan)
+            if priced.feasible and priced.objective is not None:
+                found.append((priced.objective, plan))
+    return min(found, key=lambda one: one[0], default=None)
+
+
+def _nobody(_: Progress) -> None:
+    """Values of another goal are nobody's progress."""
+
+
+def named(instance: Instance) -> str:
+    """Say what was left open: the order of passes, the number of micro-batches, or that of stages alone."""
+    training = instance.training
+    if not training.left_open:
+        return f"{instance.demands.stages_at_most} stage{'s' * (instance.demands.stages_at_most != 1)}"
+    number = f"{training.micro_batches} micro-{plural(training.micro_batches, 'batch')}"
+    if not orders_open(training):
+        return number
+    return f"{order(training)}, {number}" if training.micro_batch_choices else order(training)
+
+
+def choice_in_words(instance: Instance) -> str:
+    """Say all that a training chooses, of one in which it is chosen: the number of micro-batches and the order."""
+    number = f"{instance.training.micro_batches} micro-{plural(instance.training.micro_batches, 'batch')}"
+    return f"{number} under {order(instance.training)}"
+
+
+def listed(choices: list[Instance]) -> str:
+    """List choices: numbers of micro-batches, or of stages, orders of passes, or each order with its numbers."""
+    numbers: dict[str, set[int]] = {}
+    for one in choices:
+        written = order(one.training) if orders_open(one.training) else ""
+        number = one.training.micro_batches if one.training.left_open else one.demands.stages_at_most or 0
+        numbers.setdefault(written, set()).add(number)
+    several = any(one.training.micro_batch_choices for one in choices)
+    rows = [(one, ", ".join(map(str, sorted(found)))) for one, found in numbers.items()]
+    return ", ".join(f"{one} ({found})" if one and several else one or found for one, found in rows)
+
+
+def order(training: Training) -> str:
+    """Say in which order passes run."""
+    written = training.chunks > 1 and not training.schedule.in_a_v
+    return training.schedule + (f" in {training.chunks} chunks" if written else "")
+
+
+def orders_open(training: Training) -> bool:
+    """Tell whether schedule or chunks are chosen."""
+    return bool(training.schedule_choices or training.chunk_choices)
+
 
 Check = Callable[[Instance, Outcome, Limits], Outcome]
 """Says in the last note of an outcome what a second method makes of its proof, as ``cross_checked`` does."""
@@ -300,3 +407,109 @@ def _given_up(best: _Found, done: list[_Found]) -> dict[str, list[Instance]]:
             why = NOT_CHECKED if one.second.startswith(NOT_CHECKED) else one.second
             found.setdefault(why, []).append(one.instance)
     return found
+
+
+DecideAsk = Callable[[Instance, Limits], Outcome]
+BOUND_S = 5.0
+"""What a bound for all orders may take beside a claim about one order, or about none of them having a plan."""
+
+
+def decide(
+    instance: Instance, ask: DecideAsk, limits: Limits, *, cross_check: bool = False
+) -> tuple[Instance, Outcome]:
+    """Choose what an instance leaves open, searching with ``ask``; return what was chosen, and the claim about it.
+
+    The instance that comes back differs from the given one in what its training leaves open and in the order of
+    its layers at most. ``ask`` cross-checks what it proves of an instance by itself; with ``cross_check`` a second
+    method is also asked about choices that have nothing better. Raises what ``ask`` raises where
+    nothing could be searched, and FalseClaimError if two methods contradict each other.
+    """
+    limits = limits.begun()
+
+    def in_the_best_order(one: Instance, within: Limits) -> tuple[Instance, Outcome]:
+        return _ordered(one, ask, within)
+
+    if instances_of(instance) == [instance]:
+        return in_the_best_order(instance, limits)
+    chosen = best_training(instance, in_the_best_order, limits, cross_checked if cross_check else None)
+    return chosen.instance, chosen.outcome
+
+
+def _ordered(instance: Instance, ask: DecideAsk, limits: Limits) -> tuple[Instance, Outcome]:
+    if not has_other_orders(instance):
+        return instance, ask(instance, limits)
+    within = limits.within(BOUND_S)
+    free = instance.model.free_order
+    if free and limits.below and bound_of_all(instance, limits.below, within).bound_ns < limits.below:
+        # That one order has nothing better does not mean that none has.
+        limits = replace(limits, below=None)
+    if free and limits.below is None:
+        found = any_order(instance, ask, limits)
+        return found.instance, _of_all_orders(found, limits)
+    found = given_order(instance, ask(instance, limits), replace(within, below=limits.below))
+    return instance, _of_all_orders(found, within) if free else _of_one_order(found)
+
+
+def _of_one_order(found: AnyOrder) -> Outcome:
+    """Return the claim about the given order, and beside it what holds for all."""
+    outcome = found.outcome
+    if outcome.objective is None:
+        return replace(outcome, any_order_bound=found.bound) if outcome.proof is Proof.UNKNOWN else outcome
+    _check_bound(found)
+    return replace(outcome, any_order_bound=min(found.bound, outcome.objective))
+
+
+def _of_all_orders(found: AnyOrder, limits: Limits) -> Outcome:
+    """Return the outcome as a claim about all orders: what was proved of one of them proves nothing of others.
+
+    Of several goals the first alone has a bound that holds for all orders, unless all of these were asked.
+    """
+    outcome, bound = found.outcome, found.bound
+    if outcome.objective is None:
+        if (
+            outcome.proof is Proof.INFEASIBLE
+            and not found.settled
+            and not impossible(found.instance, limits.within(BOUND_S))
+        ):
+            notes = (*outcome.notes, f"no plan in {_searched(found)}; others may have one")
+            return replace(outcome, proof=Proof.UNKNOWN, bound=bound, any_order_bound=bound, notes=notes)
+        if outcome.proof is Proof.INFEASIBLE:
+            return outcome
+        return replace(outcome, bound=None if outcome.bound is None else bound, any_order_bound=bound)
+    _check_bound(found)
+    bound = min(bound, outcome.objective)
+    notes = (*outcome.notes, *_words_decide(found))
+    if outcome.proof is Proof.UNKNOWN or outcome.bound is None:
+        known = None if outcome.bound is None else bound
+        return replace(outcome, bound=known, any_order_bound=bound, notes=notes)
+    if found.settled:
+        further = tuple(replace(claim, bound=claim.value) for claim in outcome.further)
+        proved, bound = True, outcome.objective
+    else:
+        further = tuple(replace(claim, bound=None) for claim in outcome.further)
+        proved = bound == outcome.objective and not further
+    proof = Proof.OPTIMAL if proved else Proof.FEASIBLE
+    return replace(outcome, proof=proof, bound=bound, any_order_bound=bound, further=further, notes=notes)
+
+
+def _check_bound(found: AnyOrder) -> None:
+    """Raise FalseClaimError where a plan is below what no order is said to undercut."""
+    outcome = found.outcome
+    if outcome.proof in (Proof.OPTIMAL, Proof.FEASIBLE) and (outcome.objective or 0) < found.bound:
+        limit, value = outcome.amount(found.bound), outcome.amount(outcome.objective or 0)
+        raise FalseClaimError(f"no order of layers is said to be below {limit}, but there is a plan of {value}")
+
+
+def _words_decide(found: AnyOrder) -> Iterator[str]:
+    """Say how many orders were searched, what that gained, and how far what is proved goes."""
+    outcome, before = found.outcome, found.first.objective
+    if before is not None and (outcome.objective or 0) < before:
+        yield f"{_searched(found)} searched; the best plan of the traced one has {outcome.amount(before)}"
+    if found.settled:
+        yield f"{_searched(found)} asked, which hold all plans: none has a better one"
+    elif outcome.proof is Proof.OPTIMAL and not found.proved:
+        yield f"proved of this order of the layers alone; {_searched(found)} searched"
+
+
+def _searched(found: AnyOrder) -> str:
+    return f"{found.asked} {plural(found.asked, 'order')} of the layers"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from solvers.chunks.bulk import ManyPlans
 from solvers.chunks.counting import rooms_of
 from solvers.chunks.runs import Numbers

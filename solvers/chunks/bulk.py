@@ -1,6 +1,6 @@
 """Many plans of a layout priced at once, by one pass over the passes of a step: arrays by plan.
 
-The specification is ``formulation.executed.chunks.chunks_step_ns`` and ``formulation.costs.memory.chunks_memory``;
+The specification is ``formulation.executed.chunks_step_ns`` and ``formulation.costs.memory.chunks_memory``;
 a test compares plan by plan.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from formulation.costs.memory import capacity_bytes
-from formulation.executed.chunks import in_turn
+from formulation.executed import in_turn
 from formulation.problem.training import Training
-from formulation.schedules.actions import Kind
+from formulation.schedules.table import Kind
 from solvers.chunks.case import Case, overlapped
 from solvers.chunks.runs import (
     BACKWARD,

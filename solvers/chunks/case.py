@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.memory import capacity_bytes, chunks_memory
-from formulation.executed.chunks import most_kept
-from formulation.executed.pipeline import PipelinePasses
-from formulation.executed.step import step_of_training_ns
-from formulation.limits.deadline import Deadline
+from formulation.executed import PipelinePasses, most_kept, step_of_training_ns
+from formulation.limits import Deadline
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.memory import MemoryParts
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from solvers.chunks.case import Case, Window
 from solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, AtomRun, Numbers, Runs
 from solvers.chunks.sums import FAR, TIMES, PathSums

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from formulation.constraints.rules import check_mode
-from formulation.limits.deadline import Deadline
+from formulation.limits import Deadline
 from formulation.problem.constraints import Placement
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group

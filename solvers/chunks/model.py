@@ -26,7 +26,7 @@ from itertools import pairwise
 from ortools.sat.python import cp_model
 
 from formulation.costs.memory import capacity_bytes
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from solvers.chunks.counting import Counts
 from solvers.chunks.variables import ChunkVariables, Literal, Row, total
 

@@ -6,14 +6,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from formulation.limits.deadline import Deadline
+from formulation.limits import Deadline
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from solvers.chunks.bulk import BROKEN, ManyPlans
 from solvers.chunks.case import Dealt
 from solvers.chunks.layouts import GroupLayout
 from solvers.chunks.runs import Numbers
-from solvers.search.simple import even_cuts
+from solvers.search.first_plan import even_cuts
 
 KEPT = 8
 """So many plans are moved on at once, the best that are known."""

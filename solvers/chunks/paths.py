@@ -31,12 +31,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from formulation.executed.chunks import in_turn
-from formulation.executed.pipeline import PipelinePasses
-from formulation.limits.deadline import NEVER, Deadline, in_time
+from formulation.executed import PipelinePasses, in_turn
+from formulation.limits import NEVER, Deadline, in_time
 from formulation.problem.training import Training
-from formulation.schedules.actions import Kind
 from formulation.schedules.interleaved import interleaved
+from formulation.schedules.table import Kind
 
 KNOWN = 16
 LONG = 1 << 30

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from formulation.costs import times
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind, forms_on
 from formulation.problem.instance import Instance

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.limits.deadline import StoppedError
+from formulation.limits import StoppedError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance, longest_run_ns
 from solvers.chunks.beam import Beam
@@ -36,10 +36,9 @@ from solvers.chunks.runs import KnownRuns
 from solvers.chunks.sums import PathSums, sums_of
 from solvers.chunks.support import accepts
 from solvers.chunks.weighing import Weighed, weighed
-from solvers.cpsat.base.engine import found, make_solver, run
-from solvers.search.incumbent import Incumbent
+from solvers.cpsat.engine import found, make_solver, run
+from solvers.search.incumbent import Incumbent, questions
 from solvers.search.stoppable import stoppable, tell_first
-from solvers.search.threshold import questions
 
 NAME = "cpsat_chunks"
 MOST_PRICED = 1_000

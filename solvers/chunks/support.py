@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, forms_on, modes_by_size

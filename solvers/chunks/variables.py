@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from ortools.sat.python import cp_model
 
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.groups import Group
 from formulation.problem.units import Link
 from solvers.chunks.case import Case, Dealt

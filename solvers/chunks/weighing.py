@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.executed.pipeline import PipelinePasses
-from formulation.limits.deadline import Deadline, in_time
+from formulation.executed import PipelinePasses
+from formulation.limits import Deadline, in_time
 from solvers.chunks.case import Case, overlapped
 from solvers.chunks.paths import critical_path
 from solvers.chunks.runs import Numbers

@@ -8,17 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from formulation.costs.ceiling import ceiling
+from formulation.costs.bounds import ceiling
 from formulation.costs.tables import all_tables
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.instance import Instance
-from solvers.cpsat.base.engine import make_solver, without_relaxation
-from solvers.cpsat.base.families import Family
-from solvers.cpsat.bounds import lower_bound
-from solvers.cpsat.model import FAMILIES, build_model
-from solvers.cpsat.search import search
-from solvers.cpsat.support import accepts
-from solvers.cpsat.valid import floors, redundant_families
+from solvers.cpsat.accepts import accepts
+from solvers.cpsat.engine import make_solver, search, without_relaxation
+from solvers.cpsat.model import FAMILIES, build_model, floors, lower_bound, redundant_families
+from solvers.cpsat.variables import Family
 from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first

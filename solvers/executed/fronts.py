@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps
 from solvers.atoms.programs import OUTSIDE, LayerStep

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.instance import FORBIDDEN
 from solvers.atoms.programs import OUTSIDE, LayerStep
 

@@ -72,7 +72,7 @@ def _executed(stages: Times, warm_ups: list[int], micro_batches: int) -> Times:
     """Return when the last gradients leave the first stages, and when all have summed theirs, two columns.
 
     ``stages``: suffix, stage from the first one, column; all have these ``warm_ups``. As
-    ``formulation.executed.step.one_f_one_b_ends`` has it, for all suffixes at once.
+    ``formulation.executed.one_f_one_b_ends`` has it, for all suffixes at once.
     """
     # Contiguous by stage and column: every one of the many sums below is over all suffixes.
     passes = np.ascontiguousarray(stages.transpose(1, 2, 0))

@@ -11,7 +11,6 @@ import numpy as np
 from formulation.problem.groups import Group
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.dynamic.states.states import StateSpace
-from solvers.dynamic.tables.best_forms import best_forms
 from solvers.executed.bounds.game import Game
 from solvers.executed.bounds.paths import BACKWARD, FORWARD, SYNC
 from solvers.executed.bounds.rays import Proportion, weighed
@@ -21,6 +20,7 @@ from solvers.executed.bounds.ways import Ways
 from solvers.executed.fronts import StageFronts
 from solvers.executed.parts import StageParts
 from solvers.executed.search import Labels
+from solvers.reference.algorithm_1 import best_forms
 
 FINE = 32
 """Passes are weighed by about so many steps where forms are chosen."""

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.training import Schedule, Training
 from solvers.executed.bounds.columns import WEIGHTS
 from solvers.executed.pass_by_pass import PassByPass
@@ -162,7 +162,7 @@ class OneForwardOneBackward:
 
 
 class AllForwardAllBackward:
-    """GPipe, F-then-B: what ``formulation.executed.step`` sums up, by stage from the back.
+    """GPipe, F-then-B: what ``formulation.executed`` sums up, by stage from the back.
 
     Columns: forward passes and transfers, slowest forward pass, backward passes and transfers, slowest backward
     pass, and the end of the last synchronisation less all that belongs to forward passes.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from solvers.executed.bounds.columns import WEIGHTS
 from solvers.executed.bounds.mixtures import Mixture
 from solvers.executed.bounds.rest import NEVER_NS

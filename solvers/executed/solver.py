@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.costs.tables import all_tables, possible_kinds
-from formulation.limits.deadline import StoppedError
+from formulation.limits import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
@@ -22,12 +22,11 @@ from formulation.problem.instance import Instance, longest_run_ns
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
 from formulation.problem.training import Schedule
-from formulation.suffixes.states import suffixes
+from formulation.suffixes import suffixes
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.step_time import solver as by_formula
 from solvers.dynamic.tables.demanded import told_apart
-from solvers.dynamic.tables.stage_times import check_size
 from solvers.executed.asking import Search
 from solvers.executed.bounds.pairs import least_passes
 from solvers.executed.bounds.spans import spans_of
@@ -36,9 +35,9 @@ from solvers.executed.demands import demanded_spaces, unseen_by_executed
 from solvers.executed.growing import OutgrownError
 from solvers.executed.parts import stage_parts
 from solvers.executed.warm_ups import warmed
+from solvers.reference.algorithm_1 import check_size
 from solvers.search.first_plan import first_plan
-from solvers.search.in_parts import search_in_parts
-from solvers.search.incumbent import Incumbent
+from solvers.search.incumbent import Incumbent, search_in_parts
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
 
@@ -85,7 +84,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the plan with the least executed step and prove it, or the best within the limits with an honest bound.
 
     Raises ValueError where :func:`accepts` has a reason, TooLargeError as
-    ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
     reason = reason_against(instance)
     if reason is not None:

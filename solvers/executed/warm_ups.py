@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from formulation.costs.memory import MemoryParts, capacity_bytes
 from formulation.costs.passes import pipeline_passes
-from formulation.executed.step import step_of_training_ns
-from formulation.limits.deadline import Deadline, StoppedError, in_time
+from formulation.executed import step_of_training_ns
+from formulation.limits import Deadline, StoppedError, in_time
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 

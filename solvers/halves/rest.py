@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.cuts import CutSpace
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.rays import least_times

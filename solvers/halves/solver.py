@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from formulation.costs.amounts import plural
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.costs.tables import all_tables
-from formulation.limits.deadline import StoppedError
-from formulation.limits.size import TooLargeError
+from formulation.limits import StoppedError, TooLargeError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace

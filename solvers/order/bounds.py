@@ -24,9 +24,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from formulation.problem.units import ceil_div
-from formulation.schedules.actions import Kind
-from formulation.timeline.bounds import iteration_lower_bound_ns
+from formulation.schedules.table import Kind
 from formulation.timeline.durations import Contention
+from formulation.timeline.measures import iteration_lower_bound_ns
 from solvers.order.problem import OrderProblem
 
 

@@ -24,8 +24,8 @@ from itertools import combinations
 
 from ortools.sat.python import cp_model
 
-from formulation.schedules.actions import Kind
-from formulation.timeline.footprint import Footprint
+from formulation.schedules.table import Kind
+from formulation.timeline.measures import Footprint
 from solvers.order.bounds import in_flight_limits, limits_suffice
 from solvers.order.problem import Key
 from solvers.order.variables import Expression, OrderVariables

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from formulation.schedules.actions import Action, Kind
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.table import Action, Kind, PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.timeline import run
 from solvers.order.problem import OrderProblem

@@ -1,7 +1,7 @@
 """Search for the order that makes a step shortest: fix a horizon T, ask CP-SAT whether anything ends by it.
 
 The search begins between a proven bound (``bounds``) and the best fixed order, and closes in on the optimum by
-whole nanoseconds: "nothing ends by UB - 1" is the proof (``solvers.search.threshold``). A schedule counts at what
+whole nanoseconds: "nothing ends by UB - 1" is the proof (``solvers.search.incumbent``). A schedule counts at what
 the timeline says of it, never at what the model says.
 """
 
@@ -15,18 +15,17 @@ from ortools.sat.python import cp_model
 
 from formulation.outcome import FalseClaimError, Limits, Progress, Proof
 from formulation.problem.units import ceil_div
-from formulation.schedules.actions import Action
-from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.table import Action, PipelineSchedule
 from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.footprint import Footprint
-from solvers.cpsat.base.engine import found, make_solver, run
+from formulation.timeline.measures import Footprint
+from solvers.cpsat.engine import found, make_solver, run
 from solvers.order.bounds import Bounds
 from solvers.order.fixed import execute, fixed_orders, least_memory
 from solvers.order.outcome import OrderOutcome, checked, memory_excess
 from solvers.order.problem import OrderProblem
 from solvers.order.valid import build
 from solvers.order.variables import OrderVariables
-from solvers.search.threshold import close, questions
+from solvers.search.incumbent import close, questions
 
 NAME = "best"
 """What the schedule that was found is called."""

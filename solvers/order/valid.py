@@ -15,7 +15,7 @@ earliest: ``begin B[m] >= head + (m + 1) f + m b``; and ``F[m]`` after m forward
 
 from __future__ import annotations
 
-from formulation.schedules.actions import Kind
+from formulation.schedules.table import Kind
 from solvers.order.bounds import Bounds, in_flight_limits
 from solvers.order.families import FAMILIES, OrderFamily, Posted, post_in_flight
 from solvers.order.problem import OrderProblem

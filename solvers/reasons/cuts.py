@@ -1,16 +1,18 @@
-"""Why each cut is where it is: the plans with this cut elsewhere, and the one without it."""
+"""Why each cut is where it is: the plans with this cut elsewhere, and the one without it.
+
+Which cut of one plan became which cut of another: in order, and moved as little as can be.
+"""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from formulation.problem.cuts import CutSpace
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.reasons.choices import Candidate, Neighbour, Neighbours, neighbour, neighbours
-from solvers.reasons.priced import PricedPlan, Pricing
-from solvers.reasons.regrouping import put, regrouped
+from solvers.reasons.neighbours import Candidate, Neighbour, Neighbours, neighbour, neighbours
+from solvers.reasons.priced import PricedPlan, Pricing, put, regrouped
 
 QUESTIONS = 6
 """How many are asked about a cut."""
@@ -117,3 +119,32 @@ def _without(pricing: Pricing, plan: Plan, cut: int) -> Iterator[Candidate]:
 def _words(pricing: Pricing, place: int, other: int) -> str:
     moved, side = abs(other - place), "left" if other < place else "right"
     return f"cut before {pricing.instance.layers[other].name}, {moved} layer{'s' * (moved > 1)} {side}"
+
+
+def matched(cuts: Sequence[int], wanted: Sequence[int]) -> list[tuple[int, int]]:
+    """Return pairs of indices into both, ascending, of which there are as many as the shorter one has.
+
+    The sum of their distances is least; so a cut without a partner lies between the partners
+    of its neighbours. Cost: O(len(cuts) x len(wanted)).
+    """
+    if len(cuts) > len(wanted):
+        return [(one, other) for other, one in matched(wanted, cuts)]
+    least = [[0] * (len(wanted) + 1)]
+    for at, cut in enumerate(cuts):
+        row: list[int] = []
+        for other in range(len(wanted) + 1):
+            if other <= at:
+                row.append(-1)
+                continue
+            here = least[at][other - 1] + abs(cut - wanted[other - 1])
+            row.append(here if row[-1] < 0 else min(here, row[-1]))
+        least.append(row)
+    pairs: list[tuple[int, int]] = []
+    at, other = len(cuts), len(wanted)
+    while at:
+        if other > at and least[at][other] == least[at][other - 1]:
+            other -= 1
+            continue
+        at, other = at - 1, other - 1
+        pairs.append((at, other))
+    return pairs[::-1]

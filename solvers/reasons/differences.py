@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from formulation.constraints.constraint import Violation, devices_of
 from formulation.constraints.rules import structure_violations
-from formulation.constraints.violation import Violation, devices_of
 from formulation.costs.goals import goal_value
 from formulation.evaluate import evaluate
 from formulation.problem.constraints import Goal
@@ -21,9 +21,8 @@ from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.modes import ONE_COPY
 from formulation.problem.plan import Plan, Span, Stage
-from solvers.reasons.cuts import merged, moved_cut
-from solvers.reasons.matching import matched
-from solvers.reasons.regrouping import put
+from solvers.reasons.cuts import matched, merged, moved_cut
+from solvers.reasons.priced import put
 
 ChangeOf = str
 """``stages``, ``cut``, ``devices``, ``mode``, ``forms`` or ``warm_up``."""

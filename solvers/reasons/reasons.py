@@ -1,26 +1,40 @@
-"""Why a plan is as it is, in priced plans: every statement is a plan with its price, or a claim with its proof."""
+"""Why a plan is as it is, in priced plans: every statement is a plan with its price, or a claim with its proof.
+
+What the critical chain of a plan's timeline consists of.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from formulation.constraints.rules import structure_violations
+from formulation.costs.prices import updates_ns
 from formulation.outcome import Limits, Proof, begin
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from formulation.schedules.table import ScheduleError
-from formulation.timeline.chain import ChainPart
-from solvers.reasons.bounds import PlanTerm, plan_terms
-from solvers.reasons.chain import chain_parts
-from solvers.reasons.choices import Neighbour, Neighbours
+from formulation.timeline.critical_path import ChainPart, parts_of_chain
+from formulation.timeline.from_plan import PlanRun
+from formulation.timeline.timeline import run
 from solvers.reasons.cuts import QUESTIONS as OF_A_CUT
 from solvers.reasons.cuts import CutReason, cut_reasons
 from solvers.reasons.devices import QUESTIONS as OF_A_STAGE
-from solvers.reasons.devices import StageReason, stage_reasons
-from solvers.reasons.idle import QUESTIONS as OF_A_SERVER
-from solvers.reasons.idle import IdleReason, idle_reason
-from solvers.reasons.priced import PricedPlan, Pricing
-from solvers.reasons.regrouping import idle_devices
+from solvers.reasons.devices import QUESTIONS_IDLE as OF_A_SERVER
+from solvers.reasons.devices import IdleReason, StageReason, idle_reason, stage_reasons
+from solvers.reasons.neighbours import Neighbour, Neighbours
+from solvers.reasons.priced import PricedPlan, Pricing, idle_devices
+from solvers.reasons.terms import PlanTerm, plan_terms
+
+
+def chain_parts(instance: Instance, plan: Plan) -> tuple[ChainPart, ...]:
+    """Return the parts of the critical chain, the longest first; their times add up to the makespan.
+
+    Raises ScheduleError where there are too many passes to be run. Cost: that of the timeline.
+    """
+    made = PlanRun.of(instance, plan, steps=instance.training.steps_run(len(plan)))
+    updates = [updates_ns(instance, stage)[0] for stage in plan.stages]
+    return parts_of_chain(run(made.schedule, made.durations, made.execution), updates)
+
 
 OF_NEIGHBOURS = 1.5
 """The questions about neighbours have the time divided by this, where devices are idle."""

@@ -1,17 +1,27 @@
 """What a search knows: the best plan at the evaluator's price, and what no plan can undercut.
 
 One for every exact search. Whatever stops a search, its answer is what is known then.
+
+A search in parts, each of some of the plans: the least bound of all parts is one of all plans.
+
+Search on the value: fix a threshold T, ask "does anything take at most T?", and close in on the least value.
+
+Minimising a maximum in one go leaves every search with weak limits; with T fixed they are yes/no questions. A yes
+brings something that is better, a no lifts the lower limit, and "nothing takes UB - 1" is the proof (a destructive
+lower bound). Values are whole numbers, so the search ends.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from formulation.constraints.violation import told
+from formulation.constraints.constraint import told
 from formulation.costs.amounts import goal_amount
 from formulation.evaluate import evaluate
-from formulation.limits.proved import ProvedBound
+from formulation.limits import ProvedBound
 from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
@@ -115,3 +125,69 @@ def price_of(instance: Instance, plan: Plan, solver: str) -> int:
         broken = "; ".join(message for _, message in told(found.violations))
         raise FalseClaimError(f"{solver}: proposed a plan that breaks rules: {broken}")
     return found.objective
+
+
+def search_in_parts(known: Incumbent, searches: Iterable[Callable[[Incumbent], None]]) -> None:
+    """Run searches, each of which knows the best plan so far and a bound of its own; raises what they raise.
+
+    A single search works on what is known itself.
+    """
+    parts = list(searches)
+    if len(parts) == 1:
+        return parts[0](known)
+    begun = known.lower
+    bounds = [begun] * len(parts)
+    for at, run in enumerate(parts):
+        own = replace(known, lower=begun, limits=replace(known.limits, start=None, progress=_nobody))
+        try:
+            run(own)
+        finally:
+            bounds[at], known.asked = own.lower, own.asked
+            if own.upper < known.upper:
+                known.plan, known.upper = own.plan, own.upper
+            known.lower = max(known.lower, min(*bounds, known.upper))
+            known.tell()
+    return None
+
+
+def _nobody(_: Progress) -> None:
+    """Report nothing: what a part knows of its plans does not hold for all of them."""
+
+
+class Bracket(Protocol):
+    """What is known of the least value: the best so far, a proven lower limit, and how often was asked."""
+
+    upper: int
+    lower: int
+    asked: int
+
+    def over(self) -> bool:
+        """Tell whether the limits are used up."""
+        ...
+
+    def tell(self) -> None:
+        """Report both limits."""
+        ...
+
+
+def questions(asked: int) -> str:
+    """Say in words how such a search went, for the notes of an outcome."""
+    if asked == 0:
+        return "settled without a search"
+    return f"asked {'once' if asked == 1 else f'{asked} times'} whether anything is better than some value"
+
+
+def close(known: Bracket, choose: Callable[[], int], ask: Callable[[int], bool | None]) -> None:
+    """Ask until both limits meet or time is over.
+
+    ``choose`` returns a threshold from ``lower`` to below ``upper``. ``ask`` lowers ``upper`` and returns True
+    where something takes at most the threshold, False where nothing does, None where it does not know. Raises what
+    ``ask`` raises, StoppedError too: what was known before the question stays.
+    """
+    known.tell()
+    while known.lower < known.upper and not known.over():
+        threshold = choose()
+        known.asked += 1
+        if ask(threshold) is False:
+            known.lower = threshold + 1
+        known.tell()

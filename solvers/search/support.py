@@ -2,17 +2,35 @@
 
 ``accepts(instance)`` of every solver and planner answers with a :class:`Support`. It looks at what the instance
 asks for and counts device groups; it builds no table and no model, and imports no OR-Tools.
+
+Which rules a solver does not see: dynamic programmes and heuristics that no constraint can be told to.
+
+What a published planner makes of an instance: it takes everything, proves nothing and sees few rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import wraps
 
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.instance import Instance
+
+
+def unseen(instance: Instance, *rules: str, seen: Collection[str] = ()) -> tuple[str, ...]:
+    """Return those of the named rules that limit this instance, and every constraint that no programme sees.
+
+    For ``Outcome.blind_to``. ``memory``: memory is limited; ``devices``: a stage may stretch over a limited number
+    of servers only, or share its work in certain ways only; ``line``: devices stand in line. Rules that do not
+    limit the instance are left out, so that breaking them all the same is a false claim; so are those that the
+    solver has ``seen`` in another way, such as by starting stages at places to cut alone.
+    """
+    limiting = [one for one in instance.demands.values if one.limits]
+    asked = {one.rule for one in limiting if one.asked}
+    never = (rule for one in limiting if not one.asked for rule in one.rules)
+    return (*(rule for rule in rules if rule in asked), *(rule for rule in never if rule not in seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +127,11 @@ def sized(accepts: Accepts) -> Accepts:
             return Support(reason=str(error), too_large=True)
 
     return answer
+
+
+def blind_to(*rules: str) -> Accepts:
+    """Return the answer of a method that takes everything, proves nothing and does not see these rules.
+
+    Rules are named as in :func:`solvers.search.support.unseen`.
+    """
+    return lambda instance: Support(unseen=unseen(instance, *rules))

@@ -1,19 +1,48 @@
-"""The best plan of every variant of an instance, one after another, in time that is shared among them."""
+"""The best plan of every variant of an instance, one after another, in time that is shared among them.
+
+A plan of one variant as a plan of another: servers are found again by their names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.evaluate import Evaluation, evaluate
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 from formulation.outcome import GoalClaim, Limits, Outcome, Proof, checked
+from formulation.problem.groups import Group
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.choices.trainings import times_in_a_step
-from solvers.whatif.carried import carried
 from solvers.whatif.variants import ChangedInstance, base_variant
+
+
+def carried(plan: Plan, holder: Instance, variant: Instance) -> tuple[Instance, Plan] | None:
+    """Return a variant, with what it leaves open chosen as in the holder of a plan, and the plan on its servers.
+
+    None where a server of the plan is not there, or what the holder chose is no choice here. Rules are not looked
+    at.
+    """
+    at = {server.name: index for index, server in enumerate(variant.servers)}
+    found = {index: at[server.name] for index, server in enumerate(holder.servers) if server.name in at}
+    used = {server for stage in plan.stages for server, _ in stage.group.counts}
+    said = {name: getattr(holder.training, name) for name in variant.training.left_open}
+    training = variant.training.chosen(said)
+    if training is None or not used <= set(found):
+        return None
+    try:
+        closed = training.closed()
+        here = replace(holder, cluster=variant.cluster, training=closed, constraints=variant.constraints)
+    except ValueError:
+        return None
+    stages = []
+    for stage in plan.stages:
+        counts = sorted((found[server], count) for server, count in stage.group.counts)
+        stages.append(replace(stage, group=Group(tuple(counts), stage.group.mode)))
+    return here, Plan(tuple(stages))
+
 
 OF_THE_BASE = 2
 """The part of the time that the instance itself may take: everything is compared with its plan."""

@@ -26,7 +26,7 @@ from ingest.graphs.graph_file import write_graph
 from planners.baselines import data_parallel
 from solvers import catalogue
 from solvers.catalogue import SolverEntry
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHING = "the fake search has begun\n"

@@ -156,7 +156,7 @@ def test_the_command_line(pipecut: Command, arguments: list[str]) -> None:
     ("text", "expected"), [("60", 60), ("60 s", 60), ("0.5", 0.5), ("2 min", 120), ("10ms", 0.01)]
 )
 def test_time_limits(text: str, expected: float) -> None:
-    from commands.parser.arguments import parse
+    from commands.parser.options import parse
 
     assert parse(["plan", "x", "--time-limit", text]).time_limit == expected
 

@@ -10,8 +10,8 @@ from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from solvers import catalogue
-from solvers.crosscheck.checked_solve import contradiction
-from solvers.dynamic.line import solver as line_dp
+from solvers.crosscheck import contradiction
+from solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.commands.fakes import instead_of
 from tests.commands.test_evaluate_command import LAYERS, evaluated, write_plan

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from commands.parser.arguments import parse
+from commands.parser.options import parse
 from planners.catalogue import all_names
 from tests.command_line import Command
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from commands import validate
-from execution.measuring.steps import Validation
+from execution.measuring import Validation
 from execution.running.validating import Difference, StepsCompared
 from tests.command_line import Command
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from commands.parts.double_checking import NOTHING_PROVED
+from commands.plan import NOTHING_PROVED
 from formulation.evaluate import evaluate
 from ingest.plans.plan_file import read_plan
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers import catalogue
-from solvers.crosscheck.checked_solve import SAME_OPTIMUM
-from solvers.crosscheck.routes import ROUTES
+from solvers.crosscheck import ROUTES, SAME_OPTIMUM
 from tests.command_line import Command
 from tests.commands.fakes import broken, instead_of, wrong_excluded, wrong_price, wrong_proof
 

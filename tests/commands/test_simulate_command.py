@@ -247,7 +247,7 @@ def test_png_without_its_package_is_refused_before_the_search(
 
 def test_png_without_a_font_is_refused(pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("resvg_py")
-    monkeypatch.setattr("commands.parts.png.FAMILIES", ("No Such Font",))
+    monkeypatch.setattr("commands.parts.drawing.FAMILIES", ("No Such Font",))
     ran = pipecut("simulate", scenario, "--png", "pictures")
     assert ran.code == 2 and "needs a font for the labels, none of No Such Font is installed" in ran.err
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from commands.parser.execution_arguments import TARGETS as OFFERED
+from commands.parser.options import TARGETS as OFFERED
 from exchange.exports import TARGETS, Source
 from exchange.exports import exported_plan as exported
 from exchange.whole_blocks import TargetError

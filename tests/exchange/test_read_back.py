@@ -30,7 +30,7 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.precision import Precision
 from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from ingest.graphs.runtime_places import cut_for, divided_by
+from ingest.graphs.cut_places import cut_for, divided_by
 from ingest.scenario.load import load_scenario
 from solvers.auto.solve import plan as best
 from solvers.catalogue import AUTO

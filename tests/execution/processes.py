@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from benchmarks.running import sleeping
-from execution.measuring.steps import peak_bytes
+from execution.measuring import peak_bytes
 from execution.processes.channel import DistributedChannel, Tag
-from execution.running.by_torch import TorchPipeline
+from execution.running.job import TorchPipeline
 from execution.running.layout import layout_of
 from execution.running.pipeline import Pipeline
 from formulation.schedules.one_f_one_b import one_f_one_b

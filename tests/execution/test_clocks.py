@@ -12,11 +12,19 @@ pytest.importorskip("torch")
 
 import torch
 
+from execution import profiling as clocks
+from execution import profiling as profile
 from execution.errors import RunFailedError
-from execution.measuring import clocks, profile
-from execution.measuring.clocks import StreamClock, ThreadClock, clock_here, probe_ns
-from execution.measuring.layers import ProfiledPasses, _times
-from execution.measuring.turns import segments_of, turn
+from execution.profiling import (
+    ProfiledPasses,
+    StreamClock,
+    ThreadClock,
+    _times,
+    clock_here,
+    probe_ns,
+    segments_of,
+    turn,
+)
 from execution.splitting.stages import ModelProgram
 from tests.execution import models
 from tests.execution.cases import equal_plan

@@ -12,12 +12,11 @@ import torch
 import torch.distributed as dist
 
 from execution.errors import StagesError
-from execution.processes import devices
+from execution.processes import channel as devices
 from execution.running.layout import layout_of
-from formulation.schedules.actions import Action
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.table import Action, PipelineSchedule
 from tests.execution.cases import equal_plan
 
 

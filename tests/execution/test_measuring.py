@@ -10,7 +10,7 @@ import torch
 
 import pipecut
 from benchmarks.running import sleeping
-from execution.measuring.held import HeldMemory
+from execution.measuring import HeldMemory
 from execution.processes.local import in_processes
 from execution.running.validating import TOLERANCE, _difference
 from report.simulation import simulate

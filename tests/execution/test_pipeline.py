@@ -19,12 +19,11 @@ from execution.errors import StagesError
 from execution.running.layout import layout_of
 from execution.running.pipeline import Pipeline
 from execution.splitting.stages import ModelProgram
-from formulation.schedules.actions import Action
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
+from formulation.schedules.table import Action, PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.schedules.zero_bubble_v import zero_bubble_v
 from tests.execution import models

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from commands.parts import measuring
-from commands.tables.measured_tables import write_measured
-from execution.measuring import steps
-from execution.measuring.steps import WARM_UP, MeasuredSteps
+from commands import validate as measuring
+from commands.validate import write_measured
+from execution import measuring as steps
+from execution.measuring import WARM_UP, MeasuredSteps
 from execution.running.job import RunJob, Say
 from ingest.graphs.layer_profile import LayerProfile
 

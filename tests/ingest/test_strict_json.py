@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest import strict_json
+from ingest import files as strict_json
 from ingest.errors import ModelError
-from ingest.strict_json import parse_json
-from ingest.torch.archive import open_archive
+from ingest.files import parse_json
+from ingest.torch.exported_file import open_archive
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),

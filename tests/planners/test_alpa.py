@@ -16,7 +16,7 @@ from formulation.problem.plan import Span
 from formulation.problem.training import Training
 from formulation.problem.units import Link
 from planners.alpa import planner as alpa
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import GIGA, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

@@ -27,10 +27,9 @@ from commands.gaps.cases import (
 from commands.gaps.document import document, gap_text, planner_cell, summary_table
 from commands.gaps.report import BREAKS, FAILED, GAP, NO_PLAN, REFUSED, entry, summary, to_dict
 from commands.gaps.solve import CaseResult, GapTableSearch, Provers, run_series
-from commands.parser.arguments import parse
+from commands.parser.options import parse
 from commands.parts.comparison import ComparisonRow
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import UsageError
+from commands.terminal.failures import ExitCode, UsageError
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Proof
 from formulation.problem.constraints import Goal
@@ -40,7 +39,7 @@ from ingest.scenario.load import load_scenario
 from planners.studies.markdown import to_markdown
 from solvers import catalogue
 from solvers.catalogue import SolverEntry
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.generators import cluster_graphs, instances, layer_graphs
 

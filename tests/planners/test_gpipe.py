@@ -14,7 +14,7 @@ from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.groups import Group
 from formulation.problem.plan import Plan, Span, Stage
 from planners.gpipe import planner as gpipe
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 

@@ -22,7 +22,7 @@ from formulation.problem.units import Link, ceil_fraction
 from planners.hetpipe import planner as hetpipe
 from planners.hetpipe.partition import Prices, best_partition, partition
 from planners.hetpipe.planner import Allocation, global_staleness, virtual_workers
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import GIGA, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.planners.expected import expected_ns

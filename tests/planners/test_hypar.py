@@ -15,7 +15,7 @@ from planners.accpar.code import HYPAR, MatrixLayer, between, optimise
 from planners.accpar.published import ALEXNET
 from planners.common.one_stage import sum_of_costs, tables_of
 from planners.hypar import planner as hypar
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances
 from tests.planners.accpar.alexnet import alexnet, typed

@@ -16,7 +16,7 @@ from formulation.problem.plan import Span
 from formulation.problem.training import Schedule, Training
 from planners.megatron import planner as megatron
 from planners.megatron.planner import Configuration
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import UNIT, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

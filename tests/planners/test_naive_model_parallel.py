@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from formulation.outcome import Proof, checked
 from formulation.problem.plan import Span
 from planners.baselines import naive_model_parallel
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 

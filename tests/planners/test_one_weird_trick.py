@@ -10,7 +10,7 @@ from formulation.problem.training import Training
 from planners.baselines import data_parallel
 from planners.one_weird_trick import planner as one_weird_trick
 from planners.one_weird_trick.planner import fully_connected
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances
 

@@ -17,7 +17,7 @@ from planners.baselines import naive_model_parallel
 from planners.catalogue import all_names, find_any
 from planners.gpipe import planner as gpipe
 from planners.pipedream import planner as pipedream
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, divisible, instances, layer_graphs
 

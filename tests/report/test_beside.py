@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from report.page.beside import difference, two_plans
-from report.page.page import page_of
+from report.page import difference, page_of, two_plans
 from tests.report.runs import content
 from tests.report.test_page import Page
 

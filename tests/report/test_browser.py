@@ -13,8 +13,7 @@ import pytest
 
 from formulation.schedules.interleaved import interleaved
 from report.content import content_of
-from report.numbers import Numbers
-from report.page.page import page_of
+from report.page import Numbers, page_of
 from report.simulation import simulate
 from report.wording import FORMATS
 from tests.report.runs import COMPARISON, EVIL, content

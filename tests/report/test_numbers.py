@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.terminal import human
+from commands.terminal import terminal as human
 from formulation.problem.training import LEAST_MICRO_BATCHES, Schedule, Training
 from report import wording
-from report.accounting import spent_of
-from report.content import content_of
-from report.measures import Measure, Relation
+from report.content import Window, content_of, events_of, shown_by_default, window_of
+from report.measures import Measure, Relation, spent_of
 from report.simulation import simulate
-from report.trace.events import microseconds
-from report.trace.whole import trace_of
-from report.window import Window, events_of, shown_by_default, window_of
+from report.trace import microseconds, trace_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import case, content, ran

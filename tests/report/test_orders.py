@@ -16,18 +16,16 @@ from formulation.problem.modes import Mode
 from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan
 from formulation.problem.training import Schedule
-from formulation.schedules.actions import Action
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, ScheduleError
+from formulation.schedules.table import Action, PipelineSchedule, ScheduleError
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline import bounds
-from report.accounting import spent_of
+from formulation.timeline import measures as bounds
 from report.content import content_of
-from report.measures import Measure, Relation
-from report.page.page import page_of, pictures
+from report.measures import Measure, Relation, spent_of
+from report.page import page_of, pictures
 from report.simulation import Simulation, simulate
-from report.trace.whole import trace_of
+from report.trace import trace_of
 from tests.examples import on_servers
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances

@@ -17,11 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formulation.problem.training import Schedule
+from report import page as templating
 from report.content import content_of
-from report.numbers import Numbers
-from report.page import templating
-from report.page.page import page_of, pictures
-from report.page.templating import standalone
+from report.page import Numbers, page_of, pictures, standalone
 from report.pictures.shapes import Rect, Shape, ShapeGroup
 from report.simulation import simulate
 from report.wording import FORMATS

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from commands.tables.stage_lines import StageLines
-from commands.terminal.output import drawn
+from commands.tables import StageLines
+from commands.terminal.terminal import drawn
 from formulation.evaluate import evaluate
 from formulation.problem.constraints import Goal, Recompute
 from formulation.problem.groups import Group
@@ -20,8 +20,7 @@ from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from report.content import content_of
-from report.page.page import page_of
-from report.page.templating import asset
+from report.page import asset, page_of
 from report.pictures.shapes import STAGE_COLOURS, stage_colour
 from report.simulation import simulate
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh

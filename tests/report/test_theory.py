@@ -17,13 +17,17 @@ from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.schedules.zero_bubble_v import zero_bubble_v
-from formulation.timeline.bounds import iteration_lower_bound_ns, uniform_iteration_ns
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.footprint import Footprint, peak_in_flight
-from formulation.timeline.measures import TimelineMeasures
+from formulation.timeline.measures import (
+    Footprint,
+    TimelineMeasures,
+    iteration_lower_bound_ns,
+    peak_in_flight,
+    uniform_iteration_ns,
+)
 from formulation.timeline.timeline import run
 from planners.megatron.transformer import megatron_bubble
-from report.theory import (
+from report.simulation import (
     gpipe_bubble,
     gpipe_iteration_ns,
     interleaved_in_flight,

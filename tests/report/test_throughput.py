@@ -14,8 +14,8 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.training import Training
 from formulation.problem.units import Link
 from report.content import content_of, summary_of
+from report.measures import KEYS, throughput_of
 from report.simulation import simulate
-from report.throughput import KEYS, throughput_of
 from tests.examples import chain, matrix
 
 CARD = DeviceClass("card", 1 << 30, 10**9, price_per_hour=3_600_000)

@@ -27,14 +27,13 @@ from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.durations import Contention, Transfers
+from formulation.timeline.program import JOIN
 from formulation.timeline.timeline import run as run_program
-from formulation.timeline.updates import JOIN
 from ingest.plans.plan_file import read_plan
 from ingest.scenario.load import load_scenario
 from ingest.scenario.shipped import scenario_files
 from report.simulation import Simulation, simulate
-from report.trace.rows import lanes_of
-from report.trace.whole import trace_of
+from report.trace import lanes_of, trace_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import EVIL, ran

@@ -36,10 +36,10 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.shares import equal_shares
 from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.suffixes.states import alike_servers
+from formulation.suffixes import alike_servers
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify
-from solvers.cpsat.constraints import placing
+from solvers.certifying import certify
+from solvers.cpsat.constraints import symmetry as placing
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, matrix
 from tests.generators import (

@@ -13,7 +13,7 @@ from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Pro
 from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance
 from solvers import exhaustive as brute_force
-from solvers.crosscheck.claim import claims_of
+from solvers.crosscheck import claims_of
 from solvers.goals import Solve, solve_in_order
 from solvers.search.support import Support
 from tests.examples import chain, instance_of, matrix, mesh

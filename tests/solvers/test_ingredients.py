@@ -26,10 +26,9 @@ from formulation.problem.instance import Instance, with_servers
 from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 from solvers.cpsat import solver as layered
-from solvers.crosscheck.claim import Claim, Verdict, claims_of
-from solvers.crosscheck.routes import ROUTES, double_check
+from solvers.crosscheck import ROUTES, Claim, Verdict, claims_of, double_check
 from solvers.ingredients import METHODS, Ingredient, ground_of, independent, shared
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
@@ -42,17 +41,17 @@ PLUMBING = (
         "solvers.crosscheck.",
         "solvers.goals",
         "solvers.ingredients",
-        "solvers.resting",
+        "solvers.ingredients",
         "solvers.search.support",
         "solvers.search.incumbent",
-        "solvers.search.threshold",
+        "solvers.search.incumbent",
     ),
-    "solvers.cpsat.support",
+    "solvers.cpsat.accepts",
     *(
-        "solvers.search.background",
         "solvers.search.stoppable",
-        "solvers.search.distinct",
-        "formulation.limits.size",
+        "solvers.search.stoppable",
+        "solvers.search.stoppable",
+        "formulation.limits",
     ),
 )
 """Modules of solvers that carry questions and answers about and decide nothing."""
@@ -257,8 +256,8 @@ ATTACKED = {
     "formulation.costs.memory_tables": (
         "solvers/cpsat/test_cpsat_memory.py:test_memory_tables_are_the_specification_cell_by_cell"
     ),
-    "formulation.costs.lower_bound": "formulation/costs/test_lower_bound.py:test_no_plan_undercuts_it",
-    "formulation.costs.ceiling": (
+    "formulation.costs.bounds": "formulation/costs/test_lower_bound.py:test_no_plan_undercuts_it",
+    "formulation.costs.bounds": (
         "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
     ),
     "formulation.problem.instance": (
@@ -268,7 +267,7 @@ ATTACKED = {
         "formulation/costs/test_megatron_forms.py:test_the_forms_of_a_transformer_block_are_those_of_megatron"
     ),
     "formulation.costs.passes": "solvers/cpsat/test_executed.py:test_it_finds_what_pricing_every_plan_finds",
-    "formulation.predictor.passes": (
+    "formulation.predictor.layer_times": (
         "formulation/costs/test_predictor.py:test_no_share_takes_less_than_its_part_nor_more_than_all"
     ),
     "formulation.problem.cuts": (
@@ -290,10 +289,10 @@ ATTACKED = {
     "formulation.schedules.keeps": (
         "solvers/cpsat/test_cpsat_memory.py:test_tables_know_copies_and_micro_batches_in_flight_of_every_slot"
     ),
-    "formulation.suffixes.states": (
+    "formulation.suffixes": (
         "solvers/test_common_ground.py:test_every_method_finds_what_pricing_every_plan_finds"
     ),
-    "formulation.suffixes.states:alike_servers": (
+    "formulation.suffixes:alike_servers": (
         "solvers/test_common_ground.py:"
         "test_whatever_groups_may_do_a_plan_stays_the_same_when_alike_servers_change_places"
     ),

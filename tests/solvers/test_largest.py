@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from formulation.certificates.check import certifiable, verify
 from formulation.evaluate import evaluate
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.groups import Group
@@ -27,7 +27,7 @@ from formulation.problem.training import Training
 from planners.catalogue import all_solvers, find_any
 from report.simulation import simulate
 from solvers import exhaustive as brute_force
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
 from tests.generators import (
     OF_SINGLE_STAGES,
@@ -43,7 +43,7 @@ from tests.generators import (
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 ONE_WORKER = Limits(workers=1)
 ON_A_FLAT_MACHINE = ("pipedream", "pipedream_code", "alpa", "pipepar", "pipepar_listed", "gpipe")
-"""Planners that price the model on a machine of their own (``planners.common.flat``)."""
+"""Planners that price the model on a machine of their own (``solvers.reference.flat_cluster``)."""
 TIMES = (Goal.BOTTLENECK, Goal.ITERATION_TIME)
 
 

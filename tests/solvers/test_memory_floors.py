@@ -22,13 +22,13 @@ from formulation.problem.layers import Split
 from formulation.problem.plan import Span
 from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
-from solvers.cpsat.valid import floors, furthest
+from solvers.cpsat.model import floors, furthest
 from solvers.dynamic.states import solver
 from solvers.dynamic.states import solver as states
-from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_times import StageTimes
+from solvers.reference.algorithm_1 import StageTimes
+from solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs, on_grids, whole_passes
 from tests.solvers.cpsat.test_cpsat_memory import limited

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.costs.lower_bound import lower_bound
-from formulation.limits.deadline import StoppedError
+from formulation.costs.bounds import lower_bound
+from formulation.limits import StoppedError
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
 from formulation.problem.training import Schedule, Training
 from planners.catalogue import all_solvers, find_any
 from solvers.catalogue import AUTO, SolverEntry
-from solvers.certifying.certify import certify
-from solvers.explain.explain import explain
+from solvers.certifying import certify
+from solvers.explain import explain
 from tests.examples import chain, instance_of, matrix, mesh
 
 AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")

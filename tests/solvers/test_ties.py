@@ -21,7 +21,7 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.training import Training
 from formulation.problem.units import Link
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs

@@ -13,8 +13,8 @@ from formulation.problem.constraints import Constraints, Placement
 from formulation.problem.instance import Instance
 from planners.catalogue import all_solvers
 from solvers import exhaustive as brute_force
-from solvers.dynamic.line import solver as line_dp
 from solvers.goals import solve_in_order
+from solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW

@@ -16,7 +16,7 @@ from formulation.certificates.labels import CertificateError
 from formulation.evaluate import evaluate
 from formulation.problem.instance import Instance
 from ingest.errors import GraphFileError
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from ingest.graphs.graph_file import graph_document, read_graph
 from ingest.graphs.pipedream_profile import measured_layers, read_profile
 from ingest.mistakes import ScenarioError
@@ -28,8 +28,8 @@ from ingest.torch.cache import load_trace, store_trace
 from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
 from planners.sailor.plan_file import read_sailor_plan
 from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
-from solvers.certifying.certify import certify
-from solvers.dynamic.line import solver as line_dp
+from solvers.certifying import certify
+from solvers.reference import line as line_dp
 
 Read = Callable[[Path], object]
 

@@ -2,6 +2,6 @@
 
 Whoever checks such a proof goes through all plans by what a few numbers say of their last stages. Nothing here
 comes from a solver: passes of stages are those of ``formulation.costs.passes``, memory that of
-``formulation.costs.memory``, and devices those of ``formulation.suffixes.states``. All numbers are whole ones
+``formulation.costs.memory``, and devices those of ``formulation.suffixes``. All numbers are whole ones
 of 64 bits, and what could be larger is refused.
 """

@@ -15,8 +15,8 @@ from formulation.certificates.executed.passes import RoomOfStages
 from formulation.certificates.executed.paths import WeighedPaths
 from formulation.certificates.executed.sums import NEVER_NS, Sums
 from formulation.certificates.executed.ways import NodeMoves
-from formulation.limits.deadline import NEVER, Deadline
-from formulation.suffixes.states import End, State
+from formulation.limits import NEVER, Deadline
+from formulation.suffixes import End, State
 
 Bits = NDArray[np.bool_]
 """By kind, and by the places where stages begin and stop."""

@@ -13,10 +13,9 @@ from formulation.certificates.executed.paths import PathError, WeighedPaths, bus
 from formulation.certificates.executed.suffixes import PathBound
 from formulation.certificates.executed.sums import NEVER_NS, LeastSums, Sums
 from formulation.certificates.executed.ways import NodeMoves
-from formulation.limits.deadline import NEVER, Deadline
-from formulation.limits.size import TooLargeError
+from formulation.limits import NEVER, Deadline, TooLargeError
 from formulation.problem.instance import Instance
-from formulation.suffixes.slots import rules_by_slot
+from formulation.suffixes import rules_by_slot
 
 LARGEST = 1 << 59
 """Sums of passes stay below this."""

@@ -20,8 +20,7 @@ from formulation.certificates.executed.unbeaten import Rows, unbeaten
 from formulation.costs.least import form_uses
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
-from formulation.limits.deadline import NEVER, Deadline
-from formulation.limits.size import TooLargeError
+from formulation.limits import NEVER, Deadline, TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind, forms_on
 from formulation.problem.instance import Instance

@@ -1,7 +1,7 @@
 """Whether a plan keeps to a period T as executed: the least excess of all suffixes of plans, stage by stage.
 
 A run of neighbouring stages keeps to T if its passes, and the transfers between them, take at most T for each
-stage (``formulation.executed.period``). Of all runs that begin with the first stage of a suffix the largest
+stage (``formulation.executed``). Of all runs that begin with the first stage of a suffix the largest
 excess over that is
 
     z = pace - T + max(0, z of the suffix behind + boundary between),
@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from formulation.certificates.executed.passes import BestStages, PassFronts, Within
 from formulation.certificates.executed.ways import NodeMoves
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 from formulation.problem.instance import Instance
 from formulation.problem.options import Synchronisation
 from formulation.schedules.keeps import Keeps
-from formulation.suffixes.slots import rules_by_slot
-from formulation.suffixes.states import End, State
+from formulation.suffixes import End, State, rules_by_slot
 
 NEVER_NS = 1 << 60
 """The excess of no suffix at all."""

@@ -21,11 +21,10 @@ from formulation.certificates.executed.suffixes import AnsweredSuffixes, Index
 from formulation.certificates.executed.sums import Sums
 from formulation.certificates.executed.unbeaten import Rows
 from formulation.certificates.executed.ways import Move
-from formulation.limits.deadline import NEVER, Deadline
-from formulation.limits.size import TooLargeError
+from formulation.limits import NEVER, Deadline, TooLargeError
 from formulation.problem.instance import Instance
 from formulation.schedules.keeps import Keeps
-from formulation.suffixes.states import End
+from formulation.suffixes import End
 
 MOST_SUFFIXES = 1 << 18
 """So many suffixes are looked at in one proof."""

@@ -12,7 +12,7 @@ from formulation.certificates.executed.answers import Answers
 from formulation.certificates.executed.paths import WeighedPaths
 from formulation.certificates.executed.sums import Sums
 from formulation.certificates.executed.unbeaten import Rows, unbeaten
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 
 Index = NDArray[np.intp]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from formulation.costs.least import form_uses
 from formulation.costs.memory import MemoryParts, received_bytes
 from formulation.costs.passes import change_passes, layer_passes
-from formulation.limits.deadline import NEVER, Deadline
+from formulation.limits import NEVER, Deadline
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind, forms_on
 from formulation.problem.instance import Instance

@@ -1,6 +1,6 @@
 """How stages are put before suffixes of plans: from the devices that the one takes to those of the longer one.
 
-A *node* is what stages before a suffix must know of its devices (``formulation.suffixes.states``): those that
+A *node* is what stages before a suffix must know of its devices (``formulation.suffixes``): those that
 are taken, and the end of its first stage. A stage is put there by its own *end* and leads to another node; what
 the boundary between them takes depends on both ends.
 """
@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from formulation.certificates.executed.unbeaten import Rows
 from formulation.costs.times import activation_ns, gradient_ns
-from formulation.limits.deadline import NEVER, Deadline
-from formulation.limits.size import TooLargeError
+from formulation.limits import NEVER, Deadline, TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.units import Link
-from formulation.suffixes.states import End, State, suffixes
+from formulation.suffixes import End, State, suffixes
 
 MOST_MOVES = 200_000
 
@@ -41,7 +40,7 @@ class NodeMoves:
     ``nodes[state]`` are the nodes of a state with their ends, ``moves[state]`` the moves from it by their own
     ends; ``whole[n]`` tells whether a whole plan may take the devices of node n. The ``empty`` states are those
     behind the last stage. Raises TooLargeError for too many moves, StoppedError after the deadline, and ValueError
-    as ``formulation.suffixes.states.suffixes``.
+    as ``formulation.suffixes.suffixes``.
     """
 
     def __init__(self, instance: Instance, deadline: Deadline = NEVER) -> None:

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Constraint, Limit, Violation
 from formulation.problem.constraints import Key, Written
 
 if TYPE_CHECKING:

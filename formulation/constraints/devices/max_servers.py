@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, count, number_slack
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Constraint, Limit, Violation, count, number_slack
 from formulation.problem.constraints import Key, Written, at_least_one
 
 if TYPE_CHECKING:

@@ -11,9 +11,16 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, Slack, count, overfull, size_text
-from formulation.constraints.violation import Violation, devices_of
+from formulation.constraints.constraint import (
+    Constraint,
+    Limit,
+    Slack,
+    Violation,
+    count,
+    devices_of,
+    overfull,
+    size_text,
+)
 from formulation.problem.constraints import Key, Keyed, Written
 from formulation.problem.units import ceil_fraction
 

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, changed
-from formulation.constraints.violation import Violation, devices_of
+from formulation.constraints.constraint import Constraint, Limit, Violation, changed, devices_of
 from formulation.problem.constraints import Key, Placement
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, Slack, changed, overfull, size_text
+from formulation.constraints.constraint import Constraint, Limit, Slack, changed, overfull, size_text
 from formulation.problem.constraints import ByServer, Key, Names, Written
 
 if TYPE_CHECKING:

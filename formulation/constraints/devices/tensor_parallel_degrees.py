@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, one_of
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Constraint, Limit, Violation, one_of
 from formulation.problem.constraints import Key, Listed, Written, at_least_one
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, named
-from formulation.constraints.violation import Violation, layers_of
+from formulation.constraints.constraint import Constraint, Limit, Violation, layers_of, named
 from formulation.problem.constraints import Key, Listed, Written
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, named
-from formulation.constraints.violation import Violation, devices_of, layers_of
+from formulation.constraints.constraint import Constraint, Limit, Violation, devices_of, layers_of, named
 from formulation.problem.constraints import Key, Keyed, Listed, Names, Written
 
 if TYPE_CHECKING:

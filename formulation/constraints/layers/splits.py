@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Constraint, Violation
 from formulation.problem.constraints import Key, Listed
 from formulation.problem.layers import Axis
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, named
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Constraint, Limit, Violation, named
 from formulation.problem.constraints import Key, Listed, Written
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, Slack, changed
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Constraint, Limit, Slack, Violation, changed
 from formulation.problem.constraints import Goal, Key, Keyed, Written
 
 if TYPE_CHECKING:

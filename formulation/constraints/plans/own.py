@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit
+from formulation.constraints.constraint import Constraint, Limit
 
 if TYPE_CHECKING:
-    from formulation.constraints.violation import Violation
+    from formulation.constraints.constraint import Violation
     from formulation.problem.instance import Instance
     from formulation.problem.plan import Plan
 
@@ -20,7 +19,7 @@ class Own:
     """A constraint of the user's own, in its two halves; docs/constraints.md has a complete example.
 
     ``check`` is the rule: it yields the violations of any plan, without a solver. ``post`` is the family: it gets
-    the variables of the declarative model (``solvers.cpsat.base.variables.Variables``), adds its constraints to
+    the variables of the declarative model (``solvers.cpsat.variables.Variables``), adds its constraints to
     ``v.model`` and yields each with an index. Both must say the same: a plan that only one of them accepts
     ends a search with FalseClaimError, or is missed. Raises ValueError for a name that is no identifier.
     """

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.loosening import Limit, count, number_slack, sizes
-from formulation.constraints.violation import Violation
+from formulation.constraints.constraint import Constraint, Limit, Violation, count, number_slack, sizes
 from formulation.problem.constraints import Key, Keyed, Written, at_least_one
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.bulk.alike import SINGLES, fullest, number_of_forms, runs_of, sorted_out
 from formulation.costs.bulk.columns import Column, column, transfer
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance
 from formulation.problem.layers import PAIRS

@@ -22,8 +22,8 @@ from formulation.costs.bulk.alike import (
     sorted_out,
 )
 from formulation.costs.bulk.columns import Column, column, scaled
-from formulation.limits.deadline import Deadline, in_time
-from formulation.predictor.passes import Share
+from formulation.limits import Deadline, in_time
+from formulation.predictor.layer_times import Share
 from formulation.problem.groups import GroupKind, layouts_on
 from formulation.problem.instance import Instance
 from formulation.problem.layers import PAIRS

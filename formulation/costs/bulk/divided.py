@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from formulation.costs.bulk.alike import BY_EXPERTS, BY_ROWS, BY_ROWS_TAKEN, fullest, number_of_forms
 from formulation.costs.bulk.pairs import Pair, fill_pairs
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.layers import Split
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from formulation.costs.bulk.alike import (
 from formulation.costs.bulk.columns import Column, column, transfer
 from formulation.costs.bulk.computing import shares_of
 from formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.constraints import Sharded
 from formulation.problem.groups import GroupKind, forms_on
 from formulation.problem.instance import FORBIDDEN, Instance

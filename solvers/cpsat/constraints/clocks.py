@@ -9,25 +9,98 @@ communication have a clock each.
                        ``clock[l-1] + tail[l] <= T``
 (6) ``boundary_time``: a boundary over link x before layer l takes ``activation[x, l] + gradient[x, l] <= T``,
                        or is paid by the receiving stages (head: activations in; tail: gradients in).
+
+What every layer adds to the communication of its stage, as linear expressions over states and edges.
+
+The iteration time beside the clocks: ``latency + (M - 1) * period`` stays within its limit.
+
+The *period* is at least every reading of a clock and every boundary; the *latency* the sum of all stages and
+boundaries. Where computation and communication add up, every layer adds to the latency by itself; where they
+overlap, a second row of clocks runs on from stage to stage, as for ``Combine.SUM``.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
 from formulation.problem.constraints import Goal
+from formulation.problem.layers import Split
 from formulation.problem.options import BoundaryCharge, Combine, StageTime
 from formulation.problem.shares import lanes
+from formulation.problem.training import Schedule
 from formulation.problem.units import Link
-from solvers.cpsat.base.conditional import Conditional
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Expression, Variables
-from solvers.cpsat.constraints.communication import own_communication
-from solvers.cpsat.constraints.iteration import post_iteration
+from solvers.cpsat.variables import Conditional, Expression, Family, Posted, Variables, price_by_form
+
+
+def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Constraint]]:
+    """Return for each layer its communication in ns, and the constraints that hold these expressions up.
+
+    A layer with a form of its own pays the time inside it; each form edge into it pays a variable that is at
+    least the time of the layout change between the two forms chosen, unless a stage starts in between; a
+    FOLLOW layer pays for the form of the layer whose layout it has, by its weights or by what it computes so.
+    Copied weights cost where a stage starts behind the layer that has the same ones.
+    """
+    tables, instance = v.tables, v.tables.instance
+    constraints: list[cp_model.Constraint] = []
+    own: list[Expression] = [
+        sum(int(tables.inside[c, layer, t]) * literal for (c, t), literal in v.state[layer].items())
+        for layer in range(v.layers)
+    ]
+    for index, edge in enumerate(instance.form_edges):
+        same = v.together(edge.source, edge.consumer)
+        price = Conditional(v, f"edge[{index}]", v.threshold_ns)
+        for (c, s), one in v.state[edge.source].items():
+            for (d, t), other in v.state[edge.consumer].items():
+                if d in v.priced(c):
+                    price.at_least(int(tables.between[d, index, s, t]), [one, other, same])
+        own[edge.consumer] += price.variable()
+        constraints += price.constraints
+    for layer, row in enumerate(instance.layers):
+        if row.split is Split.FOLLOW and tables.moves(layer):
+            price = price_by_form(v, "weights", layer, tables.inside[:, layer], v.threshold_ns)
+            own[layer] += price.variable()
+            constraints += price.constraints
+    for (user, layer), copy in tables.copies.items():
+        price = price_by_form(v, "copy", layer, copy, v.threshold_ns, ~v.together(user, layer))
+        own[layer] += price.variable()
+        constraints += price.constraints
+    return own, constraints
+
+
+Row = Sequence[Expression]
+
+
+def post_iteration(
+    v: Variables,
+    ends: Sequence[Expression],
+    boundaries: Row,
+    latency: Callable[[int], tuple[Expression, list[cp_model.Constraint]]],
+) -> Iterator[cp_model.Constraint]:
+    """Limit the iteration time, where it is limited.
+
+    ``ends`` are readings of clocks that stages reach; ``boundaries`` the times that links pay before each layer;
+    ``latency`` returns the latency, at most its argument, and the constraints that hold it up.
+    """
+    most = v.thresholds.get(Goal.ITERATION_TIME)
+    if most is None:
+        return
+    training = v.tables.instance.training
+    period = v.model.new_int_var(0, v.threshold_ns, "period")
+    for reading in (*ends, *boundaries):
+        yield v.model.add(period >= reading)
+    total: Expression = 0
+    if training.schedule.flushes:
+        total, constraints = latency(most)
+        yield from constraints
+    if training.schedule is Schedule.NAIVE:
+        yield v.model.add(total <= most // training.micro_batches)
+    else:
+        rounds = training.micro_batches - training.schedule.flushes
+        yield v.model.add(total + rounds * period <= most)
 
 
 @dataclass(frozen=True, slots=True)

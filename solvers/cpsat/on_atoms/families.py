@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from solvers.atoms.stages import AtomStages, ends_of
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Literal, Variables
-from solvers.cpsat.constraints.placing import post_alike
+from solvers.cpsat.constraints.symmetry import post_alike
 from solvers.cpsat.model import FAMILIES
 from solvers.cpsat.on_atoms.charges import Charges
 from solvers.cpsat.on_atoms.prices import DevicePrices, rows_of
+from solvers.cpsat.variables import Family, Literal, Posted, Variables
 
 WITHOUT_LAYERS = (
     *("cover", "devices", "line", "boundary_time", "stages"),

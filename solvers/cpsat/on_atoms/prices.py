@@ -29,9 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
-from solvers.cpsat.base.families import Posted
-from solvers.cpsat.base.variables import Expression, Variables
+from formulation.limits import in_time
+from solvers.cpsat.variables import Expression, Posted, Variables
 
 ALL_DEVICES = 1_000_000
 """About what all devices cost, where their classes differ: prices are whole numbers."""

@@ -13,23 +13,20 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.ceiling import ceiling
+from formulation.costs.bounds import ceiling
 from formulation.costs.tables import all_tables
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers.atoms.stages import AtomStages
-from solvers.cpsat.base.engine import without_relaxation
-from solvers.cpsat.base.reading import read_plan
-from solvers.cpsat.base.variables import Variables, make_variables
-from solvers.cpsat.bounds import lower_bound, stage_threshold_ns, thresholds_of
+from solvers.cpsat.engine import halfway, search, without_relaxation
+from solvers.cpsat.model import floors, lower_bound, stage_threshold_ns, thresholds_of
 from solvers.cpsat.on_atoms.charges import Charges
 from solvers.cpsat.on_atoms.families import families_of, tables_of_places
 from solvers.cpsat.on_atoms.support import accepts
-from solvers.cpsat.search import halfway, search
-from solvers.cpsat.valid import floors
+from solvers.cpsat.variables import Variables, make_variables, read_plan
 from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from formulation.costs.tables import possible_kinds
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance

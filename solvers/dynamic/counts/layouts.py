@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group, modes_by_size
 from formulation.problem.instance import Instance

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.units import Link
 from solvers.dynamic.counts.layouts import CountedPlace, CountLayout
 from solvers.dynamic.tables.stage_table import StageTable

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.plan import Span
 from solvers.dynamic.counts.layouts import CountedPlace
 from solvers.dynamic.counts.reach import CountSpace, alike_hands, crossed

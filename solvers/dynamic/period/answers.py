@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import in_time
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError, in_time
 from formulation.problem.options import BoundaryCharge
 from formulation.problem.plan import Span
 from solvers.dynamic.period.stage_periods import PeriodStages, StagePeriods

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import forms_on
 from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from solvers.dynamic.period.parts import PassParts
-from solvers.dynamic.tables.best_forms import edges_into
 from solvers.executed.unbeaten import numbered, unbeaten
+from solvers.reference.algorithm_1 import edges_into
 
 Index = NDArray[np.intp]
 Forms = tuple[int, ...]

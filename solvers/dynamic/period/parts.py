@@ -14,7 +14,7 @@ import numpy as np
 
 from formulation.costs.passes import change_passes, passes_apart
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.modes import forward_passes

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.options import BoundaryCharge
 from formulation.problem.plan import Span
 from solvers.dynamic.period.stage_periods import Pair, PeriodStages, StagePeriods

@@ -1,6 +1,6 @@
 """The exact programme for the executed period of 1F1B without a flush.
 
-The period is asked for in whole nanoseconds (``solvers.search.threshold``); each question is a pass over the
+The period is asked for in whole nanoseconds (``solvers.search.incumbent``); each question is a pass over the
 suffixes of all plans (``solvers.dynamic.period.reach``; where weights are synchronised once in several
 micro-batches, or receivers pay, ``solvers.dynamic.period.answers``). A plan that is found gets its forms; where
 no forms are as fast as tables promise, the tables learn it and the question is asked again. So both answers are
@@ -13,32 +13,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from formulation.costs.ceiling import ceiling
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import ceiling, lower_bound
 from formulation.costs.tables import all_tables, possible_kinds
-from formulation.limits.deadline import StoppedError
-from formulation.limits.size import TooLargeError
+from formulation.limits import StoppedError, TooLargeError
 from formulation.outcome import Limits, Outcome, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
 from formulation.problem.options import Synchronisation
 from formulation.problem.plan import Plan
-from formulation.suffixes.states import suffixes
+from formulation.suffixes import suffixes
 from solvers.dynamic.period.answers import AnswerReach
 from solvers.dynamic.period.reach import PeriodReach
 from solvers.dynamic.period.stage_periods import StagePeriods
 from solvers.dynamic.period.walk import plan_of
 from solvers.dynamic.states.states import StateSpace, state_space
 from solvers.dynamic.tables.demanded import told_apart
-from solvers.dynamic.tables.stage_times import check_size
 from solvers.executed.demands import demanded_spaces, unseen_by_executed
+from solvers.reference.algorithm_1 import check_size
 from solvers.search.first_plan import first_plan
-from solvers.search.in_parts import search_in_parts
-from solvers.search.incumbent import Incumbent
+from solvers.search.incumbent import Incumbent, close, questions, search_in_parts
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
-from solvers.search.threshold import close, questions
 
 NAME = "period_dp"
 
@@ -84,7 +80,7 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the plan with the least period and prove it, or the best within the limits with an honest bound.
 
     Raises ValueError where :func:`accepts` has a reason, and as
-    ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
     reason = reason_against(instance)
     if reason is not None:

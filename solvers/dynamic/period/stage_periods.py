@@ -21,12 +21,11 @@ from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps
 from solvers.dynamic.period.growing import Forms, StageGrowth
 from solvers.dynamic.period.parts import PassParts, pass_parts
-from solvers.dynamic.tables.atom_tables import atom_tables
-from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.demanded import admitted, stage_counts
 from solvers.dynamic.tables.forms_under_memory import Thrift
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.dynamic.tables.stage_times import StageTimes
+from solvers.reference.algorithm_1 import StageTimes, best_forms
+from solvers.reference.line import atom_tables
 
 Numbers = NDArray[np.int64]
 Pair = tuple[int, int]
@@ -54,7 +53,7 @@ class PeriodStages:
 class StagePeriods:
     """The stages of an instance, as far as they are known. Spans count atoms.
 
-    Raises ValueError and TooLargeError as ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    Raises ValueError and TooLargeError as ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
 
     def __init__(self, tables: Tables, space: CutSpace) -> None:

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
-from formulation.suffixes.slots import slots_matter
+from formulation.limits import in_time
+from formulation.suffixes import slots_matter
 from solvers.dynamic.states.states import Numbers, StateSpace, Steps
 from solvers.dynamic.tables.stage_table import StageTable
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.costs.tables import Tables, Times, all_tables, build_tables, possible_kinds
-from formulation.limits.deadline import StoppedError
-from formulation.limits.size import TooLargeError
+from formulation.limits import StoppedError, TooLargeError
 from formulation.outcome import Limits, Outcome, Proof, begin
 from formulation.problem.constraints import Goal, Placement
 from formulation.problem.cuts import CutSpace
@@ -26,7 +25,7 @@ from formulation.problem.groups import GroupKind
 from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.options import BoundaryCharge, Combine
 from formulation.problem.plan import Plan
-from formulation.suffixes.states import suffixes
+from formulation.suffixes import suffixes
 from solvers.dynamic.counts.layouts import CountLayout, count_layout
 from solvers.dynamic.counts.paths import count_path
 from solvers.dynamic.counts.reach import CountReach, CountSpace, count_reach
@@ -34,14 +33,13 @@ from solvers.dynamic.counts.unslotted import UnslottedReach
 from solvers.dynamic.states.paths import path_of
 from solvers.dynamic.states.reach import StateReach, reach_at
 from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.doubled_times import DoubledTimes, doubled_times, size_of
 from solvers.dynamic.tables.stage_table import StageTable
+from solvers.reference.line import atom_tables
 from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent
+from solvers.search.incumbent import Incumbent, close, questions
 from solvers.search.stoppable import STOPPED, stoppable
 from solvers.search.support import Support, sized
-from solvers.search.threshold import close, questions
 
 NAME = "state_dp"
 Reach = StateReach | CountReach | UnslottedReach
@@ -110,7 +108,7 @@ def solve(instance: Instance, limits: Limits | None = None, space: CutSpace | No
     Among plans of the same time it looks for few devices, then few stages. With a ``space``
     of some of the possible places only plans cut there are looked at: nothing is then proved but what work says.
     Raises ValueError where :func:`reason_against` has one, where there are too many states, and as
-    ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
     if (reason := reason_against(instance)) is not None:
         raise ValueError(reason)

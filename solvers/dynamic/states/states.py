@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.constraints import Placement
 from formulation.problem.groups import Group
 from formulation.problem.shares import server_classes
-from formulation.suffixes.states import End, State, Step, Suffixes, suffixes
+from formulation.suffixes import End, State, Step, Suffixes, suffixes
 
 Numbers = NDArray[np.int32] | NDArray[np.int64]
 
@@ -76,7 +76,7 @@ def state_space(tables: Tables, *, demanded: bool = False) -> StateSpace:
 
     With ``demanded`` demands tell servers apart, too.
 
-    Raises ValueError as :func:`formulation.suffixes.states.suffixes` does. Cost: O(states x places) in Python.
+    Raises ValueError as :func:`formulation.suffixes.suffixes` does. Cost: O(states x places) in Python.
     """
     found = suffixes(tables.instance, tables.deadline, demanded=demanded)
     grown = _Grown(found, tables)

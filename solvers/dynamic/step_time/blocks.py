@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
 from formulation.problem.instance import FORBIDDEN
-from solvers.dynamic.tables.atom_tables import AtomTables
 from solvers.dynamic.tables.stage_limits import StageLimits
+from solvers.reference.line import AtomTables
 
 BASE = 8
 """Blocks of more cuts than this are made of blocks of so many."""

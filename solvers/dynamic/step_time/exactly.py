@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from solvers.dynamic.step_time.blocks import StageSpans
 from solvers.dynamic.step_time.latency import INFINITE
 from solvers.dynamic.step_time.proposals import Correction, CutPath

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field, replace
 
-from formulation.costs.ceiling import ceiling
+from formulation.costs.bounds import ceiling
 from formulation.costs.tables import Tables, all_tables
-from formulation.limits.deadline import StoppedError
+from formulation.limits import StoppedError
 from formulation.outcome import Limits, Outcome, Progress, begin
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
@@ -28,8 +28,8 @@ from solvers.dynamic.step_time.intervals import Intervals, Sizes
 from solvers.dynamic.step_time.plans import Plans
 from solvers.dynamic.step_time.sequence import Weights
 from solvers.dynamic.step_time.steps import flat_steps
-from solvers.dynamic.tables.atom_tables import AtomTables, atom_tables
 from solvers.dynamic.tables.stage_table import StageTable
+from solvers.reference.line import AtomTables, atom_tables
 from solvers.search.first_plan import first_plan
 from solvers.search.incumbent import Incumbent
 from solvers.search.stoppable import stoppable, tell_first
@@ -61,7 +61,7 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
     ``sizes`` steer the work, not the answer. Raises ValueError where :func:`reason_against` has one, where there
-    are too many states, and as ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    are too many states, and as ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
     reason = reason_against(instance)
     if reason is not None:

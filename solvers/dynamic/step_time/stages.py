@@ -7,8 +7,8 @@ from dataclasses import replace
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.atoms.chains import Chains, Chosen
 from solvers.dynamic.step_time.blocks import StageSpans
-from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.stage_table import stage_time_ns
+from solvers.reference.algorithm_1 import best_forms
 
 
 class TrueStages:

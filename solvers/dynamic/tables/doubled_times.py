@@ -20,16 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError, in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import FORBIDDEN, Instance
 from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from solvers.atoms.programs import OUTSIDE
-from solvers.dynamic.tables.best_forms import edges_into, last_uses
-from solvers.dynamic.tables.stage_times import StageTimes, check_size
+from solvers.reference.algorithm_1 import StageTimes, check_size, edges_into, last_uses
 
 MOST_LAYOUTS = 64
 """Layouts of the layers that are live at one place, with OUTSIDE: three layers that have all forms."""

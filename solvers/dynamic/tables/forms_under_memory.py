@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.groups import forms_on
 from formulation.problem.layers import EVERY_FORM, Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Span
 from formulation.schedules.keeps import Keeps
-from solvers.dynamic.tables.best_forms import edges_into
+from solvers.reference.algorithm_1 import edges_into
 
 Rows = NDArray[np.int64]
 COLUMNS = 20

@@ -13,7 +13,7 @@ import numpy as np
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import Times
 from formulation.schedules.keeps import Keeps
-from solvers.dynamic.tables.stage_times import StageTimes
+from solvers.reference.algorithm_1 import StageTimes
 
 
 class StageLimits:

@@ -20,10 +20,10 @@ from formulation.problem.layers import Split
 from formulation.problem.options import StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from solvers.atoms.chains import Chains, Chosen, ExactRow
-from solvers.dynamic.tables.atom_tables import AtomTables
-from solvers.dynamic.tables.best_forms import best_forms
 from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.search.distinct import distinct
+from solvers.reference.algorithm_1 import best_forms
+from solvers.reference.line import AtomTables
+from solvers.search.stoppable import distinct
 
 
 class StageTable:

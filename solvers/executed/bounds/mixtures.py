@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from formulation.problem.training import Training
 from solvers.executed.bounds.game import Game, play
 from solvers.executed.bounds.pairs import Pairs, pairs_of

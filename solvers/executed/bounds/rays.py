@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables, Times
-from formulation.limits.deadline import in_time
+from formulation.limits import in_time
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import FORBIDDEN, longest_run_ns
-from solvers.dynamic.tables.stage_times import StageTimes
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.simplex import most_worth
+from solvers.reference.algorithm_1 import StageTimes
 
 Proportion = tuple[int, int, int]
 """So many forward passes, backward passes and synchronisations."""

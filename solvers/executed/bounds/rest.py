@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from solvers.executed.bounds.rays import least_of
 from solvers.executed.bounds.spans import Bits, Index, Spans
 from solvers.executed.bounds.ways import NOTHING, Ways

@@ -15,11 +15,11 @@ from formulation.costs.tables import Tables, Times
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import FORBIDDEN
 from formulation.problem.options import BoundaryCharge
-from solvers.dynamic.tables.atom_tables import atom_tables
 from solvers.dynamic.tables.demanded import admitted, stage_counts
 from solvers.dynamic.tables.stage_limits import StageLimits
 from solvers.executed.bounds.pass_tables import PassTables
 from solvers.executed.bounds.rays import PACE, Proportion, Rays, least_of, least_times
+from solvers.reference.line import atom_tables
 
 OWN = 2
 """Paces and whole steps are known by places, other proportions by blocks of places."""
@@ -123,7 +123,7 @@ class Spans:
 def spans_of(tables: Tables, passes: PassTables, space: CutSpace) -> Spans:
     """Work out the least passes of all stages.
 
-    Raises ValueError and TooLargeError as ``solvers.dynamic.tables.stage_times.StageTimes.of`` does.
+    Raises ValueError and TooLargeError as ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
     training = tables.instance.training
     micro_batches = training.micro_batches

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Times
-from formulation.limits.deadline import Deadline, in_time
+from formulation.limits import Deadline, in_time
 from solvers.executed.bounds.pairs import Pairs, pairs_of_ways
 from solvers.executed.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, ROWS, SYNC
 from solvers.executed.bounds.rays import parts_of, passes_of

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formulation.costs.tables import Tables
-from formulation.limits.deadline import in_time
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError, in_time
 from formulation.problem.options import BoundaryCharge
 from solvers.dynamic.states.states import StateSpace
 

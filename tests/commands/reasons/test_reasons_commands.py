@@ -104,7 +104,7 @@ def test_executed_goals_are_explained_by_the_chain(pipecut: Command, scenario: P
 def test_what_is_not_answered_in_time_is_said(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.reasons.explain.REASONS_S", 0.0)
+    monkeypatch.setattr("commands.explain.REASONS_S", 0.0)
     plan = written("hand.json", (LAYERS[:2], {"node0": 1}), (LAYERS[2:], {"node1": 2}))
     ran = pipecut("explain", plan, scenario)
     assert "not answered in time" in ran.out and "\nopen " in ran.out and "--time-limit" in ran.out

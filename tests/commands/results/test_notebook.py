@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import pipecut
-from commands.results.displays import tell_notebook
-from commands.results.notebook import layer_table
+from commands.results.planned import layer_table, tell_notebook
 from tests.report.runs import EVIL, case
 
 IMAGE = re.compile(r'<img alt="[^"]*" style="max-width: 100%" src="data:image/svg\+xml;base64,([^"]+)">')

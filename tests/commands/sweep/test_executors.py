@@ -9,8 +9,7 @@ from concurrent.futures import BrokenExecutor
 
 import pytest
 
-from commands.sweep.executors import processes
-from commands.sweep.work import _STOP
+from commands.sweep.work import _STOP, processes
 
 
 def looking(seconds: float) -> bool:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from commands.sweep.keys import key_of
-from commands.sweep.pool import DIED, WorkPool
-from commands.sweep.progress import bar_text
-from commands.sweep.results_file import ResultsFile
+from commands.sweep.sweep import ResultsFile, bar_text, key_of
+from commands.sweep.work import DIED, WorkPool
 from commands.terminal.failures import InputError
 from formulation.problem.instance import Instance
 from ingest.scenario.load import load_scenario
@@ -195,7 +193,7 @@ def test_the_bar_says_how_long_the_rest_takes() -> None:
 def test_without_dask_a_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from commands.sweep.executors import scheduler
+    from commands.sweep.work import scheduler
 
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"needs dask.*pip install 'pipecut\[dask\]'"), scheduler("tcp://host:1"):
@@ -206,7 +204,7 @@ def test_a_scheduler_is_asked_through_its_executor(monkeypatch: pytest.MonkeyPat
     import sys
     from concurrent.futures import ThreadPoolExecutor
 
-    from commands.sweep.executors import scheduler
+    from commands.sweep.work import scheduler
 
     said: list[Any] = []
 

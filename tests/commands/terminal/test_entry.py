@@ -48,7 +48,7 @@ def interrupted(name: str, *arguments: str) -> tuple[int, str, str]:
 
 
 @POSIX
-@pytest.mark.parametrize("name", ["commands.main", "commands.parser.arguments", "commands.plan", "yaml"])
+@pytest.mark.parametrize("name", ["commands.main", "commands.parser.options", "commands.plan", "yaml"])
 def test_an_interrupt_during_imports_is_one_line(name: str) -> None:
     scenario = str(ROOT / "scenarios" / "pipepar" / "vgg16.yaml")
     assert interrupted(name, "plan", scenario) == (130, "", "aborted\n")

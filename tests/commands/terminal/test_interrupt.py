@@ -19,7 +19,7 @@ import pytest
 import pipecut
 from commands.terminal.interrupt import run_stoppable
 from commands.terminal.progress import progress_text
-from formulation.limits.deadline import NEVER
+from formulation.limits import NEVER
 from formulation.outcome import Progress
 from solvers import catalogue
 from solvers.choices.standing import LEFT

@@ -18,8 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from commands.outputs.schema import OUTPUTS, check_output, schema_text
-from commands.terminal.exit_codes import ExitCode
-from commands.terminal.failures import Problem
+from commands.terminal.failures import ExitCode, Problem
 from commands.terminal.reply import Reply
 from tests.command_line import Command
 from tests.commands.fakes import ROOT, SEARCHING
@@ -206,7 +205,8 @@ def test_ctrl_c_before_and_while_there_is_a_result(scenario: Path) -> None:
 
 
 def test_an_interrupt_while_the_object_is_written_sends_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from commands.terminal import ending, output
+    from commands.terminal import reply as ending
+    from commands.terminal import terminal as output
 
     written: list[str] = []
 

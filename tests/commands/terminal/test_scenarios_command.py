@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.parser.arguments import parse
+from commands.parser.options import parse
 from commands.parts.opening import file_of, open_scenario, shipped_names, shortest
 from commands.parts.scenarios import title_of
 from commands.terminal.failures import InputError

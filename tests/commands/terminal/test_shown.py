@@ -11,13 +11,10 @@ import pytest
 from rich.console import Console
 
 from commands.outputs.schema import OUTPUTS
-from commands.parser.examples import EXAMPLES
-from commands.parser.suggestions import did_you_mean
-from commands.tables.key_lines import KEYS, KeyLines
-from commands.tables.run_tables import measure_lines
-from commands.tables.stage_lines import StageLines, stage_in_words
-from commands.terminal.output import broken, drawn
+from commands.parser.grammar import EXAMPLES, did_you_mean
+from commands.tables import KEYS, KeyLines, StageLines, measure_lines, stage_in_words
 from commands.terminal.progress import progress_text
+from commands.terminal.terminal import broken, drawn
 from formulation.evaluate import evaluate
 from formulation.problem.constraints import Constraints, Recompute
 from formulation.problem.groups import Group
@@ -120,7 +117,7 @@ def test_every_command_has_examples_that_the_command_line_takes(pipecut: Command
 def test_an_example_parses(line: str) -> None:
     import shlex
 
-    from commands.parser.arguments import parse
+    from commands.parser.options import parse
 
     assert parse(shlex.split(line)).run.startswith("commands.")
 

@@ -19,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from commands.main import main
-from commands.terminal import output, terminal
+from commands.terminal import terminal
+from commands.terminal import terminal as output
 from commands.terminal.progress import ProgressLine
 from formulation.outcome import Progress
 from tests.command_line import Command, Ran
@@ -28,7 +29,7 @@ from tests.commands.fakes import ROOT, write_scenario
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202egnp\u2066\u200b\r\x08"
 """A new title, a cleared screen, a colour in one byte, a deletion, text turned around, a line written over."""
 QUOTED = json.dumps(EVIL)
-WRITERS = {"commands/terminal/terminal.py", "commands/terminal/output.py"}
+WRITERS = {"commands/terminal/terminal.py"}
 
 
 def harmless(ran: Ran) -> None:

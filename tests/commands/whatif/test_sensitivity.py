@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from commands.whatif.library import other_devices
+from commands.sensitivity import other_devices
 from ingest.plans.plan_file import read_plan
 from ingest.scenario.load import load_scenario
 from tests.command_line import Command

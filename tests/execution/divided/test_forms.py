@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from execution.dividing.parts import bounds, dealt, shortened
+from execution.dividing.moves import bounds, dealt, shortened
 from execution.errors import StagesError
 from execution.running.layout import RunLayout, layout_of
 from formulation.problem.plan import Plan

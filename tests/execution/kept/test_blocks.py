@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 import pipecut
-from execution.measuring.steps import peak_bytes
+from execution.measuring import peak_bytes
 from execution.running.layout import RunLayout, layout_of
 from execution.running.pipeline import Pipeline
 from formulation.costs.memory import MemoryParts

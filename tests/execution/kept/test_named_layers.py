@@ -16,7 +16,7 @@ from torch import nn
 
 import pipecut
 from execution.errors import StagesError
-from execution.measuring.steps import peak_bytes
+from execution.measuring import peak_bytes
 from execution.running.layout import RunLayout, layout_of
 from execution.running.pipeline import Pipeline
 from formulation.costs.memory import MemoryParts

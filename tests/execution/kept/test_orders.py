@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from execution.errors import StagesError
-from execution.running.by_torch import TorchPipeline
+from execution.running.job import TorchPipeline
 from execution.running.layout import layout_of
 from execution.splitting.stages import ModelProgram
 from formulation.outcome import Limits, Proof

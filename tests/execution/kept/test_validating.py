@@ -25,8 +25,7 @@ from execution.running.passes import StageRunner
 from execution.running.pipeline import Pipeline
 from execution.running.precision import Formats
 from execution.running.validating import StepsCompared, validate
-from execution.splitting.stage import StageModule
-from execution.splitting.stages import ModelProgram
+from execution.splitting.stages import ModelProgram, StageModule
 from formulation.problem.precision import Precision
 from formulation.schedules.one_f_one_b import one_f_one_b
 from tests.execution.cases import divided_plan, equal_plan

@@ -16,8 +16,7 @@ from torch import nn
 
 import pipecut
 from execution.errors import StagesError
-from execution.splitting.stage import StageModule
-from execution.splitting.stages import ModelProgram, stages
+from execution.splitting.stages import ModelProgram, StageModule, stages
 from ingest.models.gpt import gpt
 from tests.execution import models
 from tests.execution.split.own_loop import called, loss_of, plan_of, split, unlike, unsplit

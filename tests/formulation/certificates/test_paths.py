@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from formulation.certificates.executed.answers import answers_of
 from formulation.certificates.executed.paths import PathError, PathPass, WeighedPaths, busy_paths
 from formulation.certificates.executed.paths import warm_ups as of_stages
-from formulation.executed.step import step_of_training_ns
+from formulation.executed import step_of_training_ns
 from formulation.problem.training import Schedule, Training
 from tests.generators import warm_ups
 from tests.solvers.executed.test_step_dp import pipelines

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formulation.constraints.constraint import Violation
 from formulation.constraints.devices.reserve import Reserve
 from formulation.constraints.layers.forms import FormLimit
 from formulation.constraints.layers.pin import Pin, Pinned
 from formulation.constraints.plans.own import Own
-from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Demands

@@ -14,10 +14,10 @@ from formulation.constraints.layers.together import Together
 from formulation.constraints.plans.stages import StageCount
 from formulation.problem.constraints import Constraints, kinds
 from ingest.scenario.schema import ConstraintsSection
-from solvers.blind import unseen
 from solvers.cpsat.model import FAMILIES
-from solvers.dynamic.line.solver import PLACES
-from solvers.explain.loosening import limits_of
+from solvers.explain import limits_of
+from solvers.reference.line import PLACES
+from solvers.search.support import unseen
 from tests.examples import chain, instance_of, matrix, mesh
 
 ROOT = Path(__file__).parents[3]

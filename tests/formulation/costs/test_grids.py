@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.costs import times
-from formulation.costs.ceiling import ceiling
+from formulation.costs.bounds import ceiling
 from formulation.costs.forms import ROWS, WHOLE, Fullest
 from formulation.costs.megatron_forms import as_megatron
 from formulation.costs.memory import MemoryParts

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.constraints.plans.at_most import GoalLimit
+from formulation.costs.bounds import lower_bound
 from formulation.costs.goals import goal_value
-from formulation.costs.lower_bound import lower_bound
 from formulation.evaluate import evaluate
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance

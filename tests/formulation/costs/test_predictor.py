@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from formulation.predictor import curves
 from formulation.predictor.curves import Measured
-from formulation.predictor.passes import Predictor, Share
-from formulation.predictor.roofline import Roofline
-from formulation.predictor.work import Product, Work
+from formulation.predictor.layer_times import Predictor, Share
+from formulation.predictor.roofline import Product, Roofline, Work
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.layers import Layer, Split
 from formulation.problem.options import Compute, CostModel, Samples, StageTime

@@ -9,7 +9,7 @@ import pytest
 
 from formulation.costs import times
 from formulation.costs.memory import MemoryParts
-from formulation.costs.sharding import Shared
+from formulation.costs.times import Shared
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import Server, cluster_graph
 from formulation.problem.constraints import Constraints, OnHost, Sharded

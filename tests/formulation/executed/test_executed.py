@@ -12,19 +12,16 @@ from hypothesis import strategies as st
 from formulation.costs.goals import goal_value
 from formulation.costs.passes import pipeline_passes
 from formulation.costs.prices import stage_costs
-from formulation.executed.period import exact_period_ns, period_ns
-from formulation.executed.pipeline import PipelinePasses
-from formulation.executed.step import step_ns
+from formulation.executed import PipelinePasses, exact_period_ns, period_ns, step_ns
 from formulation.problem.constraints import Goal
 from formulation.problem.options import Combine
 from formulation.problem.training import Schedule
-from formulation.schedules.actions import Kind
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.dependencies import positions
+from formulation.schedules.table import Kind, positions
 from formulation.timeline.durations import Durations, Execution
 from formulation.timeline.from_plan import PlanRun
 from formulation.timeline.timeline import run
-from report.theory import one_f_one_b_period_ns
+from report.simulation import one_f_one_b_period_ns
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 

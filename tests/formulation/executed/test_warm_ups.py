@@ -13,22 +13,27 @@ from formulation.constraints.rules import structure_violations
 from formulation.costs.goals import goal_value
 from formulation.costs.prices import stage_costs
 from formulation.evaluate import evaluate
-from formulation.executed.pipeline import PipelinePasses
-from formulation.executed.step import step_ns
+from formulation.executed import PipelinePasses, step_ns
 from formulation.problem.constraints import Goal
 from formulation.problem.plan import Plan
 from formulation.problem.training import Schedule, Training
-from formulation.schedules.actions import Kind
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, ScheduleError, in_slots, one_rank_each
+from formulation.schedules.table import (
+    DeadlockError,
+    Kind,
+    PipelineSchedule,
+    ScheduleError,
+    in_slots,
+    one_rank_each,
+    validate,
+)
 from formulation.schedules.table import run as actions_of
-from formulation.schedules.validate import DeadlockError, validate
-from formulation.timeline.footprint import peak_in_flight
 from formulation.timeline.from_plan import PlanRun
+from formulation.timeline.measures import peak_in_flight
 from formulation.timeline.timeline import run
-from report.theory import one_f_one_b_period_ns
+from report.simulation import one_f_one_b_period_ns
 from tests.formulation.executed.test_executed import durations_of, passes_of
 from tests.formulation.schedules.test_schedules import tokens
 from tests.formulation.timeline.test_timeline_of_plan import line_plans

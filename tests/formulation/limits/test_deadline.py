@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formulation.limits.deadline import NEVER, Deadline, StoppedError, in_time
+from formulation.limits import NEVER, Deadline, StoppedError, in_time
 from formulation.outcome import Limits, begin
 
 
@@ -12,7 +12,7 @@ from formulation.outcome import Limits, begin
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the clock, to be set."""
     time = [100.0]
-    monkeypatch.setattr("formulation.limits.deadline.time.monotonic", lambda: time[0])
+    monkeypatch.setattr("formulation.limits.time.monotonic", lambda: time[0])
     return time
 
 

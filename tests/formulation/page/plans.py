@@ -10,9 +10,9 @@ from typing import NamedTuple
 import networkx as nx
 from hypothesis import strategies as st
 
+from formulation.constraints.constraint import Violation
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.constraints.plans.own import Own
-from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute

@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.stages import StageFits
+from formulation.certificates.labels import StageFits
 from formulation.problem.constraints import Constraints
 from formulation.problem.groups import Group, GroupKind
 from formulation.problem.instance import Instance, build_instance

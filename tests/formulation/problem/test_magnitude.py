@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import pipecut
 from formulation.constraints.devices.memory import enough_bytes
 from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.ceiling import ceiling
+from formulation.costs.bounds import ceiling
 from formulation.costs.memory_tables import MemoryTables
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate

@@ -23,12 +23,11 @@ from formulation.problem.instance import Instance
 from formulation.problem.layers import Axis
 from formulation.problem.modes import ONE_COPY, Mode, modes
 from formulation.problem.plan import Plan, Span, Stage
-from ingest.plans.plan_file import plan_to_dict
-from ingest.plans.plan_reader import plan_of
+from ingest.plans.plan_file import plan_of, plan_to_dict
 from solvers.cpsat import solver as layered
-from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states
 from solvers.dynamic.step_time import solver as paced
+from solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import sharded_kinds
 
@@ -159,7 +158,7 @@ def test_every_solver_hands_modes_on_whole(name: str, monkeypatch: pytest.Monkey
     def painted(instance: Instance, devices: int) -> tuple[Mode, ...]:
         return tuple(Painted(mode.replicas, mode.recompute, coats=3) for mode in modes_of.modes(instance, devices))
 
-    for module in ("formulation.problem.groups", "solvers.search.first_plan", "solvers.search.balanced"):
+    for module in ("formulation.problem.groups", "solvers.search.first_plan", "solvers.search.first_plan"):
         monkeypatch.setattr(f"{module}.modes", painted)
     constraints = Constraints(tensor_parallel_degrees=(1, 2), recompute=Recompute.ALLOWED)
     instance = replace(TWO_LAYERS, constraints=constraints)

@@ -14,21 +14,19 @@ from hypothesis import strategies as st
 
 from formulation.problem import training
 from formulation.schedules import keeps
-from formulation.schedules.actions import Action, Kind
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b, in_flight_of_replica
 from formulation.schedules.catalogue import schedule_of
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.naive import naive
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.schedules.validate import DeadlockError, validate
+from formulation.schedules.table import Action, DeadlockError, Kind, PipelineSchedule, ScheduleError, validate
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.schedules.zero_bubble_v import zero_bubble_v
 from formulation.timeline.durations import Durations, uniform
-from formulation.timeline.footprint import peak_in_flight
+from formulation.timeline.measures import peak_in_flight
 from formulation.timeline.timeline import run
-from report import theory
+from report import simulation as theory
 from tests.generators import OF_SINGLE_STAGES
 
 SIZES = st.integers(1, 6)

@@ -7,18 +7,15 @@ from fractions import Fraction
 
 import pytest
 
-from formulation.schedules.actions import Action
 from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.validate import DeadlockError
+from formulation.schedules.table import Action, DeadlockError, PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.critical import Reason, critical_chain
+from formulation.timeline.critical_path import Reason, critical_chain
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.footprint import Footprint
-from formulation.timeline.measures import TimelineMeasures
+from formulation.timeline.measures import Footprint, TimelineMeasures
 from formulation.timeline.timeline import run
 from tests.timelines import messages, stamps
 

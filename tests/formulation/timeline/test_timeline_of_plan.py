@@ -23,7 +23,7 @@ from formulation.timeline.durations import Contention, Transfers
 from formulation.timeline.from_plan import PlanRun, durations_of
 from formulation.timeline.measures import TimelineMeasures
 from formulation.timeline.timeline import run
-from report.theory import one_f_one_b_period_ns
+from report.simulation import one_f_one_b_period_ns
 from tests.examples import BYTE_LINK, PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import OF_SINGLE_STAGES, cost_models, instances, layer_graphs
 

@@ -10,12 +10,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.schedules.actions import Kind
-from formulation.schedules.table import PipelineSchedule
-from formulation.timeline.critical import Reason, critical_chain
+from formulation.schedules.table import Kind, PipelineSchedule
+from formulation.timeline.critical_path import Reason, critical_chain
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.footprint import Footprint, peak_in_flight
-from formulation.timeline.measures import TimelineMeasures
+from formulation.timeline.measures import Footprint, TimelineMeasures, peak_in_flight
 from formulation.timeline.timeline import Timeline, run
 from tests.timelines import durations_for, messages, schedules, stamps, timelines
 

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from ingest.errors import ModelError
-from ingest.graphs.call_tree import blocks_of
-from ingest.graphs.cut_places import cut_at
+from ingest.graphs.cut_places import blocks_of, cut_at
 from ingest.graphs.graph_file import graph_document, graph_from_document
 from tests.ingest.torch.tiny_models import Calls, traced
 

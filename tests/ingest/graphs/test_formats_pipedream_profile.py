@@ -6,7 +6,7 @@ import pytest
 
 from formulation.predictor.curves import Measured
 from formulation.problem.layers import Split, layers_of
-from ingest.graphs.errors import SHOWN, FormatError
+from ingest.graphs.foreign import SHOWN, FormatError
 from ingest.graphs.pipedream_profile import LARGEST_FILE, measured_layers, read_profile
 from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 

@@ -12,10 +12,9 @@ pytest.importorskip("torch")
 
 import torch
 
+from execution import profiling as profile
 from execution.errors import RunFailedError
-from execution.measuring import profile
-from execution.measuring.layers import ProfiledPasses
-from execution.measuring.turns import segments_of, turn
+from execution.profiling import ProfiledPasses, segments_of, turn
 from execution.splitting.stages import ModelProgram
 from ingest.errors import GraphFileError, ModelError
 from ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile, with_times

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from formulation.predictor.curves import Measured
 from formulation.problem.layers import Layer, LayerGraph, Split
 from ingest.errors import GraphFileError
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from ingest.graphs.layer_profile import read_profile
 from ingest.graphs.layer_table import _divided, with_table
 from ingest.graphs.module_calls import ModuleCall

@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn import functional
 
 from formulation.problem.layers import Layer, Split
-from ingest.errors import ModelError
+from ingest.errors import ModelError, told_of_unpriced
 from ingest.graphs.graph_file import graph_document, graph_from_document
-from ingest.graphs.unpriced import told_of_unpriced
 from ingest.operators.columns import element_wise
 from ingest.operators.costs import OPERATORS, Operator
 from ingest.operators.stash import nothing

@@ -18,14 +18,13 @@ from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.training import Training
 from formulation.problem.units import Link
-from ingest.plans.as_planned import as_planned
 from ingest.plans.certificate_file import (
     CertificateFileError,
     read_certificate,
     read_certificate_as_made,
     write_certificate,
 )
-from ingest.plans.plan_file import PlanError, read_plan, read_plan_as_made, write_plan
+from ingest.plans.plan_file import PlanError, as_planned, read_plan, read_plan_as_made, write_plan
 
 
 def two_branches() -> Instance:

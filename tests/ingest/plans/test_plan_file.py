@@ -24,8 +24,7 @@ from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.training import Training
 from formulation.problem.units import Link
 from ingest.files import atomic_write
-from ingest.plans.plan_file import PlanError, plan_to_dict, read_plan, write_plan
-from ingest.plans.plan_reader import PRICES, plan_of
+from ingest.plans.plan_file import PRICES, PlanError, plan_of, plan_to_dict, read_plan, write_plan
 from ingest.scenario.load import load_scenario
 
 ROOT = Path(__file__).parents[3]

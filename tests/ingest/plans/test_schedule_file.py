@@ -13,8 +13,7 @@ from formulation.schedules.async_one_f_one_b import async_one_f_one_b
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.interleaved import interleaved
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.validate import DeadlockError
+from formulation.schedules.table import DeadlockError, PipelineSchedule
 from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from formulation.timeline.durations import uniform
 from formulation.timeline.timeline import run

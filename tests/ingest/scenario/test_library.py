@@ -12,8 +12,7 @@ import pytest
 from formulation.problem.units import BITS_PER_BYTE
 from ingest.mistakes import ScenarioError
 from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library
-from ingest.scenario.library_schema import LibraryFile
+from ingest.scenario.library import Library, LibraryFile
 from ingest.scenario.shipped import LIBRARY, SHIPPED, scenario_files
 from ingest.text.yaml_source import Document
 

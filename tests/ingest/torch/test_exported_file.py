@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from formulation.problem.layers import layers_of
 from ingest.errors import ModelError
-from ingest.torch import archive
-from ingest.torch.aliases import Strided, viewable
-from ingest.torch.exported_file import EVALUATION
+from ingest.torch import exported_file as archive
+from ingest.torch.exported_file import EVALUATION, Strided, viewable
 from ingest.torch.source import load_model_graph
 from ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import Calls, attend, linear8

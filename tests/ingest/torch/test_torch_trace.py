@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from formulation.predictor.work import Product, Work
+from formulation.predictor.roofline import Product, Work
 from formulation.problem.layers import Layer, Split, layers_of
 from ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import (

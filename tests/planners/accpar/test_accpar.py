@@ -21,7 +21,7 @@ from planners.accpar.published import ALEXNET
 from planners.baselines import data_parallel
 from planners.common.halves import Halves, LayerShare, bisected, moved_bytes, summed_bytes
 from planners.common.one_stage import sum_of_costs
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, GIGA, chain, instance_of, matrix, mesh
 from tests.generators import cost_models, flat_clusters, instances, layer_graphs, trainings
 from tests.planners.accpar.alexnet import alexnet

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from planners.common.json_source import LARGEST_FILE
 from planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND, EdgeCosts, read_dnn_partitioning
 from tests.ingest.edited import edited

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.schedules.gpipe import gpipe
-from formulation.timeline.footprint import peak_in_flight
+from formulation.timeline.measures import peak_in_flight
 from planners.gpipe.memory import (
     GPipeBatch,
     boundary_bytes,

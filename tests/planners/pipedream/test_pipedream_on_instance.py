@@ -19,7 +19,7 @@ from planners.pipedream import planner as pipedream
 from planners.pipedream.code import MachineLevel, PipeDreamStage
 from planners.pipedream.paper import price
 from planners.pipedream.states import antichain_states
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import GIGA, PLAIN, chain, instance_of, join, matrix, mesh
 from tests.generators import cluster_graphs, divisible, instances, layer_graphs
 from tests.planners.expected import expected_ns

@@ -18,11 +18,11 @@ from formulation.problem.plan import Span
 from formulation.problem.training import Training
 from formulation.problem.units import Link
 from planners.baselines import data_parallel
-from planners.common.flat import flat_view, slowest_link
-from planners.pipepar import listed as pipepar_listed
-from planners.pipepar import planner as pipepar
 from solvers import exhaustive as brute_force
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import algorithm_2 as pipepar
+from solvers.reference import algorithm_2_as_printed as pipepar_listed
+from solvers.reference import line as line_dp
+from solvers.reference.flat_cluster import flat_view, slowest_link
 from tests.examples import BYTE_LINK, GIGA, PLAIN, TURING, UNIT, chain, instance_of, matrix, mesh, vgg16
 from tests.generators import cost_models, divisible, flat_clusters, instances, layer_graphs, trainings
 from tests.planners.expected import expected_ns

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from formulation.problem.plan import Span
-from ingest.graphs.errors import FormatError
+from ingest.graphs.foreign import FormatError
 from planners.sailor.folder import read_global_batch, read_machine, read_plans
 from planners.sailor.plan_file import read_sailor_plan
 from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from formulation.schedules.one_f_one_b import one_f_one_b
 from formulation.schedules.table import ScheduleError
-from formulation.timeline.bounds import uniform_iteration_ns
 from formulation.timeline.durations import Durations
+from formulation.timeline.measures import uniform_iteration_ns
 from formulation.timeline.timeline import run
 from planners.sailor.pipeline import blocking_pipeline_ns
-from report.theory import naive_iteration_ns
+from report.simulation import naive_iteration_ns
 
 TIMES = st.integers(0, 40)
 

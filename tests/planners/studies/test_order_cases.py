@@ -11,15 +11,14 @@ import pytest
 from ortools.sat.python import cp_model
 
 from formulation.outcome import FalseClaimError, Limits, Proof
-from formulation.schedules.actions import Action
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, ScheduleError
+from formulation.schedules.table import Action, PipelineSchedule, ScheduleError
 from formulation.timeline.durations import Contention, Durations, Execution, uniform
-from formulation.timeline.footprint import Footprint, peak_in_flight
+from formulation.timeline.measures import Footprint, peak_in_flight
 from formulation.timeline.timeline import run
 from planners.studies.order_cases import drawn, family, same_memory, too_few_in_flight
-from solvers.cpsat.base.engine import make_solver
+from solvers.cpsat.engine import make_solver
 from solvers.order.compare import compare
 from solvers.order.families import FAMILIES
 from solvers.order.fixed import execute

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from benchmarks.size.large import llama_405b, many_operators
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.outcome import Limits, Progress, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
-from solvers.auto import at_once
+from solvers.auto import solve as at_once
 from solvers.auto.advice import without_demands
 from solvers.auto.solve import plan
 from tests.generators import cluster_graphs, instances, layer_graphs

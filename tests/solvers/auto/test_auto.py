@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from formulation.constraints.layers.pin import Pin
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
@@ -17,12 +17,12 @@ from ingest.scenario.load import load_scenario
 from ingest.scenario.shipped import SHIPPED, scenario_files
 from solvers import catalogue
 from solvers.auto import solve as auto
-from solvers.auto.simpler import plan_of_a_neighbour
+from solvers.auto.advice import plan_of_a_neighbour
 from solvers.auto.solve import plan
 from solvers.catalogue import SOLVERS, find_solver
-from solvers.crosscheck.checked_solve import SAME_OPTIMUM, better
+from solvers.crosscheck import SAME_OPTIMUM, better
 from solvers.goals import solve_in_order
-from solvers.resting import independent_of, methods_of
+from solvers.ingredients import independent_of, methods_of
 from tests.commands.fakes import instead_of, some_plan
 from tests.enumerator import truth
 from tests.problems import problems
@@ -140,7 +140,7 @@ def test_an_executed_time_that_no_search_sees_says_what_to_try(
     scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.crosscheck.checked_solve.LARGEST_EXECUTED_BYTES", 0)
+    monkeypatch.setattr("solvers.crosscheck.LARGEST_EXECUTED_BYTES", 0)
     instance = load_scenario(scenario, STEP_ON_SERVERS[:1]).load()
     demanding = replace(instance.constraints, pins=(Pin("conv2", stage=1),))
     instance = replace(instance, constraints=demanding)

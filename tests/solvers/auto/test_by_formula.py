@@ -59,7 +59,7 @@ def test_a_large_step_has_a_plan_that_is_no_worse_than_the_best_by_the_formula(
     instance = scenario.load()
     proved = plan(instance, Limits())
     assert (proved.solver, proved.proof) == ("cpsat", Proof.OPTIMAL) and proved.bound is not None
-    monkeypatch.setattr("solvers.crosscheck.checked_solve.LARGEST_EXECUTED_BYTES", 0)
+    monkeypatch.setattr("solvers.crosscheck.LARGEST_EXECUTED_BYTES", 0)
     found = checked(instance, plan(instance, Limits()))
     by_formula = plan(replace(instance, goals=(Goal.ITERATION_TIME,)), Limits()).plan
     assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from formulation.costs.amounts import goal_amount
-from formulation.limits.deadline import StoppedError
+from formulation.limits import StoppedError
 from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.instance import Instance
 from ingest.scenario.load import load_scenario
 from planners.catalogue import find_any
 from solvers import catalogue
+from solvers import crosscheck as checked_solve
 from solvers.auto.solve import plan
 from solvers.catalogue import SOLVERS, SolverEntry, find_solver
-from solvers.crosscheck import checked_solve
-from solvers.crosscheck.checked_solve import (
+from solvers.crosscheck import (
     SAME_INFEASIBLE,
     SAME_OPTIMUM,
     TIGHT,
@@ -119,7 +119,7 @@ def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypat
         return plan(instance, Limits(time_limit_s=60), find_any("cpsat")).notes[-1]
 
     monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.crosscheck.certificate.certifiable", lambda _: "not today")
+    monkeypatch.setattr("solvers.crosscheck.certifiable", lambda _: "not today")
     everyone = instead_of("line_dp", picky)
     monkeypatch.setattr(catalogue, "SOLVERS", everyone)
     assert note() == SAME_OPTIMUM.format(find_solver("state_dp").summary)
@@ -176,7 +176,7 @@ def test_the_second_method_gets_what_is_left_of_the_time(
 ) -> None:
     now = [0.0]
     spent = iter([9.0, 10.0])
-    monkeypatch.setattr("formulation.limits.deadline.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("formulation.limits.time.monotonic", lambda: now[0])
     left: list[float | None] = []
 
     def first(instance: Instance, limits: Limits) -> Outcome:
@@ -216,7 +216,7 @@ def test_a_certificate_that_is_stopped_confirms_nothing(
 
     monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
     monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.crosscheck.certificate.certify", stopped)
+    monkeypatch.setattr("solvers.crosscheck.certify", stopped)
     monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
     notes = plan(instance, Limits(time_limit_s=60), find_any("line_dp")).notes
     why = "the model of cpsat is too large to prove it again; a certificate was not ready in 0.0 s"

@@ -21,7 +21,7 @@ from formulation.problem.training import Training
 from formulation.problem.units import Link
 from solvers import exhaustive
 from solvers.choices.any_order import AnyOrder, any_order, has_other_orders, in_order
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)

@@ -21,10 +21,9 @@ from formulation.problem.units import Link
 from solvers import exhaustive
 from solvers.auto.solve import plan
 from solvers.choices import any_order
-from solvers.choices.any_order import MOST_ORDERS, in_order
-from solvers.choices.decide import Ask, decide
-from solvers.choices.interleavings import covering
-from solvers.choices.trainings import instances_of, times_in_a_step
+from solvers.choices.any_order import MOST_ORDERS, covering, in_order
+from solvers.choices.trainings import DecideAsk as Ask
+from solvers.choices.trainings import decide, instances_of, times_in_a_step
 from solvers.goals import solve_in_order
 from tests.enumerator import more_plans_than, truth
 from tests.generators import any_costs, any_recomputation, cluster_graphs, goals_of, instances, layer_graphs

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.lower_bound import lower_bound
-from formulation.limits.size import TooLargeError
+from formulation.costs.bounds import lower_bound
+from formulation.limits import TooLargeError
 from formulation.outcome import Limits
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Placement, Recompute
@@ -20,9 +20,8 @@ from formulation.problem.options import Combine, CostModel
 from formulation.problem.training import Training
 from formulation.problem.units import Link
 from solvers.choices import any_order as choices
-from solvers.choices import downsets
-from solvers.choices.any_order import any_order, bound_of_all, given_order, in_order
-from solvers.choices.downsets import over_downsets
+from solvers.choices import any_order as downsets
+from solvers.choices.any_order import any_order, bound_of_all, given_order, in_order, over_downsets
 from solvers.choices.relaxed import relaxed
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs
 from tests.solvers.choices.test_any_order import ask, ask_line, block, one_device_a_stage, orders, towers

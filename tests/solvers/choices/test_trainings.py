@@ -21,9 +21,8 @@ from formulation.problem.units import Link
 from planners.catalogue import find_any
 from solvers import exhaustive
 from solvers.auto.solve import plan
-from solvers.choices.decide import decide
-from solvers.choices.trainings import best_training
-from solvers.crosscheck.checked_solve import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
+from solvers.choices.trainings import best_training, decide
+from solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
 from solvers.goals import solve_in_order
 from tests.generators import cluster_graphs, instances, layer_graphs
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER
+from formulation.limits import NEVER
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass
 from formulation.problem.constraints import Constraints, Goal, Recompute

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER
+from formulation.limits import NEVER
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
@@ -31,7 +31,7 @@ from solvers.chunks.moves import improved
 from solvers.chunks.runs import KnownRuns, Runs
 from solvers.chunks.solver import solve
 from solvers.chunks.support import accepts
-from solvers.cpsat.base.engine import make_solver
+from solvers.cpsat.engine import make_solver
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.problems import dealt_out

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.executed.chunks import chunks_step_ns
-from formulation.executed.pipeline import PipelinePasses
+from formulation.executed import PipelinePasses, chunks_step_ns
 from formulation.problem.training import Schedule, Training
 from solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
 

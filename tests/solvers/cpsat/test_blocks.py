@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from commands.tables.stage_lines import stage_in_words
+from commands.tables import stage_in_words
 from exchange.whole_blocks import TargetError, runs_of
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, checked
@@ -18,8 +18,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
 from formulation.problem.training import Schedule, Training
 from ingest.graphs.runtimes import RUNTIMES
-from ingest.plans.plan_file import plan_to_dict
-from ingest.plans.plan_reader import plan_of
+from ingest.plans.plan_file import plan_of, plan_to_dict
 from solvers import exhaustive as brute_force
 from solvers.catalogue import SOLVERS
 from solvers.cpsat import solver as layered

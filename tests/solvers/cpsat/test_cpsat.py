@@ -13,10 +13,9 @@ from formulation.outcome import Limits, Progress, Proof, checked
 from formulation.problem.instance import Instance
 from formulation.problem.options import Combine, CostModel, Samples, StageTime
 from solvers import exhaustive as brute_force
-from solvers.cpsat.bounds import lower_bound_ns
+from solvers.cpsat.model import floors, lower_bound_ns
 from solvers.cpsat.solver import solve
-from solvers.cpsat.valid import floors
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from solvers.search import first_plan as start
 from tests.examples import chain, instance_of, matrix, mesh, times_a, vgg16
 from tests.generators import instances, layer_graphs

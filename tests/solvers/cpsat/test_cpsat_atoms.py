@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.size.llama import Shape, llama, two_servers
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER
+from formulation.limits import NEVER
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.cuts import CutSpace

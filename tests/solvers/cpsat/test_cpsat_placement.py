@@ -21,7 +21,7 @@ from formulation.problem.layers import Split
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers.cpsat import solver as layered
-from solvers.cpsat.constraints.placing import alike_servers
+from solvers.cpsat.constraints.symmetry import alike_servers
 from tests.examples import chain, instance_of, joined, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

@@ -21,8 +21,8 @@ from formulation.problem.instance import Instance
 from planners.baselines import data_parallel
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
-from solvers.cpsat.constraints.placing import alike_servers
-from solvers.dynamic.line import solver as line_dp
+from solvers.cpsat.constraints.symmetry import alike_servers
+from solvers.reference import line as line_dp
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW, constraints

@@ -19,10 +19,9 @@ from formulation.problem.instance import Instance
 from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
-from solvers.cpsat.base.engine import make_solver
-from solvers.cpsat.model import FAMILIES, build_model
-from solvers.cpsat.support import accepts
-from solvers.cpsat.valid import redundant_families
+from solvers.cpsat.accepts import accepts
+from solvers.cpsat.engine import make_solver
+from solvers.cpsat.model import FAMILIES, build_model, redundant_families
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import (
     any_costs,

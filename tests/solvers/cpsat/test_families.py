@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
+from formulation.constraints.constraint import Violation
 from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.at_most import GoalLimit
 from formulation.constraints.plans.own import Own
 from formulation.constraints.rules import RULES
-from formulation.constraints.violation import Violation
 from formulation.costs.tables import build_tables, line_groups
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance
@@ -24,11 +24,9 @@ from formulation.problem.options import CostModel
 from formulation.problem.plan import Plan
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Variables
-from solvers.cpsat.model import FAMILIES, build_model
-from solvers.cpsat.valid import redundant_families
-from solvers.dynamic.line import solver as line_dp
+from solvers.cpsat.model import FAMILIES, build_model, redundant_families
+from solvers.cpsat.variables import Family, Posted, Variables
+from solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 

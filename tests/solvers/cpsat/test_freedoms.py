@@ -27,11 +27,11 @@ from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 from solvers.cpsat import solver as layered
-from solvers.dynamic.line import solver as line_dp
 from solvers.dynamic.states import solver as states
 from solvers.goals import solve_in_order
+from solvers.reference import line as line_dp
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (
     cluster_graphs,

@@ -17,11 +17,11 @@ from formulation.problem.instance import Instance
 from formulation.problem.plan import Plan
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
-from solvers.cpsat.constraints.placing import alike_servers
-from solvers.dynamic.line import solver as line_dp
+from solvers.cpsat.constraints.symmetry import alike_servers
 from solvers.dynamic.states import solver as state_dp
-from solvers.explain.explain import explain
+from solvers.explain import explain
 from solvers.goals import solve_in_order
+from solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs

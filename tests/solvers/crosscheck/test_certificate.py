@@ -10,9 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.certificates.check import Certificate, certifiable, fingerprint, verify
-from formulation.certificates.forms import FormSearch
-from formulation.certificates.labels import CertificateError, Labels, verify_labels
-from formulation.certificates.stages import StageFits
+from formulation.certificates.labels import CertificateError, FormSearch, Labels, StageFits, verify_labels
 from formulation.costs.least import StagePrices
 from formulation.costs.tables import build_tables, line_groups
 from formulation.evaluate import evaluate
@@ -26,17 +24,16 @@ from formulation.problem.plan import Plan, Span
 from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
 from formulation.schedules.keeps import Keeps
-from formulation.suffixes.slots import slots_matter
-from formulation.suffixes.states import suffixes
+from formulation.suffixes import slots_matter, suffixes
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive as brute_force
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify, labels_below, search_of
-from solvers.dynamic.line import solver as line_dp
+from solvers.certifying import certify, labels_below, search_of
 from solvers.dynamic.states import solver
 from solvers.dynamic.states.reach import reach_at
 from solvers.dynamic.states.states import StateSpace
-from solvers.dynamic.tables.stage_times import StageTimes
+from solvers.reference import line as line_dp
+from solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import instances, layer_graphs
 from tests.solvers.dynamic.test_states import QUIET, cases

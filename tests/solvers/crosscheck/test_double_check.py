@@ -21,18 +21,15 @@ from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel
 from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
+from solvers import crosscheck as exact
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Variables
-from solvers.cpsat.model import FAMILIES
-from solvers.cpsat.valid import redundant_families
-from solvers.crosscheck import exact
-from solvers.crosscheck.claim import Verdict
-from solvers.crosscheck.routes import ROUTES, Route, double_check
-from solvers.dynamic.line import solver as line_dp
+from solvers.cpsat.model import FAMILIES, redundant_families
+from solvers.cpsat.variables import Family, Posted, Variables
+from solvers.crosscheck import ROUTES, Route, Verdict, double_check
 from solvers.goals import solve_in_order
-from solvers.search.background import in_background
+from solvers.reference import line as line_dp
+from solvers.search.stoppable import in_background
 from tests import generators
 
 LIMITS = Limits(time_limit_s=120)
@@ -124,7 +121,7 @@ def excluded(_: pytest.MonkeyPatch) -> tuple[Instance, Outcome]:
 
 def hasty(patch: pytest.MonkeyPatch) -> tuple[Instance, Outcome]:
     """A solver below ours that says no to everything, so that the first plan seems optimal."""
-    patch.setattr("solvers.cpsat.search.run", lambda *_: cp_model.INFEASIBLE)
+    patch.setattr("solvers.cpsat.engine.run", lambda *_: cp_model.INFEASIBLE)
     return PLAIN, layered.solve(PLAIN, LIMITS)
 
 
@@ -226,7 +223,7 @@ def test_a_disagreement_brings_the_plan_that_refutes() -> None:
 
 def test_a_route_that_says_no_to_everything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model has to find the plan itself, so one without solutions does not pass for a proof."""
-    monkeypatch.setattr("solvers.cpsat.search.run", lambda *_: cp_model.INFEASIBLE)
+    monkeypatch.setattr("solvers.cpsat.engine.run", lambda *_: cp_model.INFEASIBLE)
     assert verdicts(PLAIN, truth(PLAIN))["cpsat"] is D
 
 

@@ -22,7 +22,7 @@ from ingest.plans.certificate_file import CertificateFileError, read_certificate
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.catalogue import find_solver
-from solvers.certifying.certify import certify
+from solvers.certifying import certify
 from tests.formulation.certificates.test_executed import by_links
 from tests.solvers.dynamic.test_period import judged_by_period
 from tests.solvers.executed.test_step_dp import judged_by_step, with_much_to_synchronise

@@ -19,7 +19,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.shares import same_servers
 from formulation.problem.training import Schedule
 from formulation.problem.units import Link
-from formulation.suffixes.states import alike_servers
+from formulation.suffixes import alike_servers
 from solvers import exhaustive as brute_force
 from solvers.dynamic.counts.layouts import count_layout
 from solvers.dynamic.counts.packing import packed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.size.large import many_operators
 from formulation.costs.tables import build_tables, line_groups
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.outcome import Proof, checked
 from formulation.problem.cluster import Server
 from formulation.problem.constraints import Constraints, Placement
@@ -23,7 +23,7 @@ from solvers.dynamic.counts.unslotted import UnslottedReach
 from solvers.dynamic.states import solver
 from solvers.dynamic.tables import doubled_times
 from solvers.dynamic.tables.doubled_times import check_runs, size_of
-from solvers.dynamic.tables.stage_times import StageTimes
+from solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, join, matrix, mesh
 from tests.generators import instances, layer_graphs
 from tests.solvers.dynamic.test_counts import counted_cases, on_cluster

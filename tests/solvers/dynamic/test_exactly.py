@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER, Deadline, StoppedError
+from formulation.limits import NEVER, Deadline, StoppedError
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
 from formulation.problem.instance import Instance
@@ -20,7 +20,7 @@ from solvers.dynamic.step_time.blocks import StageSpans
 from solvers.dynamic.step_time.exactly import ExactLatency
 from solvers.dynamic.step_time.proposals import Correction
 from solvers.dynamic.step_time.steps import flat_steps
-from solvers.dynamic.tables.atom_tables import atom_tables
+from solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_paced import paced, solved

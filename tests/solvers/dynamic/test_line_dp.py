@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof, checked
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
@@ -28,7 +28,7 @@ from formulation.problem.plan import Span
 from formulation.problem.training import Training
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
-from solvers.dynamic.line import solver as line_dp
+from solvers.reference import line as line_dp
 from tests.examples import (
     BYTE_LINK,
     GIGA,

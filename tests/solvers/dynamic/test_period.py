@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
-from formulation.limits.size import TooLargeError
+from formulation.limits import TooLargeError
 from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from formulation.problem.instance import Instance, build_instance

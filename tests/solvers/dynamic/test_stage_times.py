@@ -21,8 +21,7 @@ from formulation.problem.options import AllReduce, CostModel, StageTime
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.training import Training
 from formulation.problem.units import Link
-from solvers.dynamic.tables.best_forms import best_forms
-from solvers.dynamic.tables.stage_times import StageTimes
+from solvers.reference.algorithm_1 import StageTimes, best_forms
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import instances, layer_graphs
 

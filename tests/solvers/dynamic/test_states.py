@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.costs.tables import build_tables
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Outcome, Progress, Proof, checked
@@ -30,7 +30,7 @@ from formulation.problem.options import (
 from formulation.problem.plan import Plan
 from formulation.problem.training import Schedule
 from formulation.problem.units import Link
-from formulation.suffixes.states import alike_servers
+from formulation.suffixes import alike_servers
 from solvers import exhaustive as brute_force
 from solvers.cpsat import solver as layered
 from solvers.dynamic.states import solver

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
-from formulation.executed.pipeline import PipelinePasses
-from formulation.limits.deadline import NEVER, StoppedError
+from formulation.executed import PipelinePasses
+from formulation.limits import NEVER, StoppedError
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance, build_instance

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from formulation.costs.passes import pipeline_passes
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER
+from formulation.limits import NEVER
 from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.limits.deadline import NEVER, Deadline, StoppedError
+from formulation.limits import NEVER, Deadline, StoppedError
 from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Constraints, Goal
 from formulation.problem.instance import Instance

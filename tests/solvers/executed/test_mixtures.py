@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from formulation.costs.passes import pipeline_passes
 from formulation.costs.tables import Times, all_tables
 from formulation.evaluate import evaluate
-from formulation.executed.pipeline import PipelinePasses
-from formulation.limits.deadline import NEVER
+from formulation.executed import PipelinePasses
+from formulation.limits import NEVER
 from formulation.problem.cuts import CutSpace
 from formulation.problem.groups import GroupKind
 from formulation.problem.instance import Instance

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
-from formulation.executed.pipeline import PipelinePasses
+from formulation.executed import PipelinePasses
 from formulation.outcome import Limits, Proof
 from formulation.problem.instance import Instance
 from formulation.problem.training import Training

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from formulation.costs.passes import pipeline_passes
 from formulation.costs.tables import Tables, all_tables
 from formulation.evaluate import evaluate
-from formulation.executed.pipeline import PipelinePasses
-from formulation.executed.step import step_ns, step_of_training_ns
-from formulation.limits.deadline import NEVER
+from formulation.executed import PipelinePasses, step_ns, step_of_training_ns
+from formulation.limits import NEVER
 from formulation.outcome import Limits, Proof
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Goal, Placement, Recompute

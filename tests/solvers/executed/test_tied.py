@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from formulation.costs.memory import MemoryParts
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import NEVER
+from formulation.limits import NEVER
 from formulation.outcome import Limits, Proof
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from formulation.constraints.constraint import Violation
 from formulation.constraints.devices.memory import enough_bytes, more_memory
 from formulation.constraints.devices.reserve import Reserve
 from formulation.constraints.layers.forms import FormLimit
 from formulation.constraints.layers.pin import Pin
 from formulation.constraints.plans.own import Own
-from formulation.constraints.violation import Violation
 from formulation.evaluate import evaluate
 from formulation.outcome import Limits, Proof
 from formulation.problem.constraints import Constraints, Placement
@@ -23,10 +23,8 @@ from formulation.problem.training import Schedule
 from formulation.problem.units import Link
 from solvers import exhaustive as brute_force
 from solvers.auto.solve import plan as best_plan
-from solvers.choices.decide import decide
-from solvers.explain.explain import Clash, Explanation, explain
-from solvers.explain.loosening import limits_of, opened, openings, without
-from solvers.explain.possible import least_total_bytes
+from solvers.choices.trainings import decide
+from solvers.explain import Clash, Explanation, explain, least_total_bytes, limits_of, opened, openings, without
 from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW, constraints

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.loosening import one_of
+from formulation.constraints.constraint import one_of
 from formulation.constraints.plans.at_most import GoalLimit, goal_limit
 from formulation.costs.amounts import goal_amount
 from formulation.costs.goals import goal_value
@@ -18,9 +18,7 @@ from formulation.problem.instance import Instance
 from formulation.problem.options import Combine
 from formulation.problem.training import Schedule, Training
 from solvers import exhaustive as brute_force
-from solvers.explain.explain import explain
-from solvers.explain.loosening import limits_of, without
-from solvers.explain.possible import Possible
+from solvers.explain import Possible, explain, limits_of, without
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.test_freedoms import freed, has_groups

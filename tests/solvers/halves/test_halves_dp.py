@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from formulation.costs.passes import pipeline_passes
 from formulation.costs.tables import all_tables
 from formulation.evaluate import evaluate
-from formulation.executed.pipeline import PipelinePasses
-from formulation.executed.step import one_f_one_b_ends, step_ns
-from formulation.limits.deadline import NEVER
+from formulation.executed import PipelinePasses, one_f_one_b_ends, step_ns
+from formulation.limits import NEVER
 from formulation.outcome import Limits
 from formulation.problem.constraints import Goal
 from formulation.problem.cuts import CutSpace
@@ -25,7 +24,7 @@ from formulation.problem.plan import Plan
 from formulation.problem.training import Schedule, Training
 from solvers import exhaustive
 from solvers.auto.solve import plan as planned
-from solvers.choices.decide import decide
+from solvers.choices.trainings import decide
 from solvers.dynamic.states.states import state_space
 from solvers.executed.bounds.ways import ways_of
 from solvers.executed.parts import stage_parts

@@ -7,10 +7,9 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from formulation.schedules.actions import Action
-from formulation.schedules.table import PipelineSchedule, ScheduleError
+from formulation.schedules.table import Action, PipelineSchedule, ScheduleError
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from formulation.timeline.footprint import Footprint
+from formulation.timeline.measures import Footprint
 from solvers.order.fixed import Executed, execute
 from solvers.order.problem import OrderProblem
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from formulation.outcome import Limits, Progress, Proof
 from formulation.schedules.gpipe import gpipe
 from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.bounds import iteration_lower_bound_ns, uniform_iteration_ns
 from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.footprint import Footprint, peak_in_flight
+from formulation.timeline.measures import Footprint, iteration_lower_bound_ns, peak_in_flight, uniform_iteration_ns
 from formulation.timeline.timeline import run
-from report.theory import zero_bubble_h1_iteration_ns
+from report.simulation import zero_bubble_h1_iteration_ns
 from solvers.order.bounds import Bounds
 from solvers.order.fixed import fixed_orders, least_memory
 from solvers.order.problem import OrderProblem

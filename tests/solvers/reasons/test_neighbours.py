@@ -10,7 +10,7 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from formulation.evaluate import evaluate
-from formulation.limits.deadline import Deadline
+from formulation.limits import Deadline
 from formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from formulation.problem.constraints import Goal, Placement
 from formulation.problem.groups import Group, forms_on
@@ -21,12 +21,11 @@ from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.units import Link
 from solvers import exhaustive
-from solvers.reasons.choices import Candidate, neighbours
 from solvers.reasons.cuts import moved_cut
 from solvers.reasons.devices import device_candidates
-from solvers.reasons.priced import PricedPlan, Pricing
+from solvers.reasons.neighbours import Candidate, neighbours
+from solvers.reasons.priced import PricedPlan, Pricing, laid
 from solvers.reasons.reasons import reasons
-from solvers.reasons.regrouping import laid
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.solvers.cpsat.demanded import SLOW, constraints

@@ -15,16 +15,14 @@ from formulation.problem.options import Combine
 from formulation.problem.plan import Plan, Span, Stage
 from formulation.problem.training import Schedule, Training
 from formulation.problem.units import Link
-from formulation.timeline.chain import OPTIMISER, SYNCHRONISATION
+from formulation.timeline.critical_path import OPTIMISER, SYNCHRONISATION
 from solvers import exhaustive
-from solvers.reasons.bounds import plan_terms
-from solvers.reasons.chain import chain_parts
-from solvers.reasons.choices import neighbour
-from solvers.reasons.cuts import moved_cut
+from solvers.reasons.cuts import matched, moved_cut
 from solvers.reasons.differences import differences
-from solvers.reasons.matching import matched
+from solvers.reasons.neighbours import neighbour
 from solvers.reasons.priced import Pricing
-from solvers.reasons.reasons import Reasons, reasons
+from solvers.reasons.reasons import Reasons, chain_parts, reasons
+from solvers.reasons.terms import plan_terms
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 

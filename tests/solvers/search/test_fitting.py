@@ -18,9 +18,7 @@ from formulation.problem.layers import Layer, Split, layer_graph
 from formulation.problem.options import CostModel
 from formulation.problem.training import Training
 from formulation.problem.units import Link
-from solvers.search.balanced import balanced_plans
-from solvers.search.fitting import fitting_plans
-from solvers.search.simple import simple_plan
+from solvers.search.first_plan import balanced_plans, fitting_plans, simple_plan
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)

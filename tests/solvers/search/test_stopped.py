@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.costs.lower_bound import lower_bound
+from formulation.costs.bounds import lower_bound
 from formulation.outcome import Limits, Outcome, Progress, checked
 from formulation.problem.constraints import Constraints, Goal, Placement
 from formulation.problem.instance import Instance

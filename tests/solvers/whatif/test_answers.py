@@ -19,10 +19,8 @@ from formulation.problem.units import Link
 from ingest.scenario.load import load_scenario
 from solvers import exhaustive
 from solvers.goals import solve_in_order
-from solvers.whatif.answers import NOBODY, ChangedAnswer, answers
-from solvers.whatif.carried import carried
-from solvers.whatif.clusters import with_another, with_bandwidth, without
-from solvers.whatif.variants import BASE, ChangedInstance, ChangeKind
+from solvers.whatif.answers import NOBODY, ChangedAnswer, answers, carried
+from solvers.whatif.variants import BASE, ChangedInstance, ChangeKind, with_another, with_bandwidth, without
 from tests.commands.fakes import write_scenario
 from tests.enumerator import truth
 from tests.generators import CLASSES, links

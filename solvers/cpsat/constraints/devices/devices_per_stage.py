@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Variables
+from solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_devices_per_stage(v: Variables) -> Posted:

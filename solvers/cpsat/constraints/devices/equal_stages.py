@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Variables
+from solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_equal_stages(v: Variables) -> Posted:

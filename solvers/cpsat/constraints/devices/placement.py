@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from formulation.problem.constraints import Placement
 from formulation.problem.groups import line_places
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Variables
+from solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_line(v: Variables) -> Posted:

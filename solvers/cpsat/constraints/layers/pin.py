@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Variables
+from solvers.cpsat.variables import Family, Posted, Variables
 
 if TYPE_CHECKING:
     from formulation.constraints.layers.pin import Pinned

@@ -2,14 +2,13 @@
 
 (15) ``at_most``: price, devices and stages are sums over the groups of the slots. Families 5 to 7 keep stage times
      and memory within their limits; the iteration time is theirs and has its place beside the clocks
-     (``solvers.cpsat.constraints.iteration``).
+     (``solvers.cpsat.constraints.clocks``).
 """
 
 from __future__ import annotations
 
 from formulation.problem.constraints import Goal
-from solvers.cpsat.base.families import Family, Posted
-from solvers.cpsat.base.variables import Variables
+from solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_at_most(v: Variables) -> Posted:

@@ -1,1 +1,0 @@
-"""How long and how large a search may be."""

@@ -1,1 +1,0 @@
-"""The model's variables, its engine, and how a solution is read."""

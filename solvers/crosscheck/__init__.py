@@ -1,1 +1,0 @@
-"""A claim held against other methods: a second exact solve, other solvers, certificates."""

@@ -1,1 +1,0 @@
-"""The programme for devices in a line."""

@@ -1,1 +1,0 @@
-"""Why there is no plan: the limits that clash, and the least change that helps."""
