@@ -12,6 +12,7 @@ changed), and then run. Either may come first; a set-up that was interrupted is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -86,8 +87,21 @@ def set_up(extras: tuple[str, ...]) -> None:
         if error.returncode == 1:  # pip gave up in good order, for example without a network
             STARTED.unlink()
         raise
+    link_rooms()
     STAMP.write_text(json.dumps({"key": key(), "extras": wanted}), encoding="utf-8")
     STARTED.unlink()
+
+
+def link_rooms() -> None:
+    """Lay the rooms out as the package that they are, in links, for type checkers, which follow no import hook."""
+    links = ROOT / ".links" / "pipecut"
+    links.mkdir(parents=True, exist_ok=True)
+    for init in ROOT.glob("*/__init__.py"):
+        room = init.parent
+        places = {path.name: path for path in room.glob("*.py")} if room.name == "face" else {room.name: room}
+        for name, place in places.items():
+            with contextlib.suppress(OSError):  # a file system without links: only type checkers miss them
+                (links / name).symlink_to(os.path.relpath(place, links))
 
 
 def installed_extras() -> set[str] | None:

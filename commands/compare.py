@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from commands.parts.comparison import (
+from pipecut.commands.parts.comparison import (
     ComparisonRow,
     compared_row,
     comparison_to_dict,
@@ -14,16 +14,16 @@ from commands.parts.comparison import (
     problems_of,
     strongest,
 )
-from commands.parts.task import EXIT_CODES, open_task
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode
-from formulation.outcome import Outcome
+from pipecut.commands.parts.task import EXIT_CODES, open_task
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode
+from pipecut.formulation.outcome import Outcome
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the solvers one after another, show a row for each, and return the exit code."""
     if arguments.everything:
-        from commands.gaps.command import run_all  # built from what is here
+        from pipecut.commands.gaps.command import run_all  # built from what is here
 
         return run_all(arguments)
     task = open_task(arguments)
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         plans = plans_to_list(task.instance, rows, best)
         arguments.reply.put(comparison_to_dict(task, rows, best) | {"plans": plans}, problems_of(rows))
     else:
-        from commands.parts.comparison import comparison_parts
+        from pipecut.commands.parts.comparison import comparison_parts
 
         output.show(*comparison_parts(task.instance, rows, best))
     return _exit_code(rows, best)

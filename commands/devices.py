@@ -10,14 +10,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commands.outputs.devices import DevicePart, DevicesOutput, FactPart, MachinePart, MachinePricePart, SourcePart
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, reading
-from ingest.mistakes import Where
-from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import DeviceFacts, Fact, Library, MachineFacts, PriceFact, near_names
-from ingest.scenario.shipped import LIBRARY
+from pipecut.commands.outputs.devices import (
+    DevicePart,
+    DevicesOutput,
+    FactPart,
+    MachinePart,
+    MachinePricePart,
+    SourcePart,
+)
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, reading
+from pipecut.ingest.mistakes import Where
+from pipecut.ingest.scenario.fields import NumberFormat
+from pipecut.ingest.scenario.library import DeviceFacts, Fact, Library, MachineFacts, PriceFact, near_names
+from pipecut.ingest.scenario.shipped import LIBRARY
 
 if TYPE_CHECKING:
     from rich.table import Table

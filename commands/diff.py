@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from commands.parts.task import open_task
-from commands.reasons import difference_to_dict
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError
-from solvers.reasons.differences import differences
+from pipecut.commands.parts.task import open_task
+from pipecut.commands.reasons import difference_to_dict
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError
+from pipecut.solvers.reasons.differences import differences
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         named = {"scenario": task.scenario.name, "plans": [arguments.plan, arguments.other]}
         arguments.reply.put(named | difference_to_dict(found))
         return ExitCode.DONE
-    from commands.reasons import difference_rows
-    from commands.tables import KeyLines
+    from pipecut.commands.reasons import difference_rows
+    from pipecut.commands.tables import KeyLines
 
     output.show(KeyLines(difference_rows(found)))
     return ExitCode.DONE

@@ -3,13 +3,13 @@
 import os
 import sys
 
-from commands.terminal.first_interrupt import BEGAN_S, importing
+from pipecut.commands.terminal.first_interrupt import BEGAN_S, importing
 
 
 def main() -> int:
     """Run the command line; return its exit code."""
     importing()
-    from commands.main import main as run
+    from pipecut.commands.main import main as run
 
     return ended(run(began_s=BEGAN_S))
 
@@ -19,7 +19,7 @@ def ended(code: int) -> int:
 
     Such a search is inside C++, and the interpreter must not be torn down around it.
     """
-    interrupt = sys.modules.get("commands.terminal.interrupt")
+    interrupt = sys.modules.get("pipecut.commands.terminal.interrupt")
     if interrupt is not None and interrupt.is_search_left():
         sys.stdout.flush()
         sys.stderr.flush()

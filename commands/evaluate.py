@@ -5,27 +5,27 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.comparison import gap_to
-from commands.parts.task import Task, open_task
-from commands.tables import goal_name
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError
-from formulation.costs.amounts import goal_amount
-from formulation.evaluate import Evaluation, evaluate
-from formulation.outcome import Outcome, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.plan import Plan
-from formulation.schedules.table import ScheduleError
-from ingest.plans.plan_file import plan_to_dict
-from report.claims import goals_to_list, scope_to_dict
-from report.content import summary_of
-from report.simulation import simulate
-from solvers.catalogue import AUTO
-from solvers.crosscheck import contradiction
+from pipecut.commands.parts.comparison import gap_to
+from pipecut.commands.parts.task import Task, open_task
+from pipecut.commands.tables import goal_name
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.outcome import Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.table import ScheduleError
+from pipecut.ingest.plans.plan_file import plan_to_dict
+from pipecut.report.claims import goals_to_list, scope_to_dict
+from pipecut.report.content import summary_of
+from pipecut.report.simulation import simulate
+from pipecut.solvers.catalogue import AUTO
+from pipecut.solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
-    from commands.tables import Row
+    from pipecut.commands.tables import Row
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def _show(
     ran: dict[str, Any] | None,
     notes: list[str],
 ) -> None:
-    from commands.tables import KeyLines, StageLines, measure_lines, rank_table, run_name
+    from pipecut.commands.tables import KeyLines, StageLines, measure_lines, rank_table, run_name
 
     found, done = _rows(task, evaluation, best, notes)
     parts = [KeyLines(found), "", StageLines(task.instance, plan, evaluation)]
@@ -105,7 +105,7 @@ def _rows(
     task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]
 ) -> tuple[list[Row], list[Row]]:
     """Return what was found of the plan, and what was done for it."""
-    from commands.tables import objective_text, rules_rows, scope_rows
+    from pipecut.commands.tables import objective_text, rules_rows, scope_rows
 
     found: list[Row] = []
     if evaluation.objective is not None:

@@ -11,26 +11,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.task import EXIT_CODES, Task, open_task
-from commands.reasons import claim_to_dict, reasons_to_dict
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError
-from commands.terminal.interrupt import run_stoppable
-from commands.terminal.progress import ProgressLine
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER
-from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, checked
-from formulation.problem.plan import Plan
-from ingest.plans.plan_file import stage_to_dict
-from report.claims import scope_to_dict
-from solvers.choices.any_order import has_other_orders
-from solvers.choices.trainings import choice_in_words
-from solvers.reasons.reasons import reasons
+from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
+from pipecut.commands.reasons import claim_to_dict, reasons_to_dict
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError
+from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.commands.terminal.progress import ProgressLine
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.plans.plan_file import stage_to_dict
+from pipecut.report.claims import scope_to_dict
+from pipecut.solvers.choices.any_order import has_other_orders
+from pipecut.solvers.choices.trainings import choice_in_words
+from pipecut.solvers.reasons.reasons import reasons
 
 if TYPE_CHECKING:
-    from solvers.explain import Explanation, OpenedPlan
-    from solvers.reasons.reasons import Reasons
+    from pipecut.solvers.explain import Explanation, OpenedPlan
+    from pipecut.solvers.reasons.reasons import Reasons
 
 LEFT = "stopped before anything that clashes was found"
 UNLIMITED_S = 60.0
@@ -44,7 +44,7 @@ def explanation_of(task: Task, outcome: Outcome) -> Explanation | None:
     """
     if outcome.proof is not Proof.INFEASIBLE:
         return None
-    from solvers.explain import NOTHING_CLASHES, Explanation, explain
+    from pipecut.solvers.explain import NOTHING_CLASHES, Explanation, explain
 
     began_s = time.monotonic()
     limits = replace(task.limits, stopped=task.stop.is_set)
@@ -275,8 +275,16 @@ def _to_dict(
 
 
 def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Explanation | None) -> None:
-    from commands.reasons import reasons_rows
-    from commands.tables import PROOFS, KeyLines, Row, StageLines, left_out_rows, objective_text, rules_rows
+    from pipecut.commands.reasons import reasons_rows
+    from pipecut.commands.tables import (
+        PROOFS,
+        KeyLines,
+        Row,
+        StageLines,
+        left_out_rows,
+        objective_text,
+        rules_rows,
+    )
 
     rows: list[Row] = []
     if outcome is not None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from commands.parts.running import check_runs
-from commands.parts.task import Task, open_task
-from commands.tables import objective_text
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, output_path, reading
-from exchange.exports import SCRIPT, Export, Source, exported_plan
-from exchange.whole_blocks import TargetError
-from formulation.costs.amounts import goal_amount
-from formulation.evaluate import Evaluation
-from formulation.problem.plan import Plan
-from ingest.files import atomic_write
-from ingest.graphs.runtimes import RUNTIMES
+from pipecut.commands.parts.running import check_runs
+from pipecut.commands.parts.task import Task, open_task
+from pipecut.commands.tables import objective_text
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
+from pipecut.exchange.exports import SCRIPT, Export, Source, exported_plan
+from pipecut.exchange.whole_blocks import TargetError
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.evaluate import Evaluation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.files import atomic_write
+from pipecut.ingest.graphs.runtimes import RUNTIMES
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.parser.options import asks_for_json, parse
-from commands.parts.opening import file_of, open_scenario
-from commands.terminal.failures import ExitCode, InputError
-from commands.terminal.first_interrupt import imported
-from commands.terminal.reply import Reply, guarded
-from commands.terminal.starting import Starting
-from commands.terminal.terminal import cleaned
+from pipecut.commands.parser.options import asks_for_json, parse
+from pipecut.commands.parts.opening import file_of, open_scenario
+from pipecut.commands.terminal.failures import ExitCode, InputError
+from pipecut.commands.terminal.first_interrupt import imported
+from pipecut.commands.terminal.reply import Reply, guarded
+from pipecut.commands.terminal.starting import Starting
+from pipecut.commands.terminal.terminal import cleaned
 
 MODEL = "the model"
 PICTURES = {"svg": ".svg", "png": ".png"}
@@ -73,7 +73,7 @@ def inputs_of(arguments: argparse.Namespace) -> Iterator[Named]:
         else:
             yield Named(f"the file of {_word(name)}", Path(value))
     if getattr(arguments, "everything", False):
-        from ingest.scenario.shipped import SHIPPED, scenario_files
+        from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
 
         yield from (Named("a shipped scenario", path) for path in scenario_files(SHIPPED))
 
@@ -91,7 +91,7 @@ def _model(model: str, folder: Path) -> Iterator[Named]:
     if model.endswith((".json", ".txt", ".pt2")) or (folder / model).is_dir():
         yield Named(MODEL, folder / model)
         return
-    from ingest.torch.cache import find_module
+    from pipecut.ingest.torch.cache import find_module
 
     try:
         origin = find_module(model.partition(":")[0], [folder, Path.cwd()])
@@ -138,7 +138,7 @@ def _word(name: str) -> str:
     return f"--{name.replace('_', '-')}" if name in options else name.upper()
 
 
-LIMITED = ("commands.plan", "commands.simulate")
+LIMITED = ("pipecut.commands.plan", "pipecut.commands.simulate")
 """Commands whose time limit is one for everything that they do."""
 
 

@@ -6,13 +6,13 @@ import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.parser.options import GIVEN_ORDERS
-from commands.terminal.failures import InputError, reading
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.commands.parser.options import GIVEN_ORDERS
+from pipecut.commands.terminal.failures import InputError, reading
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 
 INTERLEAVED, ZERO_BUBBLE, BEST = NAMES = GIVEN_ORDERS
 
@@ -74,7 +74,7 @@ def order(name: str, chunks: int | None) -> Order:
 
 def order_of_file(path: str | Path) -> Order:
     """Read a schedule file; the order is called as the file is. Raises ScheduleFileError for mistakes in it."""
-    from ingest.plans.schedule_file import read_schedule
+    from pipecut.ingest.plans.schedule_file import read_schedule
 
     name = Path(path).name
     return Order(name, table=replace(read_schedule(path), name=name))

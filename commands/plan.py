@@ -13,23 +13,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.explain import explanation_of, explanation_rows, explanation_to_dict
-from commands.parts.task import EXIT_CODES, Task, open_task
-from commands.terminal import terminal as output
-from commands.terminal.failures import ClaimFailedError, InputError, OutOfTimeError, output_path, write_reproducer
-from commands.terminal.interrupt import run_stoppable
-from commands.terminal.progress import ProgressLine
-from formulation.certificates.check import Certificate, certifiable
-from formulation.costs.megatron_forms import as_megatron
-from formulation.evaluate import Evaluation, evaluate
-from formulation.outcome import Limits, Outcome, Proof
-from ingest.plans.plan_file import plan_to_dict, write_plan
-from report.claims import goals_to_list, scope_to_dict
+from pipecut.commands.explain import explanation_of, explanation_rows, explanation_to_dict
+from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import (
+    ClaimFailedError,
+    InputError,
+    OutOfTimeError,
+    output_path,
+    write_reproducer,
+)
+from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.commands.terminal.progress import ProgressLine
+from pipecut.formulation.certificates.check import Certificate, certifiable
+from pipecut.formulation.costs.megatron_forms import as_megatron
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.ingest.plans.plan_file import plan_to_dict, write_plan
+from pipecut.report.claims import goals_to_list, scope_to_dict
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
-    from solvers.crosscheck import Check, Claim
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
+    from pipecut.solvers.crosscheck import Check, Claim
 
 
 def refuse_uncertifiable(task: Task, path: Path | None) -> None:
@@ -46,8 +52,8 @@ def save_certificate(task: Task, outcome: Outcome, path: Path | None) -> InputEr
     if outcome.plan is None or outcome.objective is None or outcome.proof is Proof.UNKNOWN:
         output.remark(f"{path}: not written, as there is no plan that keeps every rule")
         return None
-    from ingest.plans.certificate_file import write_certificate
-    from solvers.certifying import certify
+    from pipecut.ingest.plans.certificate_file import write_certificate
+    from pipecut.solvers.certifying import certify
 
     try:
         certificate = certify(task.instance, outcome.plan, outcome.objective)
@@ -80,7 +86,7 @@ def double_checked(task: Task, outcome: Outcome) -> list[Check]:
 
     Raises ClaimFailedError, with a reproducer on file, at the first route that disagrees.
     """
-    from solvers.crosscheck import Verdict, double_check
+    from pipecut.solvers.crosscheck import Verdict, double_check
 
     limits = replace(task.limits, stopped=task.stop.is_set)
     if limits.end_s is None:
@@ -143,7 +149,7 @@ def checks_to_list(checks: Sequence[Check]) -> list[dict[str, Any]]:
 
 
 def _note(check: Check) -> str:
-    from solvers.crosscheck import Verdict
+    from pipecut.solvers.crosscheck import Verdict
 
     name, answer = check.route.summary, check.answer
     if check.confirms:
@@ -270,6 +276,6 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
 
 
 def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list[tuple[str, str]]) -> None:
-    from commands.tables import outcome_parts
+    from pipecut.commands.tables import outcome_parts
 
     output.show(*outcome_parts(task.instance, outcome, evaluation, why))

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from commands.parts.task import Task, open_task
-from commands.tables import plain_table
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, output_path, reading
-from formulation.problem.instance import Instance
-from ingest.graphs.layer_profile import LayerProfile, write_profile
+from pipecut.commands.parts.task import Task, open_task
+from pipecut.commands.tables import plain_table
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.graphs.layer_profile import LayerProfile, write_profile
 
 ROWS = 20
 """Layers that are shown: those where prediction and measurement are furthest apart."""
@@ -81,12 +81,12 @@ def _device_class(instance: Instance, asked: str | None) -> str:
 
 def _measured(task: Task, arguments: argparse.Namespace, device_class: str) -> LayerProfile:
     try:
-        from execution.profiling import ProfileJob, profiled
+        from pipecut.execution.profiling import ProfileJob, profiled
     except ImportError as error:
         raise InputError(
             "profiling needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
         ) from error
-    from execution.errors import RunFailedError
+    from pipecut.execution.errors import RunFailedError
 
     scenario = task.scenario
     folder = scenario.path.parent.resolve()

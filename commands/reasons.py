@@ -11,26 +11,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from commands.tables import Row
-from commands.terminal import terminal as human
-from formulation.constraints.constraint import Violation, devices_of, told
-from formulation.costs.amounts import goal_text
-from formulation.costs.memory import capacity_bytes
-from formulation.costs.prices import stage_costs
-from formulation.evaluate import evaluate
-from formulation.outcome import Outcome, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span
-from formulation.problem.units import Link
-from ingest.plans.plan_file import stage_to_dict
-from report.claims import goals_to_list
-from solvers.reasons.cuts import CutReason
-from solvers.reasons.devices import IdleReason, IdleServer, StageReason
-from solvers.reasons.differences import PlanDifference
-from solvers.reasons.neighbours import Neighbour, Neighbours
-from solvers.reasons.reasons import Reasons
-from solvers.reasons.terms import PlanTerm, TermOf
+from pipecut.commands.tables import Row
+from pipecut.commands.terminal import terminal as human
+from pipecut.formulation.constraints.constraint import Violation, devices_of, told
+from pipecut.formulation.costs.amounts import goal_text
+from pipecut.formulation.costs.memory import capacity_bytes
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Span
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.plans.plan_file import stage_to_dict
+from pipecut.report.claims import goals_to_list
+from pipecut.solvers.reasons.cuts import CutReason
+from pipecut.solvers.reasons.devices import IdleReason, IdleServer, StageReason
+from pipecut.solvers.reasons.differences import PlanDifference
+from pipecut.solvers.reasons.neighbours import Neighbour, Neighbours
+from pipecut.solvers.reasons.reasons import Reasons
+from pipecut.solvers.reasons.terms import PlanTerm, TermOf
 
 
 def claim_to_dict(outcome: Outcome) -> dict[str, Any]:

@@ -7,15 +7,15 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.running import by_torchrun, carried_out, job_of, predicted_ns
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, output_path, reading
-from ingest.files import atomic_write
-from report.trace import measured_trace
+from pipecut.commands.parts.running import by_torchrun, carried_out, job_of, predicted_ns
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
+from pipecut.ingest.files import atomic_write
+from pipecut.report.trace import measured_trace
 
 if TYPE_CHECKING:
-    from execution.running.job import RunJob, StepNews
+    from pipecut.execution.running.job import RunJob, StepNews
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             output.remark(_line(news, job.steps + news.step - len(steps), predicted))
 
-    from execution.running.job import train
+    from pipecut.execution.running.job import train
 
     actions = carried_out(arguments, job, train, heard)
     if trace is not None:

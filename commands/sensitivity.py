@@ -14,31 +14,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.task import EXIT_CODES, Task, open_task
-from commands.tables import GOOD, OPEN, PROOFS, WRONG, KeyLines, Row, objective_text, scope_rows
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError
-from commands.terminal.interrupt import run_stoppable
-from commands.terminal.progress import ProgressLine
-from formulation.costs.amounts import goal_text
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from ingest.mistakes import ScenarioError
-from ingest.plans.plan_file import stage_to_dict
-from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library, near_names
-from ingest.scenario.load import Scenario
-from ingest.text.overrides import apply_overrides
-from ingest.text.yaml_source import Document
-from planners.catalogue import find_any
-from report.claims import goals_to_list, scope_to_dict
-from solvers.auto.solve import plan
-from solvers.choices.trainings import decide
-from solvers.whatif.answers import ChangedAnswer, answers
-from solvers.whatif.variants import ChangedInstance, ChangeKind
+from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
+from pipecut.commands.tables import GOOD, OPEN, PROOFS, WRONG, KeyLines, Row, objective_text, scope_rows
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError
+from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.commands.terminal.progress import ProgressLine
+from pipecut.formulation.costs.amounts import goal_text
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.plans.plan_file import stage_to_dict
+from pipecut.ingest.scenario.fields import NumberFormat
+from pipecut.ingest.scenario.library import Library, near_names
+from pipecut.ingest.scenario.load import Scenario
+from pipecut.ingest.text.overrides import apply_overrides
+from pipecut.ingest.text.yaml_source import Document
+from pipecut.planners.catalogue import find_any
+from pipecut.report.claims import goals_to_list, scope_to_dict
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.whatif.answers import ChangedAnswer, answers
+from pipecut.solvers.whatif.variants import ChangedInstance, ChangeKind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

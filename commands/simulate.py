@@ -10,26 +10,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.orders import Order, order_of
-from commands.parts import comparison
-from commands.parts.drawing import Targets, say_what_was_written, targets_of, write_files
-from commands.parts.task import EXIT_CODES, Task, open_task
-from commands.simulation.best_order import BestOrder, order_rows, order_to_dict, search_order, with_order_content
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, OutOfTimeError
-from commands.terminal.reply import Reply
-from formulation.evaluate import Evaluation, evaluate
-from formulation.outcome import Outcome, Proof
-from formulation.problem.plan import Plan
-from formulation.schedules.table import ScheduleError
-from planners.catalogue import all_names
-from report.content import content_of
-from report.simulation import simulate
-from solvers.crosscheck import contradiction
+from pipecut.commands.orders import Order, order_of
+from pipecut.commands.parts import comparison
+from pipecut.commands.parts.drawing import Targets, say_what_was_written, targets_of, write_files
+from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
+from pipecut.commands.simulation.best_order import (
+    BestOrder,
+    order_rows,
+    order_to_dict,
+    search_order,
+    with_order_content,
+)
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, OutOfTimeError
+from pipecut.commands.terminal.reply import Reply
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.outcome import Outcome, Proof
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.table import ScheduleError
+from pipecut.planners.catalogue import all_names
+from pipecut.report.content import content_of
+from pipecut.report.simulation import simulate
+from pipecut.solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
-    from commands.tables import KeyLines
-    from report.simulation import Simulation
+    from pipecut.commands.tables import KeyLines
+    from pipecut.report.simulation import Simulation
 
 
 def check_against(task: Task, path: str | None, order: Order | None) -> None:
@@ -190,7 +196,7 @@ def _show_nothing(
     best: BestOrder | None = None,
 ) -> ExitCode:
     """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
-    from commands.tables import KeyLines, result_rows, search_rows, violation_rows
+    from pipecut.commands.tables import KeyLines, result_rows, search_rows, violation_rows
 
     for path in targets.paths:
         output.remark(f"{path}: not written, as there is no plan to run")
@@ -208,7 +214,7 @@ def _show_nothing(
 
 def order_lines(best: BestOrder | None) -> list[KeyLines]:
     """Return what the search for the best order claims, as lines for people; none for any other order."""
-    from commands.tables import KeyLines
+    from pipecut.commands.tables import KeyLines
 
     return [] if best is None else [KeyLines(order_rows(best))]
 
@@ -220,7 +226,7 @@ def _show(
     outcome: Outcome | None,
     best: BestOrder | None,
 ) -> None:
-    from commands.tables import (
+    from pipecut.commands.tables import (
         KeyLines,
         beside_table,
         measure_lines,

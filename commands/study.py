@@ -8,12 +8,12 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, output_path
-from ingest.files import atomic_write
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import Study, StudyInputError, StudyInputs
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, output_path
+from pipecut.ingest.files import atomic_write
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import Study, StudyInputError, StudyInputs
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -20,28 +20,28 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commands.terminal import terminal as human
-from commands.terminal.terminal import WIDTH
-from formulation.constraints.constraint import told
-from formulation.costs.amounts import goal_amount
-from formulation.costs.prices import updates_ns
-from formulation.outcome import GoalClaim, Outcome, Proof, Status
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, Compute, StageTime
-from formulation.scope import scope_of, scope_parts
-from report.claims import boundaries_paid, slowest, slowest_in_words, split_in_words
-from report.measures import Relation
-from report.page import two_plans
-from solvers.explain import left_out, openings
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal.terminal import WIDTH
+from pipecut.formulation.constraints.constraint import told
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.costs.prices import updates_ns
+from pipecut.formulation.outcome import GoalClaim, Outcome, Proof, Status
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Combine, Compute, StageTime
+from pipecut.formulation.scope import scope_of, scope_parts
+from pipecut.report.claims import boundaries_paid, slowest, slowest_in_words, split_in_words
+from pipecut.report.measures import Relation
+from pipecut.report.page import two_plans
+from pipecut.solvers.explain import left_out, openings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
-    from formulation.costs.prices import StageCost
-    from formulation.evaluate import Evaluation
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.costs.prices import StageCost
+    from pipecut.formulation.evaluate import Evaluation
+    from pipecut.formulation.problem.plan import Plan
 
 KEYS = 11
 """Columns of the keys at the left."""

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, output_path, reading
-from formulation.problem.layers import layers_of
-from ingest.errors import told_of_unpriced
-from ingest.graphs.graph_file import write_graph
-from ingest.torch.source import load_model_graph
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.ingest.errors import told_of_unpriced
+from pipecut.ingest.graphs.graph_file import write_graph
+from pipecut.ingest.torch.source import load_model_graph
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -52,7 +52,7 @@ def _is_profile(arguments: argparse.Namespace) -> bool:
 
 def _profiled(arguments: argparse.Namespace) -> nx.DiGraph:
     """Read a PipeDream profile as a layer graph with measured times."""
-    from ingest.graphs.pipedream_profile import measured_layers, read_profile
+    from pipecut.ingest.graphs.pipedream_profile import measured_layers, read_profile
 
     if arguments.samples is None or not arguments.device_class:
         raise InputError(

@@ -21,21 +21,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.running import by_torchrun, carried_out, job_of
-from commands.parts.task import Task
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError
-from formulation.problem.instance import Instance
-from formulation.timeline.durations import Durations
-from formulation.timeline.timeline import run as run_of_timeline
-from ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile
-from report.simulation import Simulation, simulate
+from pipecut.commands.parts.running import by_torchrun, carried_out, job_of
+from pipecut.commands.parts.task import Task
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.timeline.durations import Durations
+from pipecut.formulation.timeline.timeline import run as run_of_timeline
+from pipecut.ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile
+from pipecut.report.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
-    from execution.measuring import MeasuredSteps
-    from execution.running.job import RunJob
-    from execution.running.validating import Difference
+    from pipecut.execution.measuring import MeasuredSteps
+    from pipecut.execution.running.job import RunJob
+    from pipecut.execution.running.validating import Difference
 
 
 def measured_content(
@@ -222,8 +222,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     task, job = job_of(arguments)
     profile = _checked_profile(task)
-    from execution.measuring import validate_and_measure
-    from execution.running.validating import STEPS
+    from pipecut.execution.measuring import validate_and_measure
+    from pipecut.execution.running.validating import STEPS
 
     results = carried_out(arguments, job, validate_and_measure, lambda _: None)
     found = [one for result in results.values() for one in result.compared.differences]

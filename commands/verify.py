@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, reading
-from formulation.certificates.check import Certificate, verify
-from formulation.certificates.labels import CertificateError
-from formulation.costs.amounts import plural
-from formulation.problem.instance import Instance
-from ingest.plans.certificate_file import CertificateFileError, read_certificate_as_made
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, reading
+from pipecut.formulation.certificates.check import Certificate, verify
+from pipecut.formulation.certificates.labels import CertificateError
+from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.plans.certificate_file import CertificateFileError, read_certificate_as_made
 
 
 def run(arguments: argparse.Namespace) -> int:

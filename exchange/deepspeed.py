@@ -13,12 +13,12 @@ import ast
 import re
 from typing import Any
 
-from exchange.whole_blocks import BY_SCRIPT, RuntimePlan, TargetError, read_run, starts_of
-from formulation.problem.constraints import Sharded
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule
-from ingest.graphs.cut_places import Chain
-from ingest.graphs.runtimes import DEEPSPEED, ComputedAgain
+from pipecut.exchange.whole_blocks import BY_SCRIPT, RuntimePlan, TargetError, read_run, starts_of
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule
+from pipecut.ingest.graphs.cut_places import Chain
+from pipecut.ingest.graphs.runtimes import DEEPSPEED, ComputedAgain
 
 PROGRAM = DEEPSPEED
 FORMATS = ("bf16", "data_types")

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-from exchange import deepspeed, megatron, torchtitan
-from exchange.whole_blocks import RuntimePlan, TargetError, as_run, runs_of
-from formulation.constraints.constraint import Violation
-from formulation.evaluate import Evaluation, evaluate
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.plan import Plan
-from ingest.graphs.runtimes import Runtime
-from ingest.operators.samples import BATCH_STATISTICS
+from pipecut.exchange import deepspeed, megatron, torchtitan
+from pipecut.exchange.whole_blocks import RuntimePlan, TargetError, as_run, runs_of
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.graphs.runtimes import Runtime
+from pipecut.ingest.operators.samples import BATCH_STATISTICS
 
 WRITERS: Mapping[str, ModuleType] = {"deepspeed": deepspeed, "megatron": megatron, "torchtitan": torchtitan}
 SCRIPT = "script"

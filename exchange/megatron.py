@@ -13,12 +13,12 @@ import json
 import re
 import shlex
 
-from exchange.whole_blocks import RuntimePlan, read_run
-from formulation.problem.constraints import Sharded
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule
-from ingest.graphs.cut_places import Chain
-from ingest.graphs.runtimes import MEGATRON, ComputedAgain
+from pipecut.exchange.whole_blocks import RuntimePlan, read_run
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule
+from pipecut.ingest.graphs.cut_places import Chain
+from pipecut.ingest.graphs.runtimes import MEGATRON, ComputedAgain
 
 PROGRAM = MEGATRON
 FORMATS = ("bf16", "grad-reduce-in-bf16")

@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from exchange.whole_blocks import RuntimePlan, read_run, starts_of
-from formulation.problem.constraints import Sharded
-from formulation.problem.instance import Instance
-from ingest.graphs.runtimes import TORCHTITAN, ComputedAgain
+from pipecut.exchange.whole_blocks import RuntimePlan, read_run, starts_of
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.graphs.runtimes import TORCHTITAN, ComputedAgain
 
 PROGRAM = TORCHTITAN
 MODES: Mapping[ComputedAgain, str] = {ComputedAgain.NOTHING: "none", ComputedAgain.BLOCKS: "full"}

@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from formulation.problem.constraints import Recompute, Sharded
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis, Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import Sharing
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.precision import Precision
-from formulation.problem.training import Schedule, Training
-from ingest.graphs.cut_places import Chain, forms_of, with_vocabulary
-from ingest.graphs.runtimes import ComputedAgain, Runtime
+from pipecut.formulation.problem.constraints import Recompute, Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis, Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Sharing
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.ingest.graphs.cut_places import Chain, forms_of, with_vocabulary
+from pipecut.ingest.graphs.runtimes import ComputedAgain, Runtime
 
 OF_ROWS = (3, 4)
 """Forms that only sequence parallelism has."""

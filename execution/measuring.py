@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from execution.processes.channel import device_here
-from execution.profiling import clock_of, probe_ns, processor_name
-from execution.running.job import RunJob, Say
-from execution.running.pipeline import Pipeline
-from execution.running.validating import StepsCompared, validate
-from ingest.torch.export import Inputs
+from pipecut.execution.processes.channel import device_here
+from pipecut.execution.profiling import clock_of, probe_ns, processor_name
+from pipecut.execution.running.job import RunJob, Say
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.execution.running.validating import StepsCompared, validate
+from pipecut.ingest.torch.export import Inputs
 
 
 class HeldMemory(TorchDispatchMode):

@@ -39,16 +39,16 @@ import torch.distributed as dist
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from execution.errors import RunFailedError
-from execution.processes.local import in_processes
-from execution.running.data import samples_like
-from execution.splitting.stages import ModelProgram, ModelStages, StageModule
-from formulation.problem.groups import Group
-from formulation.problem.plan import Plan, Span, Stage
-from ingest.graphs.layer_profile import LayerProfile, machine_name
-from ingest.torch.export import Inputs
-from ingest.torch.hugging_face import Configured
-from ingest.torch.source import load_model
+from pipecut.execution.errors import RunFailedError
+from pipecut.execution.processes.local import in_processes
+from pipecut.execution.running.data import samples_like
+from pipecut.execution.splitting.stages import ModelProgram, ModelStages, StageModule
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.ingest.graphs.layer_profile import LayerProfile, machine_name
+from pipecut.ingest.torch.export import Inputs
+from pipecut.ingest.torch.hugging_face import Configured
+from pipecut.ingest.torch.source import load_model
 
 CPU = torch.device("cpu")
 COLD, PROBES = 2, 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from formulation.problem.instance import Instance, MagnitudeError
-from formulation.problem.training import Training
+from pipecut.formulation.problem.instance import Instance, MagnitudeError
+from pipecut.formulation.problem.training import Training
 
 
 def with_counted_choices(make: Callable[[Training], Instance], training: Training) -> Instance:

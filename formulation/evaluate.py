@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from formulation.constraints.constraint import Violation
-from formulation.constraints.rules import RULES, structure_violations
-from formulation.costs.goals import goal_value
-from formulation.costs.prices import StageCost, stage_costs
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.rules import RULES, structure_violations
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.prices import StageCost, stage_costs
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,9 @@ from functools import lru_cache
 from itertools import accumulate
 from math import ceil
 
-from formulation.problem.training import Schedule, Training
-from formulation.schedules.catalogue import in_chunks
-from formulation.schedules.table import Kind
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.schedules.catalogue import in_chunks
+from pipecut.formulation.schedules.table import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from formulation.constraints.constraint import Violation, told
-from formulation.costs.amounts import goal_amount
-from formulation.evaluate import Evaluation, evaluate
-from formulation.limits import NEVER, Deadline, ProvedBound
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
+from pipecut.formulation.constraints.constraint import Violation, told
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.limits import NEVER, Deadline, ProvedBound
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
 
 
 class Proof(enum.StrEnum):

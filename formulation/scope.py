@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.amounts import goal_amount, plural
-from formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
-from formulation.problem.cuts import AtomGraph, CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, PAIRS, Split
-from formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
-from formulation.problem.options import Samples
-from formulation.problem.training import Schedule
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.amounts import goal_amount, plural
+from pipecut.formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
+from pipecut.formulation.problem.cuts import AtomGraph, CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, PAIRS, Split
+from pipecut.formulation.problem.modes import SHARDED_IN_WORDS, SPLITS
+from pipecut.formulation.problem.options import Samples
+from pipecut.formulation.problem.training import Schedule
 
 SCHEDULES = {
     Schedule.NAIVE: "one micro-batch at a time",

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from formulation.limits import NEVER, Deadline, TooLargeError, in_time
-from formulation.problem.constraints import Placement
-from formulation.problem.groups import Group, GroupKind, line_places
-from formulation.problem.instance import Instance
-from formulation.problem.shares import lanes, same_servers
-from formulation.schedules.keeps import Keeps
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError, in_time
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.groups import Group, GroupKind, line_places
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.shares import lanes, same_servers
+from pipecut.formulation.schedules.keeps import Keeps
 
 
 def slots_matter(instance: Instance) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import networkx as nx
 
-from formulation.costs.amounts import plural
+from pipecut.formulation.costs.amounts import plural
 
 _LIBRARY = sysconfig.get_path("stdlib")
 _MOST_CAUSES = 4

@@ -5,72 +5,78 @@ Importing this module imports no planner and no solver (``solvers.catalogue``).
 
 from __future__ import annotations
 
-from solvers import catalogue
-from solvers.catalogue import SolverEntry
+from pipecut.solvers import catalogue
+from pipecut.solvers.catalogue import SolverEntry
 
-ONE_STAGE = "planners.common.one_stage"
+ONE_STAGE = "pipecut.planners.common.one_stage"
 
 PLANNERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
-        "pipepar", "PipePar's planner as a true dynamic programme; proves nothing", "solvers.reference.algorithm_2"
+        "pipepar",
+        "PipePar's planner as a true dynamic programme; proves nothing",
+        "pipecut.solvers.reference.algorithm_2",
     ),
     SolverEntry.of(
         "pipepar_listed",
         "PipePar's planner as its Algorithm 2 is printed; proves nothing",
-        "solvers.reference.algorithm_2_as_printed",
+        "pipecut.solvers.reference.algorithm_2_as_printed",
     ),
     SolverEntry.of(
         "pipedream",
         "PipeDream's optimiser as the SOSP paper states it; proves nothing",
-        "planners.pipedream.planner",
+        "pipecut.planners.pipedream.planner",
     ),
     SolverEntry.of(
         "pipedream_code",
         "PipeDream's optimiser as its program computes it; proves nothing",
-        "planners.pipedream.planner",
+        "pipecut.planners.pipedream.planner",
         solve="solve_code",
-        support="planners.pipedream.planner:accepts_code",
+        support="pipecut.planners.pipedream.planner:accepts_code",
     ),
     SolverEntry.of(
-        "alpa", "Alpa's dynamic programme for the time of a step; proves nothing", "planners.alpa.planner"
+        "alpa", "Alpa's dynamic programme for the time of a step; proves nothing", "pipecut.planners.alpa.planner"
     ),
     SolverEntry.of(
-        "gpipe", "GPipe's partitioner, cells of least variance; proves nothing", "planners.gpipe.planner"
+        "gpipe", "GPipe's partitioner, cells of least variance; proves nothing", "pipecut.planners.gpipe.planner"
     ),
     SolverEntry.of(
         "naive_model_parallel",
         "equally many layers on every device; a baseline",
-        "planners.baselines.naive_model_parallel",
+        "pipecut.planners.baselines.naive_model_parallel",
     ),
     SolverEntry.of(
         "megatron",
         "Megatron-LM's uniform (t, p, d), all of them tried; proves nothing",
-        "planners.megatron.planner",
-        support="solvers.search.support:takes_all",
+        "pipecut.planners.megatron.planner",
+        support="pipecut.solvers.search.support:takes_all",
     ),
     SolverEntry.of(
-        "data_parallel", "the whole model on every device; the usual baseline", "planners.baselines.data_parallel"
+        "data_parallel",
+        "the whole model on every device; the usual baseline",
+        "pipecut.planners.baselines.data_parallel",
     ),
     SolverEntry.of(
         "one_weird_trick",
         "convolutions in form 0, fully connected layers split; one stage",
-        "planners.one_weird_trick.planner",
+        "pipecut.planners.one_weird_trick.planner",
         support=ONE_STAGE,
     ),
     SolverEntry.of(
         "hypar",
         "HyPar: data or model parallelism a layer, least communication; one stage",
-        "planners.hypar.planner",
+        "pipecut.planners.hypar.planner",
         support=ONE_STAGE,
     ),
     SolverEntry.of(
         "accpar",
         "AccPar: a form for each layer by its own cost model; one stage",
-        "planners.accpar.planner",
+        "pipecut.planners.accpar.planner",
         support=ONE_STAGE,
     ),
     SolverEntry.of(
-        "hetpipe", "HetPipe: one device a stage, in the best order of unlike devices", "planners.hetpipe.planner"
+        "hetpipe",
+        "HetPipe: one device a stage, in the best order of unlike devices",
+        "pipecut.planners.hetpipe.planner",
     ),
 )
 

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from formulation.costs.amounts import plural
-from formulation.outcome import GoalClaim, Outcome
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.training import Schedule
-from formulation.scope import scope_of, scope_parts
+from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.outcome import GoalClaim, Outcome
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.scope import scope_of, scope_parts
 
 if TYPE_CHECKING:
-    from formulation.costs.prices import StageCost
-    from formulation.problem.plan import Stage
+    from pipecut.formulation.costs.prices import StageCost
+    from pipecut.formulation.problem.plan import Stage
 
 MEANINGS = {
     Goal.ITERATION_TIME: "one optimiser step, with its fill and drain, by the formula",

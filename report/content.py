@@ -16,21 +16,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from formulation.constraints.constraint import told
-from formulation.costs import times
-from formulation.costs.prices import form_of, updates_ns
-from formulation.outcome import GoalClaim, Outcome
-from formulation.problem.constraints import Goal
-from formulation.problem.groups import GroupKind
-from formulation.problem.layers import Split
-from formulation.problem.options import Combine
-from formulation.problem.training import Schedule
-from formulation.schedules.table import NONE, Integers, Kind, positions
-from formulation.timeline.critical_path import critical_chain, parts_of_chain
-from formulation.timeline.measures import DeviceMemory, TimelineMeasures
-from formulation.timeline.program import JOIN
-from formulation.timeline.timeline import Timeline
-from report.claims import (
+from pipecut.formulation.constraints.constraint import told
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.prices import form_of, updates_ns
+from pipecut.formulation.outcome import GoalClaim, Outcome
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.table import NONE, Integers, Kind, positions
+from pipecut.formulation.timeline.critical_path import critical_chain, parts_of_chain
+from pipecut.formulation.timeline.measures import DeviceMemory, TimelineMeasures
+from pipecut.formulation.timeline.program import JOIN
+from pipecut.formulation.timeline.timeline import Timeline
+from pipecut.report.claims import (
     boundaries_paid,
     claims_to_list,
     meaning_of,
@@ -39,8 +39,8 @@ from report.claims import (
     slowest_in_words,
     split_in_words,
 )
-from report.measures import Measure, spent_of, throughput_of
-from report.simulation import Simulation, peak_formula_bytes
+from pipecut.report.measures import Measure, spent_of, throughput_of
+from pipecut.report.simulation import Simulation, peak_formula_bytes
 
 
 def curve_of(memory: DeviceMemory) -> dict[int, int]:

@@ -25,21 +25,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from formulation.costs.goals import goal_value
-from formulation.problem.constraints import Goal
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.options import Combine
-from formulation.problem.training import Schedule
-from formulation.problem.units import NS_PER_SECOND
-from formulation.schedules.table import NONE, Integers
-from formulation.timeline import measures as bounds
-from formulation.timeline.durations import Transfers
-from formulation.timeline.measures import TimelineMeasures
-from formulation.timeline.program import SYNC
-from formulation.timeline.timeline import Timeline
-from report import simulation as theory
-from report.simulation import INTERLEAVED, ZERO_BUBBLE, Simulation
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import NS_PER_SECOND
+from pipecut.formulation.schedules.table import NONE, Integers
+from pipecut.formulation.timeline import measures as bounds
+from pipecut.formulation.timeline.durations import Transfers
+from pipecut.formulation.timeline.measures import TimelineMeasures
+from pipecut.formulation.timeline.program import SYNC
+from pipecut.formulation.timeline.timeline import Timeline
+from pipecut.report import simulation as theory
+from pipecut.report.simulation import INTERLEAVED, ZERO_BUBBLE, Simulation
 
 
 @dataclass(frozen=True, slots=True)

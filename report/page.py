@@ -27,15 +27,15 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from report import wording
-from report.claims import formats_of
-from report.measures import Relation
-from report.pictures.memory import memory_picture
-from report.pictures.plan import plan_picture
-from report.pictures.shapes import STAGE_COLOURS, WIDTH, Picture, short, stage_colour
-from report.pictures.time import time_picture
-from report.pictures.timeline import timeline_picture
-from report.wording import FORMATS, NOTHING, rank_name
+from pipecut.report import wording
+from pipecut.report.claims import formats_of
+from pipecut.report.measures import Relation
+from pipecut.report.pictures.memory import memory_picture
+from pipecut.report.pictures.plan import plan_picture
+from pipecut.report.pictures.shapes import STAGE_COLOURS, WIDTH, Picture, short, stage_colour
+from pipecut.report.pictures.time import time_picture
+from pipecut.report.pictures.timeline import timeline_picture
+from pipecut.report.wording import FORMATS, NOTHING, rank_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def standalone(picture: Picture) -> str:
 @cache
 def asset(name: str) -> str:
     """Return the text of a file of ``report/assets``."""
-    return files("report").joinpath("assets", name).read_text(encoding="utf-8")
+    return files("pipecut.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @cache
@@ -145,7 +145,7 @@ def plain_style() -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("report"),
+        loader=PackageLoader("pipecut.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_printable,

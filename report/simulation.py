@@ -26,23 +26,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from formulation.constraints.constraint import Violation, size_text
-from formulation.constraints.rules import RULES
-from formulation.costs.goals import goal_value
-from formulation.costs.memory import capacity_bytes
-from formulation.evaluate import Evaluation, evaluate
-from formulation.problem.constraints import Goal
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import ceil_div
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.timeline.durations import Durations
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.measures import Footprint, peak_in_flight
-from formulation.timeline.timeline import Timeline, run
+from pipecut.formulation.constraints.constraint import Violation, size_text
+from pipecut.formulation.constraints.rules import RULES
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.memory import capacity_bytes
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
+from pipecut.formulation.timeline.durations import Durations
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.measures import Footprint, peak_in_flight
+from pipecut.formulation.timeline.timeline import Timeline, run
 
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero_bubble_h1"
 """Names of the schedules that the planner does not know, but theory does."""

@@ -33,14 +33,14 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from formulation.costs import times
-from formulation.schedules.table import NONE, Kind
-from formulation.timeline.critical_path import critical_chain
-from formulation.timeline.measures import DeviceMemory, Footprint
-from formulation.timeline.program import JOIN, SYNC
-from report.content import curve_of
-from report.simulation import Simulation
-from report.wording import printable
+from pipecut.formulation.costs import times
+from pipecut.formulation.schedules.table import NONE, Kind
+from pipecut.formulation.timeline.critical_path import critical_chain
+from pipecut.formulation.timeline.measures import DeviceMemory, Footprint
+from pipecut.formulation.timeline.program import JOIN, SYNC
+from pipecut.report.content import curve_of
+from pipecut.report.simulation import Simulation
+from pipecut.report.wording import printable
 
 DEVICES, NETWORK = 1, 2
 """The two processes."""

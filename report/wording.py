@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from formulation.costs import amounts
+from pipecut.formulation.costs import amounts
 
 TIMES = ("ns", 1), ("µs", 10**3), ("ms", 10**6), ("s", 10**9)
 """Units of time by size, as pages write them."""

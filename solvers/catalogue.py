@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from formulation.outcome import Limits, Outcome
-    from formulation.problem.instance import Instance
-    from solvers.search.support import Support
+    from pipecut.formulation.outcome import Limits, Outcome
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.solvers.search.support import Support
 
     Solve = Callable[[Instance, Limits], Outcome]
 
 
 def _takes_all(instance: Instance) -> Support:
-    from solvers.search.support import takes_all
+    from pipecut.solvers.search.support import takes_all
 
     return takes_all(instance)
 
@@ -63,7 +63,7 @@ class SolverEntry:
         home, _, function = (support or module).partition(":")
 
         def accepts(instance: Instance) -> Support:
-            from solvers.search.support import of_memory_by_slot, of_single_stages, of_whole_stages
+            from pipecut.solvers.search.support import of_memory_by_slot, of_single_stages, of_whole_stages
 
             sees_blocks = instance.cost.stage_time in blocks or not exact
             asked = () if chunks else (of_single_stages, of_memory_by_slot)
@@ -82,8 +82,8 @@ ADDED, ANY = ("add",), ("add", "overlap")
 AUTO = SolverEntry.of(
     "auto",
     "whoever sees the whole instance and is fastest, checked by another; the default",
-    "solvers.auto.solve",
-    support="solvers.search.support:takes_all",
+    "pipecut.solvers.auto.solve",
+    support="pipecut.solvers.search.support:takes_all",
     chunks=True,
 )
 MAIN = "cpsat"
@@ -92,49 +92,63 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
         "cpsat",
         "the declarative model in OR-Tools CP-SAT",
-        "solvers.cpsat.solver",
-        support="solvers.cpsat.accepts",
+        "pipecut.solvers.cpsat.solver",
+        support="pipecut.solvers.cpsat.accepts",
         exact=True,
         blocks=ANY,
     ),
-    SolverEntry.of("line_dp", "the exact dynamic programme over the line", "solvers.reference.line", exact=True),
+    SolverEntry.of(
+        "line_dp", "the exact dynamic programme over the line", "pipecut.solvers.reference.line", exact=True
+    ),
     SolverEntry.of(
         "state_dp",
         "the exact dynamic programme over device states",
-        "solvers.dynamic.states.solver",
+        "pipecut.solvers.dynamic.states.solver",
         exact=True,
         blocks=ADDED,
     ),
     SolverEntry.of(
         "paced_dp",
         "the exact branch and bound over bottlenecks",
-        "solvers.dynamic.step_time.solver",
+        "pipecut.solvers.dynamic.step_time.solver",
         exact=True,
         blocks=ADDED,
     ),
-    SolverEntry.of("step_dp", "the exact search for the executed step", "solvers.executed.solver", exact=True),
-    SolverEntry.of("halves_dp", "the exact search for the step under ZB-H1", "solvers.halves.solver", exact=True),
     SolverEntry.of(
-        "period_dp", "the exact programme for the executed period", "solvers.dynamic.period.solver", exact=True
+        "step_dp", "the exact search for the executed step", "pipecut.solvers.executed.solver", exact=True
+    ),
+    SolverEntry.of(
+        "halves_dp", "the exact search for the step under ZB-H1", "pipecut.solvers.halves.solver", exact=True
+    ),
+    SolverEntry.of(
+        "period_dp",
+        "the exact programme for the executed period",
+        "pipecut.solvers.dynamic.period.solver",
+        exact=True,
     ),
     SolverEntry.of(
         "cpsat_atoms",
         "the declarative model on places to cut",
-        "solvers.cpsat.on_atoms.solver",
-        support="solvers.cpsat.on_atoms.support",
+        "pipecut.solvers.cpsat.on_atoms.solver",
+        support="pipecut.solvers.cpsat.on_atoms.support",
         exact=True,
         blocks=ADDED,
     ),
     SolverEntry.of(
         "cpsat_chunks",
         "the declarative model of groups that hold several stages",
-        "solvers.chunks.solver",
-        support="solvers.chunks.support",
+        "pipecut.solvers.chunks.solver",
+        support="pipecut.solvers.chunks.support",
         exact=True,
         chunks=True,
     ),
     SolverEntry.of(
-        "brute_force", "the enumeration of all plans", "solvers.exhaustive", exact=True, chunks=True, blocks=ANY
+        "brute_force",
+        "the enumeration of all plans",
+        "pipecut.solvers.exhaustive",
+        exact=True,
+        chunks=True,
+        blocks=ANY,
     ),
 )
 

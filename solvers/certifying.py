@@ -24,32 +24,32 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.check import Certificate, certifiable, fingerprint
-from formulation.certificates.executed.paths import PathPass, WeighedPaths
-from formulation.certificates.executed.period import keeps_to_period
-from formulation.certificates.executed.step import StepProof
-from formulation.certificates.labels import Labels, Runs
-from formulation.costs.tables import all_tables
-from formulation.limits import NEVER, Deadline, StoppedError, TooLargeError
-from formulation.outcome import Limits
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.plan import Plan
-from formulation.suffixes import slots_matter
-from solvers.dynamic.states.reach import StateReach, reach_at
-from solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
-from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.dynamic.tables.stage_table import StageTable
-from solvers.executed.asking import Search
-from solvers.executed.bounds.game import Weights
-from solvers.executed.bounds.pairs import least_passes
-from solvers.executed.bounds.paths import FORWARD, PassPath
-from solvers.executed.bounds.spans import spans_of
-from solvers.executed.bounds.ways import ways_of
-from solvers.executed.parts import stage_parts
-from solvers.reference.line import atom_tables
-from solvers.search.incumbent import Incumbent
+from pipecut.formulation.certificates.check import Certificate, certifiable, fingerprint
+from pipecut.formulation.certificates.executed.paths import PathPass, WeighedPaths
+from pipecut.formulation.certificates.executed.period import keeps_to_period
+from pipecut.formulation.certificates.executed.step import StepProof
+from pipecut.formulation.certificates.labels import Labels, Runs
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError, TooLargeError
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.suffixes import slots_matter
+from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
+from pipecut.solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
+from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.dynamic.tables.stage_table import StageTable
+from pipecut.solvers.executed.asking import Search
+from pipecut.solvers.executed.bounds.game import Weights
+from pipecut.solvers.executed.bounds.pairs import least_passes
+from pipecut.solvers.executed.bounds.paths import FORWARD, PassPath
+from pipecut.solvers.executed.bounds.spans import spans_of
+from pipecut.solvers.executed.bounds.ways import ways_of
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.reference.line import atom_tables
+from pipecut.solvers.search.incumbent import Incumbent
 
 NEARBY = (1, 4)
 """Paths are weighed against the plans up to so many times a limit: what is best near it is not best for all."""

@@ -33,24 +33,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from formulation.certificates.check import certifiable, verify
-from formulation.certificates.labels import CertificateError
-from formulation.costs.amounts import goal_amount
-from formulation.evaluate import evaluate
-from formulation.limits import StoppedError
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, Status, checked
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from solvers import catalogue
-from solvers.catalogue import MAIN, find_solver
-from solvers.certifying import certify
-from solvers.goals import limited, solve_in_order
-from solvers.ingredients import Ingredient, ground_of, independent_of, is_described, methods_of, shared_with
-from solvers.search.stoppable import in_background
+from pipecut.formulation.certificates.check import certifiable, verify
+from pipecut.formulation.certificates.labels import CertificateError
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, Status, checked
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers import catalogue
+from pipecut.solvers.catalogue import MAIN, find_solver
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.goals import limited, solve_in_order
+from pipecut.solvers.ingredients import (
+    Ingredient,
+    ground_of,
+    independent_of,
+    is_described,
+    methods_of,
+    shared_with,
+)
+from pipecut.solvers.search.stoppable import in_background
 
 if TYPE_CHECKING:
-    from solvers.catalogue import SolverEntry
+    from pipecut.solvers.catalogue import SolverEntry
 
 
 class Verdict(enum.StrEnum):
@@ -418,28 +425,28 @@ def compare(claim: Claim, second: Outcome, *, late: bool) -> Answer:
 
 def line_dp() -> Solve:
     """Import the dynamic programme over the line."""
-    from solvers.reference.line import solve
+    from pipecut.solvers.reference.line import solve
 
     return solve
 
 
 def state_dp() -> Solve:
     """Import the dynamic programme over device states."""
-    from solvers.dynamic.states.solver import solve
+    from pipecut.solvers.dynamic.states.solver import solve
 
     return solve
 
 
 def brute_force() -> Solve:
     """Import the enumeration of all plans."""
-    from solvers.exhaustive import solve
+    from pipecut.solvers.exhaustive import solve
 
     return solve
 
 
 def cpsat() -> Solve:
     """Import the search in the declarative model."""
-    from solvers.cpsat.solver import solve
+    from pipecut.solvers.cpsat.solver import solve
 
     return solve
 

@@ -12,14 +12,14 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from formulation.constraints.rules import check_mode
-from formulation.problem.constraints import Goal, Placement, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.constraints.rules import check_mode
+from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 
 Used = tuple[int, ...]
 """Devices used of each server."""

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
-from formulation.costs.bounds import lower_bound
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Progress, Proof, begin
-from formulation.problem.constraints import Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span
-from solvers.every_plan import (
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, begin
+from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Span
+from pipecut.solvers.every_plan import (
     Used,
     choices_of,
     dealt,
@@ -31,7 +31,7 @@ from solvers.every_plan import (
     used_with,
     warm_ups_of,
 )
-from solvers.search.support import Support
+from pipecut.solvers.search.support import Support
 
 NAME = "brute_force"
 MAX_PLANS = 200_000

@@ -36,32 +36,32 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from formulation.constraints.constraint import Limit, Slack, changed, of_plans
-from formulation.constraints.devices.memory import enough_bytes, memory_slack, more_memory
-from formulation.constraints.devices.placement import can_be_free
-from formulation.constraints.layers.no_cut import PLACES
-from formulation.costs.amounts import scaled_size
-from formulation.costs.memory import MemoryParts
-from formulation.costs.tables import Tables, all_tables
-from formulation.evaluate import evaluate
-from formulation.limits import StoppedError, in_time
-from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, begin
-from formulation.problem.constraints import Goal, OnHost, Placement, Recompute, Sharded
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan
-from formulation.schedules.keeps import Keeps
-from solvers.auto.solve import plan as best_plan
-from solvers.choices.trainings import decide, times_in_a_step
-from solvers.cpsat.constraints.clocks import TIME_FAMILIES
-from solvers.cpsat.constraints.symmetry import post_alike
-from solvers.cpsat.engine import found, make_solver, run
-from solvers.cpsat.model import FAMILIES, build_model, floors, staircase
-from solvers.cpsat.variables import Family, read_plan
-from solvers.search.first_plan import fitting_plans
-from solvers.search.incumbent import price_of
+from pipecut.formulation.constraints.constraint import Limit, Slack, changed, of_plans
+from pipecut.formulation.constraints.devices.memory import enough_bytes, memory_slack, more_memory
+from pipecut.formulation.constraints.devices.placement import can_be_free
+from pipecut.formulation.constraints.layers.no_cut import PLACES
+from pipecut.formulation.costs.amounts import scaled_size
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.tables import Tables, all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import StoppedError, in_time
+from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.constraints import Goal, OnHost, Placement, Recompute, Sharded
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.auto.solve import plan as best_plan
+from pipecut.solvers.choices.trainings import decide, times_in_a_step
+from pipecut.solvers.cpsat.constraints.clocks import TIME_FAMILIES
+from pipecut.solvers.cpsat.constraints.symmetry import post_alike
+from pipecut.solvers.cpsat.engine import found, make_solver, run
+from pipecut.solvers.cpsat.model import FAMILIES, build_model, floors, staircase
+from pipecut.solvers.cpsat.variables import Family, read_plan
+from pipecut.solvers.search.first_plan import fitting_plans
+from pipecut.solvers.search.incumbent import price_of
 
 MOST_DEGREES = 8
 """So many tensor-parallel degrees are opened at most: each is a kind of groups more."""

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.bounds import lower_bound
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from solvers import exhaustive
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers import exhaustive
 
 Solve = Callable[[Instance, Limits], Outcome]
 

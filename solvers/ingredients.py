@@ -18,7 +18,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from formulation.outcome import Outcome
+from pipecut.formulation.outcome import Outcome
 
 
 class Ingredient(enum.Enum):
@@ -26,22 +26,22 @@ class Ingredient(enum.Enum):
 
     EVALUATOR = (
         "the evaluator",
-        ("formulation.evaluate", "formulation.costs.prices", "formulation.constraints."),
+        ("pipecut.formulation.evaluate", "pipecut.formulation.costs.prices", "pipecut.formulation.constraints."),
         True,
     )
     FORMULAS = (
         "the formulas of shares, times and memory",
         (
-            "formulation.problem.shares",
-            "formulation.predictor.",
-            "formulation.costs.times",
-            "formulation.costs.forms",
-            "formulation.costs.megatron_forms",
-            "formulation.costs.passes",
-            "formulation.executed.",
-            "formulation.schedules.",
-            "formulation.costs.times",
-            "formulation.costs.memory",
+            "pipecut.formulation.problem.shares",
+            "pipecut.formulation.predictor.",
+            "pipecut.formulation.costs.times",
+            "pipecut.formulation.costs.forms",
+            "pipecut.formulation.costs.megatron_forms",
+            "pipecut.formulation.costs.passes",
+            "pipecut.formulation.executed.",
+            "pipecut.formulation.schedules.",
+            "pipecut.formulation.costs.times",
+            "pipecut.formulation.costs.memory",
         ),
         True,
     )
@@ -49,20 +49,23 @@ class Ingredient(enum.Enum):
         "possible groups",
         (
             *(
-                f"formulation.problem.groups:{name}"
+                f"pipecut.formulation.problem.groups:{name}"
                 for name in ("Group.possible", "_free_groups", "_places", "modes_by_size", "line_places")
             ),
-            "formulation.problem.modes:modes",
+            "pipecut.formulation.problem.modes:modes",
         ),
         True,
     )
     ALIKE = (
         "alike servers",
         (
-            *(f"formulation.problem.shares:{name}" for name in ("same_servers", "_same", "server_classes")),
+            *(
+                f"pipecut.formulation.problem.shares:{name}"
+                for name in ("same_servers", "_same", "server_classes")
+            ),
             "formulation.problem.groups:GroupKind.all_of",
             *(
-                f"formulation.suffixes:{name}"
+                f"pipecut.formulation.suffixes:{name}"
                 for name in ("alike_servers", "_of_equal_groups", "_told_by_order", "_parts", "_kinds_stay")
             ),
         ),
@@ -71,76 +74,93 @@ class Ingredient(enum.Enum):
     STATES = (
         "states of devices",
         tuple(
-            f"formulation.suffixes:{name}"
+            f"pipecut.formulation.suffixes:{name}"
             for name in ("suffixes", "LineSuffixes", "FreeSuffixes", "Place", "Step", "_stands_for")
         ),
         True,
     )
-    SUMS = ("sums over layers and devices", ("formulation.costs.bounds", "formulation.costs.bounds"), True)
-    COST_TABLES = (
-        "cost tables",
-        ("formulation.costs.tables", "formulation.costs.bulk."),
+    SUMS = (
+        "sums over layers and devices",
+        ("pipecut.formulation.costs.bounds", "pipecut.formulation.costs.bounds"),
         True,
     )
-    MEMORY_TABLES = ("memory tables", ("formulation.costs.memory_tables",), True)
-    ENUMERATION = ("the enumeration of all plans", ("solvers.exhaustive", "solvers.every_plan"))
+    COST_TABLES = (
+        "cost tables",
+        ("pipecut.formulation.costs.tables", "pipecut.formulation.costs.bulk."),
+        True,
+    )
+    MEMORY_TABLES = ("memory tables", ("pipecut.formulation.costs.memory_tables",), True)
+    ENUMERATION = ("the enumeration of all plans", ("pipecut.solvers.exhaustive", "pipecut.solvers.every_plan"))
     CHECKER = (
         "the checker of certificates",
-        ("formulation.certificates.", "formulation.suffixes", "formulation.costs.least"),
+        ("pipecut.formulation.certificates.", "pipecut.formulation.suffixes", "pipecut.formulation.costs.least"),
     )
-    MOVES = ("moves of single atoms", ("solvers.chunks.moves", "solvers.search.first_plan:even_cuts"))
+    MOVES = (
+        "moves of single atoms",
+        ("pipecut.solvers.chunks.moves", "pipecut.solvers.search.first_plan:even_cuts"),
+    )
     FIRST_PLAN = (
         "simple first plans",
-        tuple(f"solvers.search.{name}" for name in ("first_plan", "balanced", "fitting")),
+        tuple(f"pipecut.solvers.search.{name}" for name in ("first_plan", "balanced", "fitting")),
     )
     STAGE_TIMES = (
         "stage tables over forms",
-        tuple(f"solvers.dynamic.tables.{name}" for name in ("stage_times", "best_forms", "doubled_times")),
+        tuple(f"pipecut.solvers.dynamic.tables.{name}" for name in ("stage_times", "best_forms", "doubled_times")),
     )
-    STAGE_LIMITS = ("how far stages reach", ("solvers.dynamic.tables.stage_limits",))
+    STAGE_LIMITS = ("how far stages reach", ("pipecut.solvers.dynamic.tables.stage_limits",))
     STAGE_FORMS = (
         "forms within memory",
-        ("solvers.reference.line", "solvers.dynamic.tables.stage_table"),
+        ("pipecut.solvers.reference.line", "pipecut.solvers.dynamic.tables.stage_table"),
     )
     ATOMS = (
         "the best splits of atoms, and chains of them",
         tuple(
-            f"solvers.atoms.{name}"
+            f"pipecut.solvers.atoms.{name}"
             for name in ("blocks", "chains", "fronts", "labels", "programs", "stages", "times")
         ),
     )
-    LINE_PROGRAMME = ("the programme over the line", ("solvers.reference.line", "solvers.search.support"))
+    LINE_PROGRAMME = (
+        "the programme over the line",
+        ("pipecut.solvers.reference.line", "pipecut.solvers.search.support"),
+    )
     STATE_REACH = (
         "reachability of device states",
         (
-            "solvers.dynamic.states.reach",
-            "solvers.dynamic.states.states",
-            "solvers.dynamic.states.paths",
-            "solvers.dynamic.states.solver",
+            "pipecut.solvers.dynamic.states.reach",
+            "pipecut.solvers.dynamic.states.states",
+            "pipecut.solvers.dynamic.states.paths",
+            "pipecut.solvers.dynamic.states.solver",
         ),
     )
     COUNTS = (
         "alike servers as counts",
-        tuple(f"solvers.dynamic.counts.{name}" for name in ("layouts", "packing", "paths", "reach", "unslotted")),
+        tuple(
+            f"pipecut.solvers.dynamic.counts.{name}"
+            for name in ("layouts", "packing", "paths", "reach", "unslotted")
+        ),
     )
     PERIODS = (
         "least excesses over a period",
         (
             *(
-                f"solvers.dynamic.period.{name}"
+                f"pipecut.solvers.dynamic.period.{name}"
                 for name in ("answers", "growing", "parts", "reach", "solver", "stage_periods", "walk")
             ),
-            "solvers.dynamic.tables.forms_under_memory",
+            "pipecut.solvers.dynamic.tables.forms_under_memory",
         ),
     )
     DEMANDED = (
         "stages that demands leave",
-        ("solvers.dynamic.tables.demanded", "solvers.executed.demands", "solvers.search.incumbent"),
+        (
+            "pipecut.solvers.dynamic.tables.demanded",
+            "pipecut.solvers.executed.demands",
+            "pipecut.solvers.search.incumbent",
+        ),
     )
     RESPONSES = (
         "answers of suffixes to arrivals",
         tuple(
-            f"solvers.executed.{name}"
+            f"pipecut.solvers.executed.{name}"
             for name in (
                 *("asking", "fronts", "further", "growing", "parts", "plans", "responses"),
                 *("search", "solver", "unbeaten", "unsplit", "warm_ups"),
@@ -150,18 +170,21 @@ class Ingredient(enum.Enum):
     BOXES = (
         "bounds of plans in boxes",
         tuple(
-            f"solvers.executed.bounds.{name}"
+            f"pipecut.solvers.executed.bounds.{name}"
             for name in (
                 *("boxes", "columns", "game", "mixtures", "pairs", "pass_tables", "paths"),
                 *("rays", "rest", "simplex", "spans", "sums", "ways"),
             )
         ),
     )
-    HALVES = ("suffixes with backward passes in halves", ("solvers.halves.rest", "solvers.halves.solver"))
+    HALVES = (
+        "suffixes with backward passes in halves",
+        ("pipecut.solvers.halves.rest", "pipecut.solvers.halves.solver"),
+    )
     INTERVALS = (
         "the search over bottlenecks",
         tuple(
-            f"solvers.dynamic.step_time.{name}"
+            f"pipecut.solvers.dynamic.step_time.{name}"
             for name in (
                 *("blocks", "exactly", "intervals", "latency", "network", "plans", "proposals"),
                 *("refining", "sequence", "solver", "stages", "steps", "windows"),
@@ -171,35 +194,38 @@ class Ingredient(enum.Enum):
     MODEL = (
         "the declarative model",
         (
-            "solvers.cpsat.model",
-            "solvers.cpsat.constraints.",
-            "solvers.cpsat.variables",
-            "solvers.cpsat.variables",
-            "solvers.cpsat.constraints.passes",
-            "solvers.cpsat.solver",
-            "solvers.cpsat.model",
-            "solvers.cpsat.variables",
-            "solvers.cpsat.model",
-            "solvers.cpsat.model",
-            "solvers.cpsat.variables",
+            "pipecut.solvers.cpsat.model",
+            "pipecut.solvers.cpsat.constraints.",
+            "pipecut.solvers.cpsat.variables",
+            "pipecut.solvers.cpsat.variables",
+            "pipecut.solvers.cpsat.constraints.passes",
+            "pipecut.solvers.cpsat.solver",
+            "pipecut.solvers.cpsat.model",
+            "pipecut.solvers.cpsat.variables",
+            "pipecut.solvers.cpsat.model",
+            "pipecut.solvers.cpsat.model",
+            "pipecut.solvers.cpsat.variables",
         ),
     )
     ON_ATOMS = (
         "the model on atoms",
-        tuple(f"solvers.cpsat.on_atoms.{name}" for name in ("charges", "families", "prices", "solver", "support")),
+        tuple(
+            f"pipecut.solvers.cpsat.on_atoms.{name}"
+            for name in ("charges", "families", "prices", "solver", "support")
+        ),
     )
     CHUNKS = (
         "the search over chunks",
         tuple(
-            f"solvers.chunks.{name}"
+            f"pipecut.solvers.chunks.{name}"
             for name in (
                 *("beam", "bulk", "case", "counting", "layouts", "model", "paths"),
                 *("runs", "solver", "sums", "support", "variables", "weighing"),
             )
         ),
     )
-    CPSAT = ("CP-SAT", ("solvers.cpsat.engine", "solvers.cpsat.engine"))
-    LABELS = ("the maker of certificates", ("solvers.certifying.",))
+    CPSAT = ("CP-SAT", ("pipecut.solvers.cpsat.engine", "pipecut.solvers.cpsat.engine"))
+    LABELS = ("the maker of certificates", ("pipecut.solvers.certifying.",))
 
     def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
         self.words, self.code, self.ground = words, code, ground

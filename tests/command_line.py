@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from commands.main import main
-from commands.outputs.schema import check_output
-from commands.terminal.reply import KINDS
-from solvers import catalogue
+from pipecut.commands.main import main
+from pipecut.commands.outputs.schema import check_output
+from pipecut.commands.terminal.reply import KINDS
+from pipecut.solvers import catalogue
 from tests.commands.fakes import entries, write_scenario
 
 

@@ -6,6 +6,11 @@ draws others each time, to look for what the usual ones miss.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
 from hypothesis import HealthCheck, settings
 
 from tests.command_line import own_cache, pipecut, scenario
@@ -17,3 +22,14 @@ settings.register_profile(
 )
 settings.register_profile("pipecut", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("pipecut")
+
+
+class _OnePackage(MetaPathFinder):
+    """Refuses a room by its bare name: the folder lies on the path of tests, and would be there twice."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> None:
+        if path is None and (Path(__file__).parents[1] / fullname / "__init__.py").exists():
+            raise ImportError(f"import pipecut.{fullname}, not {fullname}")
+
+
+sys.meta_path.insert(0, _OnePackage())

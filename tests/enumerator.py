@@ -12,14 +12,14 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from formulation.evaluate import Evaluation, evaluate
-from formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule
 
 MOST_LAYERS = 8
 """Of models that are tried to be cut everywhere, also where no stage may start."""

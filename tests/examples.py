@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import networkx as nx
 
-from formulation.predictor.curves import Measured
-from formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring, cluster_graph
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import FORMS, Layer, LayerGraph, Split, layer_graph
-from formulation.problem.options import CostModel, Samples
-from formulation.problem.training import Training
-from formulation.problem.units import Link
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring, cluster_graph
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import FORMS, Layer, LayerGraph, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel, Samples
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
 
 GIGA = 1_000_000_000
 UNIT = DeviceClass("unit", 1 << 40, GIGA)

@@ -15,15 +15,15 @@ import networkx as nx
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from formulation.predictor.curves import Measured
-from formulation.predictor.roofline import Product, Roofline, Work
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import RECOMPUTED, Constraints, Goal, OnHost, Recompute, Sharded
-from formulation.problem.groups import Group, GroupKind, forms_on
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import FORMS, FORMS_ALONG, Across, Axis, Layer, Split, layer_graph
-from formulation.problem.modes import Mode
-from formulation.problem.options import (
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.predictor.roofline import Product, Roofline, Work
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import RECOMPUTED, Constraints, Goal, OnHost, Recompute, Sharded
+from pipecut.formulation.problem.groups import Group, GroupKind, forms_on
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import FORMS, FORMS_ALONG, Across, Axis, Layer, Split, layer_graph
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import (
     AllReduce,
     Boundary,
     BoundaryCharge,
@@ -36,9 +36,9 @@ from formulation.problem.options import (
     StageTime,
     Synchronisation,
 )
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
 
 CLASSES = (
     DeviceClass("slow", 6_000_000, 500_000_000, 0, Link(40_000_000, 3_000), 700_000_000),

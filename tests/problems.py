@@ -13,14 +13,14 @@ import networkx as nx
 from hypothesis import assume, reject
 from hypothesis import strategies as st
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.goals import goal_value
-from formulation.costs.prices import stage_costs
-from formulation.problem.cluster import cluster_graph, servers_of
-from formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import BoundaryCharge, Combine, StageTime
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.problem.cluster import cluster_graph, servers_of
+from pipecut.formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
+from pipecut.formulation.problem.training import Schedule, Training
 from tests.enumerator import every_plan, more_plans_than
 from tests.generators import (
     OF_SINGLE_STAGES,

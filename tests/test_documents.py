@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from commands.main import main
-from commands.outputs.schema import OUTPUTS
-from commands.terminal.failures import MEANINGS
+from pipecut.commands.main import main
+from pipecut.commands.outputs.schema import OUTPUTS
+from pipecut.commands.terminal.failures import MEANINGS
 from tests.commands.fakes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import pipecut
-from commands.main import main
-from solvers import catalogue
-from solvers.catalogue import SolverEntry
+from pipecut.commands.main import main
+from pipecut.solvers import catalogue
+from pipecut.solvers.catalogue import SolverEntry
 from tests.commands.fakes import ROOT, entries
 
-FACE = (ROOT / "pipecut.py").read_text(encoding="utf-8")
+FACE = (ROOT / "face" / "__init__.py").read_text(encoding="utf-8")
 SECONDS = re.compile(r" +\d+\.\d\d s$", re.MULTILINE)
 
 
@@ -40,7 +40,7 @@ def test_the_names_that_type_checkers_see_are_those_that_are_imported() -> None:
     seen = {
         alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert seen.pop("listing") == "commands.results"
+    assert seen.pop("listing") == "pipecut.commands.results"
     homes = {name: home for home, names in pipecut._HOMES.items() for name in names.split()}  # pyright: ignore
     assert homes == seen
 
@@ -192,7 +192,9 @@ def test_a_search_can_be_stopped_through_its_limits(scenario: Path, monkeypatch:
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_ctrl_c_stops_the_search_and_is_raised(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "SOLVERS", entries())
-    monkeypatch.setattr("commands.terminal.interrupt.signal.getsignal", lambda _: signal.default_int_handler)
+    monkeypatch.setattr(
+        "pipecut.commands.terminal.interrupt.signal.getsignal", lambda _: signal.default_int_handler
+    )
     sent = threading.Event()
 
     def interrupt(_: pipecut.Progress) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from formulation.certificates.check import verify
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Goal, Recompute
-from ingest.scenario.load import load_scenario
-from solvers.auto.solve import plan
-from solvers.certifying import certify
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
-from solvers.executed import solver as executed
-from solvers.reference import line as line_dp
+from pipecut.formulation.certificates.check import verify
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.executed import solver as executed
+from pipecut.solvers.reference import line as line_dp
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
 GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"

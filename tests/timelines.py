@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from formulation.timeline.timeline import Timeline, run
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
+from pipecut.formulation.timeline.timeline import Timeline, run
 
 NANOSECONDS = st.integers(0, 12)
 ONE_RANK_EACH = (naive, gpipe, one_f_one_b, zero_bubble_h1)

@@ -35,18 +35,18 @@ from benchmarks.checks.drawing.keys import CHUNKED, IN_GRIDS
 from benchmarks.checks.drawing.scenario import Drawn, drawn, schema
 from benchmarks.checks.drawing.schema import written
 from benchmarks.table import print_rows
-from formulation.certificates.check import certifiable, verify
-from formulation.evaluate import Evaluation, evaluate
-from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from planners.catalogue import find_any
-from solvers.auto.solve import plan as planned
-from solvers.catalogue import find_solver
-from solvers.certifying import certify
-from solvers.choices.trainings import decide
-from solvers.goals import solve_in_order
+from pipecut.formulation.certificates.check import certifiable, verify
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan as planned
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.goals import solve_in_order
 from tests.enumerator import Truth, truth
 from tests.formulation.page.evaluator import StagePrice, evaluate_page
 

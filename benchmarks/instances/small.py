@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ingest.models.gpt import gpt
+from pipecut.ingest.models.gpt import gpt
 
 
 def gpt2_256() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -19,16 +19,16 @@ from typing import Any
 import networkx as nx
 
 from benchmarks.table import print_rows
-from formulation.outcome import Limits, Outcome
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.auto.solve import plan
-from solvers.choices.any_order import any_order
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.any_order import any_order
 
 GIB = 1 << 30
 CARD = DeviceClass("card", 80 * GIB, 312 * 10**12)

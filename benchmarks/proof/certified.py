@@ -17,12 +17,12 @@ from typing import Any
 from benchmarks.proof.executed import ExecutedRow, rows
 from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
-from formulation.certificates.check import verify
-from formulation.limits import NEVER, StoppedError
-from formulation.outcome import Limits
-from ingest.scenario.load import load_scenario
-from solvers.auto.solve import plan
-from solvers.certifying import certify
+from pipecut.formulation.certificates.check import verify
+from pipecut.formulation.limits import NEVER, StoppedError
+from pipecut.formulation.outcome import Limits
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.certifying import certify
 
 
 def measure(row: ExecutedRow, limit_s: float) -> dict[str, Any]:

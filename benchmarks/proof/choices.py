@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.proof.choices_text import document
 from benchmarks.proof.found import read_plan, searched, with_each_number
-from commands.sweep.sweep import ResultsFile, key_of
-from formulation.constraints.layers.forms import FormLimit
-from formulation.costs.megatron_forms import megatron_forms
-from formulation.evaluate import evaluate
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis, Layer, Split
-from formulation.problem.layers import with_pairs as with_both
-from formulation.problem.plan import Plan, Span
-from ingest.scenario.load import scenario_of
-from ingest.text.overrides import Setting, apply_settings
-from ingest.text.yaml_source import Document, parse_document
+from pipecut.commands.sweep.sweep import ResultsFile, key_of
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.costs.megatron_forms import megatron_forms
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis, Layer, Split
+from pipecut.formulation.problem.layers import with_pairs as with_both
+from pipecut.formulation.problem.plan import Plan, Span
+from pipecut.ingest.scenario.load import scenario_of
+from pipecut.ingest.text.overrides import Setting, apply_settings
+from pipecut.ingest.text.yaml_source import Document, parse_document
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from ingest.scenario.load import Scenario
+    from pipecut.ingest.scenario.load import Scenario
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "benchmarks" / "instances" / "choices.yaml"

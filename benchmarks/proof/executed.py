@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome
-from formulation.problem.constraints import Goal
-from ingest.scenario.load import load_scenario
-from solvers.auto.solve import plan
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.auto.solve import plan
 
 STEP = ("training.schedule=one_f_one_b", "training.micro_batches=8")
 MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")

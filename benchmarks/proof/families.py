@@ -14,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from formulation.constraints.layers.forms import FormLimit
-from formulation.constraints.layers.pin import Pin
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.outcome import Limits
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.instance import Instance, with_servers
-from ingest.scenario.load import load_scenario
-from planners.catalogue import find_any
-from solvers.crosscheck import solve_checked
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.instance import Instance, with_servers
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.crosscheck import solve_checked
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "pipepar" / "resnet50.yaml"
 FAST = (

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from commands.tables import stage_in_words
-from formulation.costs.bounds import lower_bound
-from formulation.costs.goals import goal_value
-from formulation.evaluate import Evaluation, evaluate
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Goal, Sharded
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from planners.catalogue import find_any
-from solvers.auto.solve import plan
-from solvers.choices.trainings import decide
+from pipecut.commands.tables import stage_in_words
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal, Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.trainings import decide
 
 
 def searched(

@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.proof.proofs import FAST, SCENARIOS, ProofRow
 from benchmarks.table import print_rows
-from formulation.outcome import Limits, Outcome, checked
-from ingest.scenario.load import load_scenario
-from solvers.dynamic.step_time.solver import solve
+from pipecut.formulation.outcome import Limits, Outcome, checked
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.dynamic.step_time.solver import solve
 
 STEP = (
     "objective=iteration_time",

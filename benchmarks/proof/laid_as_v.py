@@ -15,13 +15,13 @@ from typing import Any
 
 from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
-from formulation.costs.prices import stage_costs
-from formulation.outcome import Limits
-from formulation.problem.constraints import Goal, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule, Training
-from ingest.scenario.load import load_scenario
-from solvers.auto.solve import plan
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.auto.solve import plan
 
 ORDERS = (
     (Schedule.ONE_F_ONE_B, 1),

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.proof.proofs import BINDING, FAST
-from formulation.limits import StoppedError
-from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.instance import Instance
-from ingest.scenario.load import load_scenario
-from ingest.scenario.shipped import scenario_files
-from solvers import crosscheck as certificate
-from solvers.auto.solve import plan
-from solvers.catalogue import find_solver
-from solvers.crosscheck import Verdict, claims_of
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.shipped import scenario_files
+from pipecut.solvers import crosscheck as certificate
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.crosscheck import Verdict, claims_of
 
 ROOT = Path(__file__).parents[2]
 FREE = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from formulation.outcome import Proof, checked
-from ingest.scenario.load import load_scenario
-from solvers.cpsat import solver as layered
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.reference import line as line_dp
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "pipepar"
 MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")

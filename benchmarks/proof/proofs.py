@@ -20,13 +20,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.table import print_rows
-from formulation.certificates.check import certifiable, verify
-from formulation.outcome import Limits, Outcome, checked
-from formulation.problem.instance import Instance
-from ingest.plans.certificate_file import write_certificate
-from ingest.scenario.load import load_scenario
-from solvers.catalogue import find_solver
-from solvers.certifying import certify
+from pipecut.formulation.certificates.check import certifiable, verify
+from pipecut.formulation.outcome import Limits, Outcome, checked
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.plans.certificate_file import write_certificate
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FAST = ("cluster.servers[0].link.bandwidth=300 GB/s", "cluster.between_servers.bandwidth=12.5 GB/s")

@@ -19,12 +19,12 @@ from typing import Any
 
 from benchmarks.proof.choices_text import NS, shape
 from benchmarks.proof.found import of_plan, read_plan, searched
-from commands.sweep.sweep import ResultsFile, key_of
-from formulation.evaluate import evaluate
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from planners.recipes.plans import RecipePlans
-from planners.recipes.recipe import Published, Recipe
+from pipecut.commands.sweep.sweep import ResultsFile, key_of
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.planners.recipes.plans import RecipePlans
+from pipecut.planners.recipes.recipe import Published, Recipe
 
 SOLVER = "auto"
 GIB = 2**30

@@ -16,15 +16,15 @@ from typing import Any, Literal
 from benchmarks.proof.executed import ExecutedRow, rows
 from benchmarks.proof.proofs import SCENARIOS
 from benchmarks.table import print_rows
-from formulation.outcome import Limits, Outcome
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.timeline.durations import Contention
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.timeline import run
-from ingest.scenario.load import load_scenario
-from solvers.auto.solve import plan
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.timeline.durations import Contention
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.timeline import run
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.auto.solve import plan
 
 WARM_UPS: tuple[Literal["classic", "eager", "choose"], ...] = ("classic", "eager", "choose")
 

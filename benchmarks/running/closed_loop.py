@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import print_rows
-from ingest.graphs.layer_profile import machine_name
+from pipecut.ingest.graphs.layer_profile import machine_name
 
 MODELS = {
     "VGG13, images of 224": ("ingest.models.vgg:vgg13", 1),
@@ -86,7 +86,7 @@ class Failed(Exception):  # noqa: N818 (a row says it)
 
 def pipecut(folder: Path, *arguments: str) -> Any:  # noqa: ANN401 (JSON)
     """Return what a command replies. Raises Failed with its complaint."""
-    command = [sys.executable, "-m", "commands.entry", *arguments, "--json", "--quiet"]
+    command = [sys.executable, "-m", "pipecut.commands.entry", *arguments, "--json", "--quiet"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
         raise Failed((done.stderr.strip() or done.stdout.strip()).splitlines()[-1])

@@ -19,21 +19,21 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.table import print_rows
-from execution.processes.channel import DistributedChannel
-from execution.processes.local import in_processes
-from execution.running.data import mean_square
-from execution.running.layout import layout_of
-from execution.running.passes import StageRunner
-from execution.running.pipeline import Pipeline
-from formulation.problem.groups import Group
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.durations import Durations
-from formulation.timeline.timeline import run
+from pipecut.execution.processes.channel import DistributedChannel
+from pipecut.execution.processes.local import in_processes
+from pipecut.execution.running.data import mean_square
+from pipecut.execution.running.layout import layout_of
+from pipecut.execution.running.passes import StageRunner
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline.durations import Durations
+from pipecut.formulation.timeline.timeline import run
 
 FORWARD_S = (0.030, 0.040, 0.020, 0.035)
 BACKWARD_S = (0.060, 0.070, 0.050, 0.060)

@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, validate
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.critical_path import critical_chain
-from formulation.timeline.durations import Contention, Execution, uniform
-from formulation.timeline.measures import Footprint
-from formulation.timeline.timeline import Timeline, run
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule, validate
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline.critical_path import critical_chain
+from pipecut.formulation.timeline.durations import Contention, Execution, uniform
+from pipecut.formulation.timeline.measures import Footprint
+from pipecut.formulation.timeline.timeline import Timeline, run
 
 STAGES = 64
 

@@ -23,12 +23,12 @@ from typing import Any
 from benchmarks.proof.iteration import STEP
 from benchmarks.proof.proofs import FAST
 from benchmarks.table import print_rows
-from formulation.outcome import Limits, Outcome
-from formulation.problem.instance import Instance
-from ingest.scenario.load import load_scenario
-from planners.catalogue import find_any
-from solvers.auto.solve import plan
-from solvers.explain import explain
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.explain import explain
 
 ROOT = Path(__file__).parents[2]
 GPT3 = "benchmarks/instances/gpt3.yaml"
@@ -131,7 +131,7 @@ HANGS_S = 120.0
 
 def commanded(scenario: Path, limit_s: float) -> dict[str, Any]:
     """Run ``pipecut plan`` on a scenario, in its folder; return what it took to the prompt, and what it said."""
-    words = [sys.executable, "-m", "commands.entry", "plan", scenario.name, "--time-limit", str(limit_s)]
+    words = [sys.executable, "-m", "pipecut.commands.entry", "plan", scenario.name, "--time-limit", str(limit_s)]
     began = time.monotonic()
     paths = os.pathsep.join((str(ROOT), str(scenario.parent)))
     ran = subprocess.run(

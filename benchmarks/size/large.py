@@ -12,14 +12,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 from benchmarks.size.llama import ELEMENT_BYTES, NO_CUT, Shape, llama
-from formulation.constraints.layers.forms import FormLimit
-from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, LayerGraph, Split
-from formulation.problem.options import CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, LayerGraph, Split
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
 
 GB, TERA = 10**9, 10**12
 A100 = DeviceClass("A100", 80 * GB, 312 * TERA)

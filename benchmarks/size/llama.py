@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Goal, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, LayerGraph, Split
-from formulation.problem.options import CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, LayerGraph, Split
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
 
 ELEMENT_BYTES = 2
 MICRO_BATCHES = 32

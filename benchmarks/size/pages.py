@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pipecut
-from ingest.scenario.shipped import scenario_files
+from pipecut.ingest.scenario.shipped import scenario_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 5.0

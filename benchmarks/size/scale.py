@@ -25,13 +25,13 @@ from benchmarks.proof.proofs import BINDING, FAST
 from benchmarks.size.large import every_form, llama_70b, llama_405b, many_operators, three_types
 from benchmarks.size.llama import llama, two_servers
 from benchmarks.table import print_rows
-from formulation.outcome import Limits, checked
-from formulation.problem.constraints import Goal, Placement
-from formulation.problem.instance import Instance
-from ingest.scenario.load import load_scenario
-from planners.catalogue import find_any
-from solvers.auto.solve import plan
-from solvers.choices.trainings import best_training
+from pipecut.formulation.outcome import Limits, checked
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.trainings import best_training
 
 ROOT = Path(__file__).parents[2]
 FREE = (

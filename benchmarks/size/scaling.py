@@ -27,20 +27,20 @@ import networkx as nx
 from ortools.sat.python import cp_model
 
 from benchmarks.size import scaling_picture
-from formulation.costs.tables import all_tables
-from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import layer_graph, layers_of
-from formulation.problem.options import CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.cpsat.engine import make_solver
-from solvers.cpsat.model import FAMILIES, build_model, redundant_families
-from solvers.reference import line as line_dp
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import layer_graph, layers_of
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat.engine import make_solver
+from pipecut.solvers.cpsat.model import FAMILIES, build_model, redundant_families
+from pipecut.solvers.reference import line as line_dp
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "pipepar" / "resnet152.yaml"
 GIGABYTE_BITS = 8 * 10**9

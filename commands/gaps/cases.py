@@ -14,22 +14,22 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.parts.opening import open_scenario
-from commands.terminal.failures import reading
-from formulation.costs.memory import MemoryParts, capacity_bytes
-from formulation.problem.cluster import DeviceClass, Server
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance, with_servers
-from formulation.problem.options import Combine
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import ceil_fraction
-from ingest.scenario.shipped import SHIPPED, scenario_files
+from pipecut.commands.parts.opening import open_scenario
+from pipecut.commands.terminal.failures import reading
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.problem.cluster import DeviceClass, Server
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance, with_servers
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from ingest.scenario.load import Scenario
+    from pipecut.ingest.scenario.load import Scenario
 
 SLOWER = 2
 """A slow card of the mixed variants has so many times less speed and memory."""

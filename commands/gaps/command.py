@@ -9,17 +9,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commands.gaps.cases import every_series, number_of_cases
-from commands.gaps.document import NOTHING, document, summary_table
-from commands.gaps.report import to_dict
-from commands.gaps.solve import CaseResult, GapTableSearch, run_series
-from commands.parts.comparison import problems_of
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, output_path
-from commands.terminal.interrupt import run_stoppable
-from formulation.outcome import Limits
-from ingest.files import atomic_write
-from planners.studies.markdown import to_markdown
+from pipecut.commands.gaps.cases import every_series, number_of_cases
+from pipecut.commands.gaps.document import NOTHING, document, summary_table
+from pipecut.commands.gaps.report import to_dict
+from pipecut.commands.gaps.solve import CaseResult, GapTableSearch, run_series
+from pipecut.commands.parts.comparison import problems_of
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, output_path
+from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.formulation.outcome import Limits
+from pipecut.ingest.files import atomic_write
+from pipecut.planners.studies.markdown import to_markdown
 
 if TYPE_CHECKING:
     from rich.table import Table

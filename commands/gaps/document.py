@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commands.gaps.cases import LARGE_LAYERS, SLOWER, VARIANTS, GapTableFamily
-from commands.gaps.report import ALL, BREAKS, FAILED, GAP, NO_PLAN
-from commands.terminal import terminal as human
-from formulation.costs.amounts import goal_text
-from formulation.problem.constraints import Goal
-from planners.studies.study import Study, StudyTable
+from pipecut.commands.gaps.cases import LARGE_LAYERS, SLOWER, VARIANTS, GapTableFamily
+from pipecut.commands.gaps.report import ALL, BREAKS, FAILED, GAP, NO_PLAN
+from pipecut.commands.terminal import terminal as human
+from pipecut.formulation.costs.amounts import goal_text
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.planners.studies.study import Study, StudyTable
 
 NOTHING = "-"
 TITLE = "How far planners are from the proved optimum"

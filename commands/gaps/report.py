@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from commands.gaps.cases import GapTableFamily
-from commands.gaps.solve import CaseResult, proves
-from commands.parts.comparison import ComparisonRow
-from formulation.outcome import Proof
+from pipecut.commands.gaps.cases import GapTableFamily
+from pipecut.commands.gaps.solve import CaseResult, proves
+from pipecut.commands.parts.comparison import ComparisonRow
+from pipecut.formulation.outcome import Proof
 
 GAP, BREAKS, NO_PLAN, REFUSED, FAILED = "gap", "breaks rules", "no plan", "refused", "failed"
 """What a planner did with a case; FAILED: it broke down, or claimed what does not hold."""

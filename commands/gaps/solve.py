@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from commands.gaps.cases import GapTableCase, Series, number_of_cases, smallest_fit, with_memory
-from commands.parts.comparison import KEEPS_RULES, ComparisonRow, compared_row, held_to_the_best, strongest
-from commands.parts.task import Task
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Goal
+from pipecut.commands.gaps.cases import GapTableCase, Series, number_of_cases, smallest_fit, with_memory
+from pipecut.commands.parts.comparison import KEEPS_RULES, ComparisonRow, compared_row, held_to_the_best, strongest
+from pipecut.commands.parts.task import Task
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
 
 
 @dataclass(frozen=True, slots=True)

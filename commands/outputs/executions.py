@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from commands.outputs.common import Output, Part
+from pipecut.commands.outputs.common import Output, Part
 
 
 class StepPart(Part):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
-from commands.outputs.runs import SummaryPart
+from pipecut.commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
+from pipecut.commands.outputs.runs import SummaryPart
 
 
 class RoutePart(Part):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from commands.outputs.common import CriticalPart, Output, Part, ScopePart, StagePart
-from commands.outputs.plans import BrokenRulePart, ExplanationPart, OptimumPart
+from pipecut.commands.outputs.common import CriticalPart, Output, Part, ScopePart, StagePart
+from pipecut.commands.outputs.plans import BrokenRulePart, ExplanationPart, OptimumPart
 
 
 class MeasuredPart(Part):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from commands.outputs.common import (
+from pipecut.commands.outputs.common import (
     CriticalPart,
     GoalClaimPart,
     MeasurePart,
@@ -16,7 +16,7 @@ from commands.outputs.common import (
     ProofName,
     ScopePart,
 )
-from commands.outputs.tables import ComparisonPart
+from pipecut.commands.outputs.tables import ComparisonPart
 
 
 class SpentPart(Part):

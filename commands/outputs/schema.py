@@ -10,15 +10,15 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
-from commands.outputs.common import Failure
-from commands.outputs.devices import DevicesOutput
-from commands.outputs.executions import ExportOutput, ProfileOutput, RunOutput, ValidateOutput
-from commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
-from commands.outputs.reasons import DiffOutput, ExplainOutput
-from commands.outputs.runs import NothingRunOutput, SimulateOutput
-from commands.outputs.scenarios import ScenariosOutput
-from commands.outputs.tables import CompareOutput, GapTableOutput
-from commands.outputs.whatif import SensitivityOutput, SweepOutput
+from pipecut.commands.outputs.common import Failure
+from pipecut.commands.outputs.devices import DevicesOutput
+from pipecut.commands.outputs.executions import ExportOutput, ProfileOutput, RunOutput, ValidateOutput
+from pipecut.commands.outputs.plans import EvaluateOutput, PlanOutput, StudyOutput, TraceOutput, VerifyOutput
+from pipecut.commands.outputs.reasons import DiffOutput, ExplainOutput
+from pipecut.commands.outputs.runs import NothingRunOutput, SimulateOutput
+from pipecut.commands.outputs.scenarios import ScenariosOutput
+from pipecut.commands.outputs.tables import CompareOutput, GapTableOutput
+from pipecut.commands.outputs.whatif import SensitivityOutput, SweepOutput
 
 OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "compare": (CompareOutput, GapTableOutput),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
+from pipecut.commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
 
 
 class SolverRowPart(Part):

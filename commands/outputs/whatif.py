@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
+from pipecut.commands.outputs.common import GoalClaimPart, Output, Part, ProofName, ScopePart, StagePart
 
 
 class WhatIfPart(Part):

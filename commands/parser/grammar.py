@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from commands.terminal.failures import UsageError
+from pipecut.commands.terminal.failures import UsageError
 
 VGG, GPT = "scenarios/pipepar/vgg16.yaml", "scenarios/gpt/gpt2.yaml"
 

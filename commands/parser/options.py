@@ -22,12 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from commands.parser.grammar import GrammarParser, VersionAction, did_you_mean, examples_of
-from commands.terminal import failures as exit_codes
-from commands.terminal.failures import listed
-from planners.catalogue import all_names, all_solvers
-from planners.studies.catalogue import STUDIES
-from solvers.catalogue import AUTO
+from pipecut.commands.parser.grammar import GrammarParser, VersionAction, did_you_mean, examples_of
+from pipecut.commands.terminal import failures as exit_codes
+from pipecut.commands.terminal.failures import listed
+from pipecut.planners.catalogue import all_names, all_solvers
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.solvers.catalogue import AUTO
 
 
 def add_all(command: argparse.ArgumentParser) -> None:
@@ -93,7 +93,7 @@ def whole(text: str, least: int, most: int) -> int:
 
 def planned_schedules() -> tuple[str, ...]:
     """Return the schedules that a training can name. Imports only when it is asked."""
-    from formulation.problem.training import Schedule
+    from pipecut.formulation.problem.training import Schedule
 
     return tuple(Schedule)
 
@@ -317,8 +317,8 @@ EXECUTIONS: Mapping[str, tuple[str, tuple[str, ...], Callable[[argparse.Argument
 
 def seconds(text: str) -> float:
     """Return a time limit in seconds: ``60``, ``60 s``, ``2 min``. Raises ArgumentTypeError for anything else."""
-    from formulation.problem.units import NS_PER_SECOND
-    from ingest.text.quantities import duration
+    from pipecut.formulation.problem.units import NS_PER_SECOND
+    from pipecut.ingest.text.quantities import duration
 
     bare = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII)
     try:
@@ -504,7 +504,7 @@ def _command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.set_defaults(run=f"commands.{name}", reads=reads, writes=writes, grammar=command)
+    command.set_defaults(run=f"pipecut.commands.{name}", reads=reads, writes=writes, grammar=command)
     return command
 
 
@@ -601,7 +601,7 @@ def _add_reasons(commands: Any) -> None:  # noqa: ANN401
     diff = _command(commands, "diff", "say how two plans differ", reads=("scenario", "plan", "other"))
     add_compared(diff)
     for command, name in ((explain, "explain"), (diff, "diff")):
-        command.set_defaults(run=f"commands.reasons.{name}")
+        command.set_defaults(run=f"pipecut.commands.{name}")
         _add_scenario(command)
     _add_search(explain, "time for the command: '60 s', '2 min', 60 (10 s for the best plan, 8 s for reasons)")
     diff.set_defaults(time_limit=None, workers=None, seed=None, quiet=True)
@@ -611,12 +611,12 @@ def _add_whatif(commands: Any) -> None:  # noqa: ANN401
     sensitivity = _command(
         commands, "sensitivity", "find the best plan if one thing were otherwise, for many things"
     )
-    sensitivity.set_defaults(run="commands.sensitivity")
+    sensitivity.set_defaults(run="pipecut.commands.sensitivity")
     _add_scenario(sensitivity)
     add_sensitivity(sensitivity)
     summary = "plan thousands of variants of a scenario, and go on where an earlier run was ended"
     sweep = _command(commands, "sweep", summary, reads=("sweep",), writes=("results", "svg", "csv"))
-    sweep.set_defaults(run="commands.sweep.sweep")
+    sweep.set_defaults(run="pipecut.commands.sweep.sweep")
     sweep.add_argument("sweep", metavar="SWEEP", help="a sweep file (YAML): a scenario, and what is varied")
     _add_set(sweep)
     add_sweep(sweep)
@@ -697,5 +697,5 @@ def _add_scenarios(commands: Any) -> None:  # noqa: ANN401
     command = _command(
         commands, "scenarios", "list the scenarios that ship, by the names that they have", reads=()
     )
-    command.set_defaults(run="commands.parts.scenarios")
+    command.set_defaults(run="pipecut.commands.parts.scenarios")
     _add_json(command)

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from commands.terminal.interrupt import GRACE_S, run_stoppable
-from formulation.outcome import Limits, Outcome, Progress
-from formulation.problem.instance import Instance
-from solvers.choices.standing import Standing
+from pipecut.commands.terminal.interrupt import GRACE_S, run_stoppable
+from pipecut.formulation.outcome import Limits, Outcome, Progress
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.choices.standing import Standing
 
 
 @dataclass(slots=True)

@@ -13,23 +13,23 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from commands.parts.task import Task
-from commands.tables import GOOD, OPEN, WIDEST, WRONG, KeyLines, Row, scope_rows, stage_in_words
-from commands.terminal import terminal as human
-from commands.terminal.failures import ClaimFailedError, ExitCode
-from formulation.costs.amounts import goal_amount, goal_text
-from formulation.evaluate import evaluate
-from formulation.outcome import Outcome, Proof
-from formulation.problem.constraints import Goal
-from ingest.plans.plan_file import plan_to_dict
-from report.claims import goals_to_list, scope_to_dict
-from solvers.crosscheck import RefutedError, contradiction
+from pipecut.commands.parts.task import Task
+from pipecut.commands.tables import GOOD, OPEN, WIDEST, WRONG, KeyLines, Row, scope_rows, stage_in_words
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal.failures import ClaimFailedError, ExitCode
+from pipecut.formulation.costs.amounts import goal_amount, goal_text
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.ingest.plans.plan_file import plan_to_dict
+from pipecut.report.claims import goals_to_list, scope_to_dict
+from pipecut.solvers.crosscheck import RefutedError, contradiction
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 KEEPS_RULES = (Proof.OPTIMAL, Proof.FEASIBLE)
 """Proofs of outcomes whose plan keeps every rule."""

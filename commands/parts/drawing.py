@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.terminal import terminal as output
-from commands.terminal.failures import InputError, output_path
-from ingest.files import atomic_write
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import InputError, output_path
+from pipecut.ingest.files import atomic_write
 
 if TYPE_CHECKING:
-    from report.pictures.shapes import Picture
-    from report.simulation import Simulation
+    from pipecut.report.pictures.shapes import Picture
+    from pipecut.report.simulation import Simulation
 
 Make = Callable[[], str | bytes]
 
@@ -89,8 +89,8 @@ def say_what_was_written(targets: Targets) -> None:
 
 def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) -> list[tuple[Path, Make]]:
     """Return the files to write, and what makes each of them."""
-    from report.page import page_of, pictures, standalone
-    from report.trace import trace_of
+    from pipecut.report.page import page_of, pictures, standalone
+    from pipecut.report.trace import trace_of
 
     files: list[tuple[Path, Make]] = []
     if targets.page is not None:
@@ -109,7 +109,7 @@ def _files(simulation: Simulation, content: dict[str, Any], targets: Targets) ->
 
 
 def _drawn(picture: Picture, draw: Callable[[str], bytes]) -> bytes:
-    from report.page import standalone
+    from pipecut.report.page import standalone
 
     return draw(standalone(picture))
 

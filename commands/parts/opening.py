@@ -13,12 +13,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.parser.grammar import SURE
-from commands.terminal.failures import InputError, reading
-from planners.catalogue import find_any
+from pipecut.commands.parser.grammar import SURE
+from pipecut.commands.terminal.failures import InputError, reading
+from pipecut.planners.catalogue import find_any
 
 if TYPE_CHECKING:
-    from ingest.scenario.load import Scenario
+    from pipecut.ingest.scenario.load import Scenario
 
 ENDING = ".yaml"
 """Of a scenario file, and of no name."""
@@ -55,7 +55,7 @@ def file_of(word: str) -> str:
 
 
 def _all_shipped() -> dict[str, list[Path]]:
-    from ingest.scenario.shipped import SHIPPED, scenario_files
+    from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
 
     return shipped_names(scenario_files(SHIPPED), SHIPPED)
 
@@ -81,7 +81,7 @@ def open_scenario(path: str, overrides: Sequence[str], *, strict: bool = False) 
     """
     try:
         with reading(path):
-            from ingest.scenario.load import load_scenario
+            from pipecut.ingest.scenario.load import load_scenario
 
             scenario = load_scenario(Path(path), overrides)
     except InputError as error:

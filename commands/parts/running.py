@@ -9,19 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.orders import order_of
-from commands.parts.task import Task, open_task
-from commands.simulation.best_order import search_order
-from commands.terminal import terminal as output
-from commands.terminal.failures import InputError, reading
-from formulation.problem.plan import Plan
-from formulation.schedules.catalogue import schedule_of
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from report.simulation import simulate
+from pipecut.commands.orders import order_of
+from pipecut.commands.parts.task import Task, open_task
+from pipecut.commands.simulation.best_order import search_order
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import InputError, reading
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.catalogue import schedule_of
+from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
+from pipecut.report.simulation import simulate
 
 if TYPE_CHECKING:
-    from execution.running.job import RunJob
-    from execution.running.layout import RunLayout
+    from pipecut.execution.running.job import RunJob
+    from pipecut.execution.running.layout import RunLayout
 
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun sets in the environment of every process that it starts."""
@@ -32,7 +32,7 @@ def job_of(arguments: argparse.Namespace) -> tuple[Task, RunJob]:
     task, plan = open_task(arguments).with_plan(arguments.plan)
     schedule = _schedule(task, plan, arguments)
     layout = layout_for(task, plan, arguments.plan, schedule)
-    from execution.running.job import RunJob
+    from pipecut.execution.running.job import RunJob
 
     layers = tuple(layer.name for layer in task.instance.layers)
     scenario = task.scenario
@@ -64,9 +64,9 @@ def layout_for(task: Task, plan: Plan, path: str, schedule: PipelineSchedule | N
     """
     training = task.instance.training
     try:
-        from execution.errors import StagesError
-        from execution.running.layout import layout_of
-        from execution.running.precision import Formats
+        from pipecut.execution.errors import StagesError
+        from pipecut.execution.running.layout import layout_of
+        from pipecut.execution.running.precision import Formats
     except ImportError as error:
         raise InputError(
             "running a plan needs PyTorch, which is not installed: pip install 'pipecut[torch]'"
@@ -87,8 +87,8 @@ def check_runs(task: Task, plan: Plan, path: str) -> None:
     layout = layout_for(task, plan, path)
     import torch
 
-    from execution.running.parts_of_model import check_parts
-    from ingest.torch.source import load_model
+    from pipecut.execution.running.parts_of_model import check_parts
+    from pipecut.ingest.torch.source import load_model
 
     scenario, layers = task.scenario, tuple(layer.name for layer in task.instance.layers)
     with reading(scenario.path), torch.device("meta"):
@@ -151,9 +151,9 @@ def carried_out(
     Under torchrun this process is one of them, and returns its own. Raises InputError where the plan cannot be
     run, and where a process fails.
     """
-    from execution.errors import RunFailedError, StagesError
-    from execution.processes.local import as_one_of, in_processes
-    from ingest.errors import ModelError
+    from pipecut.execution.errors import RunFailedError, StagesError
+    from pipecut.execution.processes.local import as_one_of, in_processes
+    from pipecut.ingest.errors import ModelError
 
     try:
         if by_torchrun():

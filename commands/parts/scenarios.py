@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.outputs.scenarios import AlikeServersPart, ScenariosOutput, ShippedPart
-from commands.parts.opening import open_scenario, shipped_names, shortest
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, reading
-from formulation.problem.cluster import Server, servers_of
-from ingest.scenario.shipped import SHIPPED, scenario_files
+from pipecut.commands.outputs.scenarios import AlikeServersPart, ScenariosOutput, ShippedPart
+from pipecut.commands.parts.opening import open_scenario, shipped_names, shortest
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, reading
+from pipecut.formulation.problem.cluster import Server, servers_of
+from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,23 +10,29 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn
 
-from commands.parts.answered import left_in_time
-from commands.terminal import terminal as output
-from commands.terminal.failures import ClaimFailedError, ExitCode, OutOfTimeError, reading, write_reproducer
-from commands.terminal.progress import ProgressLine
-from formulation.costs.amounts import goal_text
-from formulation.limits import Deadline
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from ingest.plans.plan_file import read_plan_as_made
-from ingest.scenario.load import Scenario
-from planners.catalogue import find_any
-from solvers.auto.solve import plan
-from solvers.choices.standing import Standing
-from solvers.choices.trainings import decide
-from solvers.crosscheck import solve_checked
-from solvers.search.stoppable import in_background
+from pipecut.commands.parts.answered import left_in_time
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import (
+    ClaimFailedError,
+    ExitCode,
+    OutOfTimeError,
+    reading,
+    write_reproducer,
+)
+from pipecut.commands.terminal.progress import ProgressLine
+from pipecut.formulation.costs.amounts import goal_text
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.plans.plan_file import read_plan_as_made
+from pipecut.ingest.scenario.load import Scenario
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.standing import Standing
+from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.crosscheck import solve_checked
+from pipecut.solvers.search.stoppable import in_background
 
 READING_S = 0.2
 """So much longer than the limit a model may be read, as without it there is not even a simple plan."""

@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from formulation.certificates.check import Certificate
-from formulation.evaluate import evaluate
-from formulation.problem.instance import Instance
-from formulation.problem.layers import LayerGraph
-from formulation.problem.plan import Plan
-from formulation.schedules.table import PipelineSchedule
-from ingest.errors import told_of_unpriced
-from ingest.graphs.cut_places import Cuts, cut_at
-from ingest.graphs.graph_file import read_graph, write_graph
-from ingest.operators.costs import Operator
-from ingest.plans import plan_file, schedule_file
-from ingest.torch.trace import trace as traced_graph
-from solvers.certifying import certify as certificate_of
+from pipecut.formulation.certificates.check import Certificate
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import LayerGraph
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.ingest.errors import told_of_unpriced
+from pipecut.ingest.graphs.cut_places import Cuts, cut_at
+from pipecut.ingest.graphs.graph_file import read_graph, write_graph
+from pipecut.ingest.operators.costs import Operator
+from pipecut.ingest.plans import plan_file, schedule_file
+from pipecut.ingest.torch.trace import trace as traced_graph
+from pipecut.solvers.certifying import certify as certificate_of
 
 if TYPE_CHECKING:
     from torch import nn

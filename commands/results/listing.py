@@ -21,18 +21,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from formulation.outcome import Limits, Outcome
-from formulation.problem.instance import Instance
-from formulation.problem.layers import layer_graph, layers_of
-from planners.catalogue import find_any
-from solvers.auto.solve import plan
-from solvers.catalogue import AUTO
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import layer_graph, layers_of
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import AUTO
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from commands.results.simulated import Simulated
-    from ingest.scenario.load import Scenario
+    from pipecut.commands.results.simulated import Simulated
+    from pipecut.ingest.scenario.load import Scenario
 
 Pair = tuple[Any, Any]
 """A torch module and a tuple (or mapping) of example inputs."""
@@ -120,7 +120,7 @@ def init() -> None:
 
 def load_running_envs(path: str | Path) -> Scenario:
     """Read where and how to train (cluster, training, cost model) from a scenario file; its model is not used."""
-    from ingest.scenario.load import load_scenario
+    from pipecut.ingest.scenario.load import load_scenario
 
     return load_scenario(path)
 
@@ -133,12 +133,12 @@ def load_model(model: str | Pair | Callable[[], Pair]) -> nx.DiGraph:
     ``torch.device("meta")`` so that no weight is allocated. Raises ValueError if the model cannot be traced.
     """
     if isinstance(model, str):
-        from ingest.torch.source import load_model_graph
+        from pipecut.ingest.torch.source import load_model_graph
 
         return load_model_graph(model)
     import torch
 
-    from ingest.torch.trace import trace
+    from pipecut.ingest.torch.trace import trace
 
     if isinstance(model, tuple):
         module, inputs = model
@@ -184,7 +184,7 @@ def simulate(inputs: Scenario, model: nx.DiGraph, strategy: Strategy) -> Simulat
 
     Raises ValueError for a strategy of another model, and for one that found no plan.
     """
-    from commands.results.simulated import simulate as run
+    from pipecut.commands.results.simulated import simulate as run
 
     if [layer.name for layer in layers_of(model)] != [layer.name for layer in strategy.instance.layers]:
         raise ValueError("the strategy is that of another model; run trial_run for this one")

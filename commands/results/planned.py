@@ -16,27 +16,27 @@ from dataclasses import dataclass, field, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from commands.parts.answered import answered
-from commands.parts.comparison import KEEPS_RULES, ComparisonRow, broken_rules, strongest
-from commands.terminal.terminal import WIDTH
-from formulation.costs import times
-from formulation.costs.prices import form_of
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Limits, Outcome
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.schedules.table import ScheduleError
-from planners.catalogue import find_any
-from report.content import content_of
-from report.page import pictures, standalone
-from report.simulation import simulate
-from report.wording import printable
-from solvers.auto import solve as auto
-from solvers.catalogue import AUTO
-from solvers.choices.standing import Standing
-from solvers.choices.trainings import decide
-from solvers.crosscheck import contradiction, solve_checked
+from pipecut.commands.parts.answered import answered
+from pipecut.commands.parts.comparison import KEEPS_RULES, ComparisonRow, broken_rules, strongest
+from pipecut.commands.terminal.terminal import WIDTH
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.prices import form_of
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.table import ScheduleError
+from pipecut.planners.catalogue import find_any
+from pipecut.report.content import content_of
+from pipecut.report.page import pictures, standalone
+from pipecut.report.simulation import simulate
+from pipecut.report.wording import printable
+from pipecut.solvers.auto import solve as auto
+from pipecut.solvers.catalogue import AUTO
+from pipecut.solvers.choices.standing import Standing
+from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.crosscheck import contradiction, solve_checked
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -69,8 +69,8 @@ class Compared:
 
     def __str__(self) -> str:
         """Return a row for each solver, without colours and 80 columns wide."""
-        from commands.parts.comparison import comparison_parts
-        from commands.terminal.terminal import drawn
+        from pipecut.commands.parts.comparison import comparison_parts
+        from pipecut.commands.terminal.terminal import drawn
 
         parts = comparison_parts(self.instance, list(self.rows), self.strongest)
         return drawn(*parts, width=WIDTH).rstrip("\n")
@@ -180,8 +180,8 @@ class Planned(Outcome):
 
     def __str__(self) -> str:
         """Return the stages and the claim, without colours and 80 columns wide."""
-        from commands.tables import outcome_parts
-        from commands.terminal.terminal import drawn
+        from pipecut.commands.tables import outcome_parts
+        from pipecut.commands.terminal.terminal import drawn
 
         evaluation = None if self.plan is None else evaluate(self.instance, self.plan)
         return drawn(*outcome_parts(self.instance, self, evaluation), width=WIDTH).rstrip("\n")

@@ -7,20 +7,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from commands.orders import order
-from commands.parts.drawing import targets_of, write_files
-from commands.simulation.best_order import BestOrder, best_order_of, with_order, with_order_content
-from commands.terminal.failures import InputError
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.schedules.table import PipelineSchedule
-from formulation.timeline.timeline import Timeline
-from report.content import content_of
-from report.measures import Measure
-from report.simulation import Simulation
-from report.simulation import simulate as run
+from pipecut.commands.orders import order
+from pipecut.commands.parts.drawing import targets_of, write_files
+from pipecut.commands.simulation.best_order import BestOrder, best_order_of, with_order, with_order_content
+from pipecut.commands.terminal.failures import InputError
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.timeline.timeline import Timeline
+from pipecut.report.content import content_of
+from pipecut.report.measures import Measure
+from pipecut.report.simulation import Simulation
+from pipecut.report.simulation import simulate as run
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +65,15 @@ class Simulated:
 
     def __str__(self) -> str:
         """Return timeline and formulas side by side, without colours and 80 columns wide."""
-        from commands.tables import measure_lines, rank_table, run_name
-        from commands.terminal.terminal import WIDTH, drawn
+        from pipecut.commands.tables import measure_lines, rank_table, run_name
+        from pipecut.commands.terminal.terminal import WIDTH, drawn
 
         tables = (run_name(self.content), "", *measure_lines(self.content), "", rank_table(self.content))
         return drawn(*tables, width=WIDTH).rstrip("\n")
 
     def _repr_html_(self) -> str:
         """Return the timeline, the memory over time and the text, for notebooks."""
-        from commands.results.planned import drawn_in_html, words_in_html
+        from pipecut.commands.results.planned import drawn_in_html, words_in_html
 
         return drawn_in_html(self.content, ("timeline", "memory")) + words_in_html(str(self))
 

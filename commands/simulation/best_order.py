@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from commands.parser.options import GIVEN_ORDERS
-from commands.terminal import terminal as human
-from commands.terminal.failures import InputError
-from commands.terminal.interrupt import run_stoppable
-from commands.terminal.progress import ProgressLine
-from formulation.costs.memory import capacity_bytes
-from formulation.outcome import FalseClaimError, Limits, Proof
-from formulation.problem.training import Schedule
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.timeline.from_plan import PlanRun
-from report.measures import Measure, Relation
+from pipecut.commands.parser.options import GIVEN_ORDERS
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal.failures import InputError
+from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.commands.terminal.progress import ProgressLine
+from pipecut.formulation.costs.memory import capacity_bytes
+from pipecut.formulation.outcome import FalseClaimError, Limits, Proof
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.report.measures import Measure, Relation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
-    from commands.parts.task import Task
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
-    from solvers.order.compare import Comparison
-    from solvers.order.outcome import OrderOutcome
-    from solvers.order.problem import OrderProblem
+    from pipecut.commands.parts.task import Task
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
+    from pipecut.solvers.order.compare import Comparison
+    from pipecut.solvers.order.outcome import OrderOutcome
+    from pipecut.solvers.order.problem import OrderProblem
 
 BEST = GIVEN_ORDERS[-1]
 PROOFS = {
@@ -67,7 +67,7 @@ class BestOrder:
 
     def shortfalls(self) -> list[str]:
         """Say which ranks lack how many bytes even in the order that needs least, one micro-batch at a time."""
-        from solvers.order.fixed import least_memory
+        from pipecut.solvers.order.fixed import least_memory
 
         problem = self.comparison.problem
         pairs = zip(least_memory(problem).peak_bytes, problem.memory_bytes or (), strict=True)
@@ -86,8 +86,8 @@ def best_order_of(instance: Instance, plan: Plan, limits: Limits) -> BestOrder:
     taken as 1F1B with one, as for every order that is given. Raises OrderError where no order can be sought, and
     FalseClaimError for a defect. Cost: that of ``solvers.order.solve.solve``.
     """
-    from solvers.order.compare import compare
-    from solvers.order.problem import OrderError
+    from pipecut.solvers.order.compare import compare
+    from pipecut.solvers.order.problem import OrderError
 
     schedule, chunks = instance.training.schedule, instance.training.chunks
     if chunks > 1:
@@ -105,7 +105,7 @@ def search_order(task: Task, plan: Plan) -> BestOrder:
 
     Raises InputError where no order can be sought, and ClaimFailedError where the search contradicts the timeline.
     """
-    from solvers.order.problem import OrderError
+    from pipecut.solvers.order.problem import OrderError
 
     begun, title = task.limits.begun(), f"order of actions of {task.scenario.name}"
     with ProgressLine(title, quiet=task.quiet, deadline=begun.deadline) as line:
@@ -125,7 +125,7 @@ def search_order(task: Task, plan: Plan) -> BestOrder:
 
 
 def _problem_of(instance: Instance, plan: Plan) -> OrderProblem:
-    from solvers.order.problem import OrderProblem
+    from pipecut.solvers.order.problem import OrderProblem
 
     made = PlanRun.of(instance, plan)
     limited = instance.constraints.memory

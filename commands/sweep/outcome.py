@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from commands.tables import GOOD, OPEN, WRONG, KeyLines, Row
-from commands.terminal import terminal as human
-from report.pictures.pareto import ParetoPoint
+from pipecut.commands.tables import GOOD, OPEN, WRONG, KeyLines, Row
+from pipecut.commands.terminal import terminal as human
+from pipecut.report.pictures.pareto import ParetoPoint
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

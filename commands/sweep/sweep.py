@@ -27,17 +27,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from commands.sweep.outcome import SweepOutcome, SweepRow, csv_text, rows_to_list
-from commands.sweep.work import SweepWork, WorkPool, processes, scheduler, solved
-from commands.terminal import terminal as output
-from commands.terminal.failures import ExitCode, InputError, output_path, reading
-from commands.terminal.interrupt import run_stoppable
-from commands.terminal.progress import ProgressLine
-from formulation.problem.instance import Instance
-from ingest.files import atomic_write
-from ingest.scenario.load import Scenario
-from ingest.scenario.sweep_file import PointSweep, SweepPoint
-from planners.catalogue import find_any
+from pipecut.commands.sweep.outcome import SweepOutcome, SweepRow, csv_text, rows_to_list
+from pipecut.commands.sweep.work import SweepWork, WorkPool, processes, scheduler, solved
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
+from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.commands.terminal.progress import ProgressLine
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.files import atomic_write
+from pipecut.ingest.scenario.load import Scenario
+from pipecut.ingest.scenario.sweep_file import PointSweep, SweepPoint
+from pipecut.planners.catalogue import find_any
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -222,7 +222,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         arguments.reply.put(_to_dict(sweep, results, outcome))
     else:
-        from commands.sweep.outcome import sweep_parts
+        from pipecut.commands.sweep.outcome import sweep_parts
 
         output.show(*sweep_parts(outcome))
     return _exit_code(outcome)
@@ -300,8 +300,8 @@ def _swept(
 
 
 def _svg(outcome: SweepOutcome) -> str:
-    from report.page import standalone
-    from report.pictures.pareto import pareto_picture
+    from pipecut.report.page import standalone
+    from pipecut.report.pictures.pareto import pareto_picture
 
     price = "price of the cluster per hour" if outcome.priced() else "devices of the cluster"
     return standalone(pareto_picture(outcome.points(), price))

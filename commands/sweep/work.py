@@ -33,20 +33,20 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from commands.parts.answered import answered
-from commands.terminal.failures import InputError
-from formulation.costs.goals import goal_value
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Limits, Outcome
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.options import Combine
-from formulation.problem.plan import Plan
-from formulation.problem.units import NS_PER_SECOND
-from planners.catalogue import find_any
-from solvers.auto.solve import plan
-from solvers.choices.standing import Standing
-from solvers.choices.trainings import decide
+from pipecut.commands.parts.answered import answered
+from pipecut.commands.terminal.failures import InputError
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.units import NS_PER_SECOND
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.standing import Standing
+from pipecut.solvers.choices.trainings import decide
 
 _STOP: list[threading.Event] = []
 """In a process of the pool: set once nobody waits for it any more. One that a scheduler started has none."""

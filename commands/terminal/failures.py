@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from formulation.outcome import Limits
+    from pipecut.formulation.outcome import Limits
 
 WIDTH = 79
 """Columns of lines for a narrow terminal."""
@@ -141,7 +141,7 @@ def lines_of(message: str) -> tuple[Problem, ...]:
 
 def _places(error: ValueError) -> list[Problem]:
     """Return the mistakes of a scenario file with their places, or nothing for any other error."""
-    from ingest.mistakes import ScenarioError
+    from pipecut.ingest.mistakes import ScenarioError
 
     if not isinstance(error, ScenarioError):
         return []
@@ -197,7 +197,7 @@ def write_reproducer(
 
     The name follows from the content, so the same failure overwrites its own file and no other.
     """
-    from ingest.files import atomic_write
+    from pipecut.ingest.files import atomic_write
 
     content: dict[str, Any] = {
         "claim": message,

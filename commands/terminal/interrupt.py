@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import TypeVar
 
-from formulation.limits import NEVER, Deadline
+from pipecut.formulation.limits import NEVER, Deadline
 
 Result = TypeVar("Result")
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from commands.terminal import terminal as human
-from commands.terminal import terminal as output
-from commands.terminal.terminal import Cleaned, console, stderr
-from formulation.limits import NEVER, Deadline
+from pipecut.commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.terminal import Cleaned, console, stderr
+from pipecut.formulation.limits import NEVER, Deadline
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from formulation.outcome import Progress
+    from pipecut.formulation.outcome import Progress
 
 REFRESHES_PER_SECOND = 4
 

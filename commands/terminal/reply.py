@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from commands.terminal import terminal
-from commands.terminal import terminal as output
-from commands.terminal.failures import (
+from pipecut.commands.terminal import terminal
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.failures import (
     MEANINGS,
     ClaimFailedError,
     ExitCode,
@@ -26,7 +26,7 @@ from commands.terminal.failures import (
     Problem,
     lines_of,
 )
-from ingest.files import WriteError
+from pipecut.ingest.files import WriteError
 
 KINDS = {
     ExitCode.BAD_INPUT: "bad input",

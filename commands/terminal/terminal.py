@@ -26,12 +26,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from commands.terminal.failures import InputError
-from formulation.costs.amounts import duration as duration
-from formulation.costs.amounts import exact_duration as exact_duration
-from formulation.costs.amounts import gap as gap
-from formulation.costs.amounts import plural, scaled_size
-from report.wording import printable as printable
+from pipecut.commands.terminal.failures import InputError
+from pipecut.formulation.costs.amounts import duration as duration
+from pipecut.formulation.costs.amounts import exact_duration as exact_duration
+from pipecut.formulation.costs.amounts import gap as gap
+from pipecut.formulation.costs.amounts import plural, scaled_size
+from pipecut.report.wording import printable as printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from execution.dividing.moves import COLUMNS, ROWS, WHOLE, Cut, dealt
-from execution.errors import StagesError
-from execution.splitting.crossing import PartNodes
-from execution.splitting.flat import Effects, FlatGraph, arguments_of
-from formulation.costs.forms import SHARDINGS
-from formulation.problem.layers import Split
-from ingest.operators.nodes import follow_columns, operator_of
+from pipecut.execution.dividing.moves import COLUMNS, ROWS, WHOLE, Cut, dealt
+from pipecut.execution.errors import StagesError
+from pipecut.execution.splitting.crossing import PartNodes
+from pipecut.execution.splitting.flat import Effects, FlatGraph, arguments_of
+from pipecut.formulation.costs.forms import SHARDINGS
+from pipecut.formulation.problem.layers import Split
+from pipecut.ingest.operators.nodes import follow_columns, operator_of
 
 Place = tuple[int, int, int]
 """Dimension, minor and count of the columns of a tensor."""

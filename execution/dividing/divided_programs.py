@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from execution.dividing.deciding import PRODUCTS, SPLITS, VIEWS, Lies
-from execution.dividing.moves import WHOLE, Cut, Indices
-from execution.dividing.values import OUTSIDE, StageValues, StageWork, multiplied
-from execution.errors import StagesError
-from execution.splitting.crossing import functional
-from execution.splitting.flat import Region, is_random
-from execution.splitting.programs import (
+from pipecut.execution.dividing.deciding import PRODUCTS, SPLITS, VIEWS, Lies
+from pipecut.execution.dividing.moves import WHOLE, Cut, Indices
+from pipecut.execution.dividing.values import OUTSIDE, StageValues, StageWork, multiplied
+from pipecut.execution.errors import StagesError
+from pipecut.execution.splitting.crossing import functional
+from pipecut.execution.splitting.flat import Region, is_random
+from pipecut.execution.splitting.programs import (
     HandedTensor,
     Regions,
     StageProgram,
@@ -23,7 +23,7 @@ from execution.splitting.programs import (
     computed_again,
     handed_tensor,
 )
-from ingest.operators.nodes import operator_of
+from pipecut.ingest.operators.nodes import operator_of
 
 _PER_CHANNEL = ("batch_norm", "instance_norm", "prelu")
 """Operators whose vectors belong to dimension 1 of their data."""

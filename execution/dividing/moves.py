@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from execution.errors import StagesError
-from execution.processes.channel import Channel
+from pipecut.execution.errors import StagesError
+from pipecut.execution.processes.channel import Channel
 
 ROWS, WHOLE, COLUMNS = "rows", "whole", "columns"
 """How a tensor lies, in the words of ``formulation.costs.forms``."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from execution.dividing.deciding import PRODUCTS, Decided, Factors, Lies
-from execution.dividing.moves import (
+from pipecut.execution.dividing.deciding import PRODUCTS, Decided, Factors, Lies
+from pipecut.execution.dividing.moves import (
     ROWS,
     WHOLE,
     Cut,
@@ -28,10 +28,10 @@ from execution.dividing.moves import (
     scatterer,
     taker,
 )
-from execution.errors import StagesError
-from execution.splitting.crossing import PartNodes, Replaced
-from execution.splitting.flat import Effects, FlatGraph, Region, arguments_of, written_by
-from ingest.operators.nodes import operator_of
+from pipecut.execution.errors import StagesError
+from pipecut.execution.splitting.crossing import PartNodes, Replaced
+from pipecut.execution.splitting.flat import Effects, FlatGraph, Region, arguments_of, written_by
+from pipecut.ingest.operators.nodes import operator_of
 
 OUTSIDE = Region()
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from execution.errors import PeerError
+from pipecut.execution.errors import PeerError
 
 
 class Ticket(Protocol):

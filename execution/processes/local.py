@@ -32,8 +32,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from execution.errors import PeerError, RunFailedError, StagesError
-from ingest.errors import ModelError
+from pipecut.execution.errors import PeerError, RunFailedError, StagesError
+from pipecut.ingest.errors import ModelError
 
 Work = Callable[..., Any]
 """``work(process, say, *arguments)``: what a process does; ``say`` sends news to the starting process."""
@@ -192,7 +192,7 @@ def _child(
     import torch
     import torch.distributed as dist
 
-    from execution.processes.channel import join
+    from pipecut.execution.processes.channel import join
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
     if "lo" in {name for _, name in socket.if_nameindex()}:
@@ -273,7 +273,7 @@ def as_one_of(
         raise RunFailedError(f"the plan has {size} devices, torchrun started {os.environ['WORLD_SIZE']} processes")
     import torch.distributed as dist
 
-    from execution.processes.channel import join
+    from pipecut.execution.processes.channel import join
 
     with _told_of_the_end(lambda why: tell(f"process {number}: {why}, at: {now.value.decode()}")):
         try:

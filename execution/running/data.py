@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from execution.errors import StagesError
-from ingest.torch.export import Inputs
+from pipecut.execution.errors import StagesError
+from pipecut.ingest.torch.export import Inputs
 
 
 def samples_like(inputs: Inputs, many: int, seed: int) -> Inputs:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from execution.processes.channel import Channel, Tag, Ticket
-from execution.running.layout import BACKWARD, FORWARD, RunLayout, Shipment
-from execution.splitting.stages import StageModule
+from pipecut.execution.processes.channel import Channel, Tag, Ticket
+from pipecut.execution.running.layout import BACKWARD, FORWARD, RunLayout, Shipment
+from pipecut.execution.splitting.stages import StageModule
 
 _WORDS = ("activation", "gradient")
 

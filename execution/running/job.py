@@ -24,21 +24,21 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from execution.errors import StagesError
-from execution.processes.channel import Channel, DistributedChannel, device_here
-from execution.running.data import mean_square, placed, samples_like
-from execution.running.layout import RunLayout, layout_of
-from execution.running.pipeline import LossFunction, Pipeline
-from execution.splitting.programs import HandedTensor
-from execution.splitting.stages import StageModule
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.problem.precision import Precision
-from formulation.schedules.catalogue import schedule_of
-from formulation.schedules.table import Action, PipelineSchedule
-from ingest.torch.export import Inputs
-from ingest.torch.hugging_face import Configured
-from ingest.torch.source import load_function, load_model
+from pipecut.execution.errors import StagesError
+from pipecut.execution.processes.channel import Channel, DistributedChannel, device_here
+from pipecut.execution.running.data import mean_square, placed, samples_like
+from pipecut.execution.running.layout import RunLayout, layout_of
+from pipecut.execution.running.pipeline import LossFunction, Pipeline
+from pipecut.execution.splitting.programs import HandedTensor
+from pipecut.execution.splitting.stages import StageModule
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.schedules.catalogue import schedule_of
+from pipecut.formulation.schedules.table import Action, PipelineSchedule
+from pipecut.ingest.torch.export import Inputs
+from pipecut.ingest.torch.hugging_face import Configured
+from pipecut.ingest.torch.source import load_function, load_model
 
 _INPUT = "input "
 """Stands before the names of the model's inputs, which are keywords beside those of torch's runtime."""

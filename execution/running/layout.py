@@ -12,15 +12,15 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from execution.dividing.moves import ROWS, bounds
-from execution.errors import StagesError
-from formulation.costs.forms import SHARDINGS
-from formulation.problem.constraints import Sharded
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import Sharing
-from formulation.problem.plan import Plan, Stage
-from formulation.schedules.table import Kind, PipelineSchedule, validate
+from pipecut.execution.dividing.moves import ROWS, bounds
+from pipecut.execution.errors import StagesError
+from pipecut.formulation.costs.forms import SHARDINGS
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import Sharing
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.formulation.schedules.table import Kind, PipelineSchedule, validate
 
 FORWARD, BACKWARD = 0, 1
 RUN = range(5)

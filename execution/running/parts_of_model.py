@@ -12,17 +12,17 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.dividing.deciding import Decided, StageForms, decide, places_of
-from execution.dividing.divided_programs import DividedStage, divided_stage
-from execution.dividing.moves import ROWS, WHOLE, Indices, Team, taking
-from execution.dividing.values import Rows, StageWork
-from execution.errors import StagesError
-from execution.processes.channel import Channel
-from execution.running.layout import RunLayout
-from execution.splitting.programs import HandedTensor
-from execution.splitting.stages import ModelInterface, ModelProgram, ModelStages, StageModule
-from formulation.problem.plan import Plan
-from ingest.torch.export import Inputs
+from pipecut.execution.dividing.deciding import Decided, StageForms, decide, places_of
+from pipecut.execution.dividing.divided_programs import DividedStage, divided_stage
+from pipecut.execution.dividing.moves import ROWS, WHOLE, Indices, Team, taking
+from pipecut.execution.dividing.values import Rows, StageWork
+from pipecut.execution.errors import StagesError
+from pipecut.execution.processes.channel import Channel
+from pipecut.execution.running.layout import RunLayout
+from pipecut.execution.splitting.programs import HandedTensor
+from pipecut.execution.splitting.stages import ModelInterface, ModelProgram, ModelStages, StageModule
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.torch.export import Inputs
 
 
 def holders_of(stages: Iterable[StageModule], layout: RunLayout) -> dict[str, tuple[int, ...]]:

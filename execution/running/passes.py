@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from execution.splitting.stages import StageModule
+from pipecut.execution.splitting.stages import StageModule
 
 _Arrived = tuple[torch.Tensor | None, ...]
 

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from execution.dividing.moves import Indices
-from execution.processes.channel import Channel, settle
-from execution.running.data import check_mean, check_samples, copied, samples_of
-from execution.running.exchange import Arriving, Exchange
-from execution.running.layout import BACKWARD, FORWARD, RunLayout
-from execution.running.parts_of_model import Earlier, groups_of, parts_of, sum_gradients
-from execution.running.passes import StageRunner
-from execution.running.precision import Formats, FullCopies
-from execution.running.snapshots import Snapshot, entry, latest, settings_of, write
-from execution.splitting.stages import StageModule
-from formulation.problem.plan import Plan
-from formulation.problem.precision import Precision
-from formulation.schedules.table import Action, Kind
-from ingest.torch.export import Inputs
+from pipecut.execution.dividing.moves import Indices
+from pipecut.execution.processes.channel import Channel, settle
+from pipecut.execution.running.data import check_mean, check_samples, copied, samples_of
+from pipecut.execution.running.exchange import Arriving, Exchange
+from pipecut.execution.running.layout import BACKWARD, FORWARD, RunLayout
+from pipecut.execution.running.parts_of_model import Earlier, groups_of, parts_of, sum_gradients
+from pipecut.execution.running.passes import StageRunner
+from pipecut.execution.running.precision import Formats, FullCopies
+from pipecut.execution.running.snapshots import Snapshot, entry, latest, settings_of, write
+from pipecut.execution.splitting.stages import StageModule
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.schedules.table import Action, Kind
+from pipecut.ingest.torch.export import Inputs
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 """From the model's outputs and the targets of some samples to the mean of their losses."""

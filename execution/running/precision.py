@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.errors import StagesError
-from formulation.problem.precision import Precision
+from pipecut.execution.errors import StagesError
+from pipecut.formulation.problem.precision import Precision
 
 HALF = torch.bfloat16
 _WITH_COPY = 12

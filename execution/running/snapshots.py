@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from execution.dividing.moves import Indices, shortened, taking
-from execution.errors import StagesError
+from pipecut.execution.dividing.moves import Indices, shortened, taking
+from pipecut.execution.errors import StagesError
 
 FORMAT = 2
 _NO_SETTINGS = ("params", "param_names")

@@ -23,12 +23,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from execution.dividing.moves import taking
-from execution.running.data import copied, mean_square, samples_of
-from execution.running.job import RunJob, Say
-from execution.running.layout import RunLayout
-from execution.running.pipeline import LossFunction, Pipeline
-from ingest.torch.export import Inputs
+from pipecut.execution.dividing.moves import taking
+from pipecut.execution.running.data import copied, mean_square, samples_of
+from pipecut.execution.running.job import RunJob, Say
+from pipecut.execution.running.layout import RunLayout
+from pipecut.execution.running.pipeline import LossFunction, Pipeline
+from pipecut.ingest.torch.export import Inputs
 
 TOLERANCE = 1e-10
 """The largest difference that rounding in float64 explains, as a share of the largest value of a gradient."""

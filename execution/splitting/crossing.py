@@ -32,8 +32,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from execution.errors import StagesError
-from execution.splitting.flat import Effects, FlatGraph, is_random, written_by
+from pipecut.execution.errors import StagesError
+from pipecut.execution.splitting.flat import Effects, FlatGraph, is_random, written_by
 
 
 def homes_of(flat: FlatGraph, effects: Effects, stage_of_layer: Sequence[int]) -> dict[fx.Node, int]:

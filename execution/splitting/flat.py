@@ -22,7 +22,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from execution.errors import StagesError
+from pipecut.execution.errors import StagesError
 
 NO_GRAD = "wrap_with_set_grad_enabled"
 AUTOCAST = "wrap_with_autocast"

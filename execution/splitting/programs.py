@@ -20,8 +20,8 @@ import torch
 from torch import fx, nn
 from torch.utils.checkpoint import checkpoint
 
-from execution.splitting.crossing import PartNodes, Replaced, functional
-from execution.splitting.flat import Effects, FlatGraph, Region
+from pipecut.execution.splitting.crossing import PartNodes, Replaced, functional
+from pipecut.execution.splitting.flat import Effects, FlatGraph, Region
 
 
 def computed_again(graph: fx.Graph, marked: Mapping[fx.Node, int], changed: Collection[fx.Node]) -> fx.Graph:

@@ -16,16 +16,16 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from execution.errors import StagesError
-from execution.splitting.crossing import PartNodes, nodes_of_stages
-from execution.splitting.flat import Effects, FlatGraph, arguments_of, effects_of, flattened
-from execution.splitting.programs import Again, HandedTensor, StageProgram, stage_program
-from formulation.problem.layers import Split
-from formulation.problem.plan import Plan
-from ingest.operators.nodes import operator_of
-from ingest.torch.export import Inputs
-from ingest.torch.groups import group, names
-from ingest.torch.record import Followed, canonical_names
+from pipecut.execution.errors import StagesError
+from pipecut.execution.splitting.crossing import PartNodes, nodes_of_stages
+from pipecut.execution.splitting.flat import Effects, FlatGraph, arguments_of, effects_of, flattened
+from pipecut.execution.splitting.programs import Again, HandedTensor, StageProgram, stage_program
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.operators.nodes import operator_of
+from pipecut.ingest.torch.export import Inputs
+from pipecut.ingest.torch.groups import group, names
+from pipecut.ingest.torch.record import Followed, canonical_names
 
 
 @dataclass(frozen=True, slots=True)

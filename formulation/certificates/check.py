@@ -19,18 +19,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 
-from formulation.certificates.executed.paths import PathError, WeighedPaths
-from formulation.certificates.executed.period import keeps_to_period
-from formulation.certificates.executed.step import keeps_to_step
-from formulation.certificates.labels import CertificateError, Labels, verify_labels
-from formulation.evaluate import evaluate
-from formulation.limits import TooLargeError
-from formulation.problem.constraints import Goal, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, StageTime
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from formulation.suffixes import suffixes
+from pipecut.formulation.certificates.executed.paths import PathError, WeighedPaths
+from pipecut.formulation.certificates.executed.period import keeps_to_period
+from pipecut.formulation.certificates.executed.step import keeps_to_step
+from pipecut.formulation.certificates.labels import CertificateError, Labels, verify_labels
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.suffixes import suffixes
 
 CERTIFIED = (Goal.BOTTLENECK, Goal.STEP_TIME, Goal.PERIOD)
 STEPS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)

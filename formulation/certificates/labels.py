@@ -35,17 +35,17 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 
-from formulation.costs.least import StagePrices
-from formulation.costs.memory import MemoryParts, received_bytes
-from formulation.costs.times import activation_ns, gradient_ns
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind, forms_on, layouts_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import StageTime
-from formulation.problem.units import Link
-from formulation.schedules.keeps import Keeps
-from formulation.suffixes import End, State, Step, slots_matter, suffixes
+from pipecut.formulation.costs.least import StagePrices
+from pipecut.formulation.costs.memory import MemoryParts, received_bytes
+from pipecut.formulation.costs.times import activation_ns, gradient_ns
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, GroupKind, forms_on, layouts_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.formulation.suffixes import End, State, Step, slots_matter, suffixes
 
 Triple = tuple[int, int, int]
 """Communication in ns, bytes kept, largest working set in bytes."""

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.problem.constraints import Constraints, Demands, Requirement, kinds
-from formulation.problem.units import ceil_div
+from pipecut.formulation.problem.constraints import Constraints, Demands, Requirement, kinds
+from pipecut.formulation.problem.units import ceil_div
 
 if TYPE_CHECKING:
-    from formulation.problem.groups import Group
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.groups import Group
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def number_slack(name: str, words: str, noun: str, measure: Callable[[Plan], int
 
 def overfull(at: Instance, plan: Plan, counts: Callable[[int], bool]) -> int:
     """Return by how many bytes the fullest device of the servers that count is over its memory, or 0."""
-    from formulation.costs.prices import stage_costs
+    from pipecut.formulation.costs.prices import stage_costs
 
     over = [
         cost.memory_bytes - at.servers[server].device_class.memory_bytes

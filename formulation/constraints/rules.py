@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from formulation.constraints.constraint import Constraint, Rule, Violation, every_constraint
-from formulation.problem.constraints import Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import EVERY_FORM, PAIRS, SINGLE_FORMS
-from formulation.problem.plan import Plan, Stage
-from formulation.problem.training import Schedule
+from pipecut.formulation.constraints.constraint import Constraint, Rule, Violation, every_constraint
+from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import EVERY_FORM, PAIRS, SINGLE_FORMS
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.formulation.problem.training import Schedule
 
 
 def check_cover(instance: Instance, plan: Plan) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from formulation.problem.constraints import Goal
+from pipecut.formulation.problem.constraints import Goal
 
 Units = tuple[tuple[str, int], ...]
 

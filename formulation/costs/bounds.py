@@ -27,14 +27,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from formulation.costs.tables import Tables
-from formulation.problem.constraints import Goal, OnHost, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, Instance, longest_run_ns, most_bytes
-from formulation.problem.modes import modes
-from formulation.problem.options import Combine, Sharing
-from formulation.problem.training import Schedule
-from formulation.problem.units import ceil_div, ceil_fraction
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.constraints import Goal, OnHost, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_run_ns, most_bytes
+from pipecut.formulation.problem.modes import modes
+from pipecut.formulation.problem.options import Combine, Sharing
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import ceil_div, ceil_fraction
 
 
 def _longest_ns(tables: Tables) -> int:

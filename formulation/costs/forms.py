@@ -40,9 +40,9 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
-from formulation.problem.layers import PAIRS, Split
-from formulation.problem.options import AllReduce
-from formulation.problem.units import NOTHING, Volume, ceil_div
+from pipecut.formulation.problem.layers import PAIRS, Split
+from pipecut.formulation.problem.options import AllReduce
+from pipecut.formulation.problem.units import NOTHING, Volume, ceil_div
 
 ROWS, WHOLE, COLUMNS, PARTIAL, EXPERTS = "rows", "whole", "columns", "partial", "experts"
 """How a tensor lies on the devices of a replica; partial: each has an addend of the whole size; experts: each has

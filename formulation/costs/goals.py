@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.prices import StageCost
-from formulation.executed import period_ns, step_of_training_ns
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, Synchronisation
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.prices import StageCost
+from pipecut.formulation.executed import period_ns, step_of_training_ns
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
 
 Costs = tuple[StageCost, ...]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 
-from formulation.costs import times
-from formulation.problem.groups import GroupKind, forms_on, layouts_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge, Split
-from formulation.problem.options import Compute, StageTime
-from formulation.problem.precision import Copy
+from pipecut.formulation.costs import times
+from pipecut.formulation.problem.groups import GroupKind, forms_on, layouts_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.options import Compute, StageTime
+from pipecut.formulation.problem.precision import Copy
 
 States = dict[tuple[int, ...], int]
 """By the forms of the layers still looked at: the least communication in ns so far."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from formulation.problem.instance import Instance
-from formulation.problem.layers import PAIRS, Split
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import PAIRS, Split
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 
 BY_ROWS_OF_DATA, SUMMED, COLUMNS = 0, 1, 2
 """Forms by the layout of what they make: rows of the batch, whole after a sum, columns."""

@@ -19,17 +19,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, Fullest
-from formulation.costs.times import cut_bytes, held, holders, layout_form, waits
-from formulation.executed import most_kept
-from formulation.problem.constraints import NAMED
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode, forward_passes
-from formulation.problem.plan import Plan, Stage
-from formulation.problem.precision import NOTHING_COPIED, Copy
-from formulation.problem.units import ceil_div
-from formulation.schedules.keeps import Keeps
+from pipecut.formulation.costs.forms import EXPERTS, PARTIAL, SHARDINGS, WHOLE, Fullest
+from pipecut.formulation.costs.times import cut_bytes, held, holders, layout_form, waits
+from pipecut.formulation.executed import most_kept
+from pipecut.formulation.problem.constraints import NAMED
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode, forward_passes
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.formulation.problem.precision import NOTHING_COPIED, Copy
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.formulation.schedules.keeps import Keeps
 
 
 @dataclass(frozen=True, slots=True)

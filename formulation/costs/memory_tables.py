@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import lies, number_of_forms, sorted_out
-from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.bulk.divided import (
+from pipecut.formulation.costs.bulk.alike import lies, number_of_forms, sorted_out
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+from pipecut.formulation.costs.bulk.divided import (
     WHOLE_INPUT,
     WHOLE_INPUT_AT_WORK,
     WHOLE_OUTPUT,
@@ -23,14 +23,14 @@ from formulation.costs.bulk.divided import (
     shared_out,
     weights_of,
 )
-from formulation.costs.tables import Tables, Times
-from formulation.costs.times import waits
-from formulation.limits import in_time
-from formulation.problem.constraints import NAMED
-from formulation.problem.groups import layouts_on
-from formulation.problem.instance import Instance, most_bytes
-from formulation.problem.precision import NOTHING_COPIED
-from formulation.schedules.keeps import Keeps
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.costs.times import waits
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.constraints import NAMED
+from pipecut.formulation.problem.groups import layouts_on
+from pipecut.formulation.problem.instance import Instance, most_bytes
+from pipecut.formulation.problem.precision import NOTHING_COPIED
+from pipecut.formulation.schedules.keeps import Keeps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

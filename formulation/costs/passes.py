@@ -27,16 +27,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import add
 
-from formulation.costs import times
-from formulation.costs.prices import form_of
-from formulation.executed import PipelinePasses
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge
-from formulation.problem.modes import forward_passes
-from formulation.problem.options import BoundaryCharge, StageTime
-from formulation.problem.plan import Plan, Stage
-from formulation.problem.precision import Copy
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.prices import form_of
+from pipecut.formulation.executed import PipelinePasses
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge
+from pipecut.formulation.problem.modes import forward_passes
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.formulation.problem.precision import Copy
 
 
 @dataclass(frozen=True, slots=True)

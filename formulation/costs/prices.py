@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.costs import times
-from formulation.costs.memory import MemoryParts, capacity_bytes
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Compute, StageTime, Synchronisation
-from formulation.problem.plan import Plan, Stage
-from formulation.problem.units import ceil_div
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Compute, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.formulation.problem.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import number_of_forms
-from formulation.costs.bulk.changes import between_of
-from formulation.costs.bulk.columns import column, transfer
-from formulation.costs.bulk.computing import computing_of
-from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.bulk.inside import copies_of, inside_of
-from formulation.limits import NEVER, Deadline, TooLargeError, in_time
-from formulation.problem.constraints import Recompute
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.options import Boundary
-from formulation.problem.shares import lanes, same_servers
-from formulation.problem.units import Link
+from pipecut.formulation.costs.bulk.alike import number_of_forms
+from pipecut.formulation.costs.bulk.changes import between_of
+from pipecut.formulation.costs.bulk.columns import column, transfer
+from pipecut.formulation.costs.bulk.computing import computing_of
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+from pipecut.formulation.costs.bulk.inside import copies_of, inside_of
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError, in_time
+from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.options import Boundary
+from pipecut.formulation.problem.shares import lanes, same_servers
+from pipecut.formulation.problem.units import Link
 
 Times = NDArray[np.int64]
 

@@ -30,19 +30,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.costs import forms
-from formulation.costs.forms import all_reduce, half_of_all_reduce
-from formulation.predictor.layer_times import Share
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.constraints import Sharded
-from formulation.problem.groups import GroupKind, layouts_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge, Split
-from formulation.problem.modes import forward_passes
-from formulation.problem.options import AllReduce, Boundary, Compute, StageTime, Synchronisation
-from formulation.problem.plan import Span
-from formulation.problem.precision import NOTHING_COPIED, Copy
-from formulation.problem.units import NOTHING, NS_PER_SECOND, Link, Volume, ceil_div, ceil_fraction
+from pipecut.formulation.costs import forms
+from pipecut.formulation.costs.forms import all_reduce, half_of_all_reduce
+from pipecut.formulation.predictor.layer_times import Share
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.groups import GroupKind, layouts_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.modes import forward_passes
+from pipecut.formulation.problem.options import AllReduce, Boundary, Compute, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.precision import NOTHING_COPIED, Copy
+from pipecut.formulation.problem.units import NOTHING, NS_PER_SECOND, Link, Volume, ceil_div, ceil_fraction
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from formulation.predictor import curves, roofline
-from formulation.predictor.roofline import Bytes, LayerPart, Speeds
+from pipecut.formulation.predictor import curves, roofline
+from pipecut.formulation.predictor.roofline import Bytes, LayerPart, Speeds
 
 if TYPE_CHECKING:
-    from formulation.problem.cluster import DeviceClass
-    from formulation.problem.layers import Layer
-    from formulation.problem.options import CostModel
-    from formulation.problem.training import Training
+    from pipecut.formulation.problem.cluster import DeviceClass
+    from pipecut.formulation.problem.layers import Layer
+    from pipecut.formulation.problem.options import CostModel
+    from pipecut.formulation.problem.training import Training
 
 NS_PER_SECOND = 10**9
 BOTH_GRADIENTS = 2

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from formulation.problem.units import Link, slowest
+from pipecut.formulation.problem.units import Link, slowest
 
 
 @dataclass(frozen=True, slots=True)

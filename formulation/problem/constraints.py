@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from formulation.problem.cluster import Server
-from formulation.problem.layers import Axis, Layer
+from pipecut.formulation.problem.cluster import Server
+from pipecut.formulation.problem.layers import Axis, Layer
 
 
 class Written(enum.Enum):
@@ -110,7 +110,7 @@ class Names:
         return (self.servers or {}).get(server, (server,))
 
 
-ROOM = "formulation.constraints"
+ROOM = "pipecut.formulation.constraints"
 
 
 class Goal(enum.StrEnum):

@@ -15,9 +15,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from formulation.limits import TooLargeError
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Span
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Span
 
 
 @dataclass(frozen=True, slots=True)

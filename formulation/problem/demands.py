@@ -14,9 +14,9 @@ from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, Any
 
-from formulation.problem.cluster import Server
-from formulation.problem.constraints import Constraints, Demands, Lookup
-from formulation.problem.layers import FORMS_ALONG, Axis, Layer, LayerGraph, axes_of, with_pairs
+from pipecut.formulation.problem.cluster import Server
+from pipecut.formulation.problem.constraints import Constraints, Demands, Lookup
+from pipecut.formulation.problem.layers import FORMS_ALONG, Axis, Layer, LayerGraph, axes_of, with_pairs
 
 if TYPE_CHECKING:
     pass

@@ -14,13 +14,13 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from formulation.limits import NEVER, Deadline, TooLargeError, in_time
-from formulation.problem.constraints import Placement
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, PAIRS, Axis, Layer
-from formulation.problem.modes import ONE_COPY, Mode, modes
-from formulation.problem.options import Samples, Sharing
-from formulation.problem.shares import (
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError, in_time
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, PAIRS, Axis, Layer
+from pipecut.formulation.problem.modes import ONE_COPY, Mode, modes
+from pipecut.formulation.problem.options import Samples, Sharing
+from pipecut.formulation.problem.shares import (
     Shares,
     equal_shares,
     joined,
@@ -29,7 +29,7 @@ from formulation.problem.shares import (
     ring_link,
     server_classes,
 )
-from formulation.problem.units import Link
+from pipecut.formulation.problem.units import Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from fractions import Fraction
 
 import networkx as nx
 
-from formulation.predictor.layer_times import Predictor
-from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Demands, Goal, OnHost, Recompute, Sharded
-from formulation.problem.demands import lessened, narrowed, resolve, with_memory
-from formulation.problem.layers import FORMS, Edge, FormEdge, Layer, LayerGraph, Split
-from formulation.problem.options import AllReduce, Combine, Compute, CostModel, StageTime
-from formulation.problem.precision import (
+from pipecut.formulation.predictor.layer_times import Predictor
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
+from pipecut.formulation.problem.constraints import Constraints, Demands, Goal, OnHost, Recompute, Sharded
+from pipecut.formulation.problem.demands import lessened, narrowed, resolve, with_memory
+from pipecut.formulation.problem.layers import FORMS, Edge, FormEdge, Layer, LayerGraph, Split
+from pipecut.formulation.problem.options import AllReduce, Combine, Compute, CostModel, StageTime
+from pipecut.formulation.problem.precision import (
     NOTHING_COPIED,
     Copy,
     activation_sizes,
@@ -35,8 +35,8 @@ from formulation.problem.precision import (
     layer_sizes,
     lent_bytes,
 )
-from formulation.problem.training import Training
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div, ceil_fraction, slowest
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div, ceil_fraction, slowest
 
 FORBIDDEN = 1 << 56
 """Time of a form that a layer cannot take: larger than any real time, small enough that sums fit 64 bits."""

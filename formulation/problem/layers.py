@@ -35,8 +35,8 @@ from types import MappingProxyType
 
 import networkx as nx
 
-from formulation.predictor.curves import Measured
-from formulation.predictor.roofline import Work
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.predictor.roofline import Work
 
 FORMS = (0, 1, 2)
 """The three parallel forms of a matrix product (PipePar Fig. 1; AccPar's Types I, II, III)."""

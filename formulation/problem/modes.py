@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from formulation.problem.constraints import NAMED, RECOMPUTED, OnHost, Recompute, Sharded
-from formulation.problem.instance import Instance
-from formulation.problem.layers import PAIRS, Axis
+from pipecut.formulation.problem.constraints import NAMED, RECOMPUTED, OnHost, Recompute, Sharded
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import PAIRS, Axis
 
 SHARDED_IN_WORDS: Mapping[Sharded, str] = MappingProxyType(
     {

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from formulation.predictor.roofline import DEFAULT_ROOFLINE, Roofline
-from formulation.problem.constraints import Goal
-from formulation.problem.training import Training
+from pipecut.formulation.predictor.roofline import DEFAULT_ROOFLINE, Roofline
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.training import Training
 
 if TYPE_CHECKING:
-    from formulation.problem.cluster import DeviceClass
+    from pipecut.formulation.problem.cluster import DeviceClass
 
 
 class Synchronisation(enum.StrEnum):

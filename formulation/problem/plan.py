@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.layers import PAIRS, SINGLE_FORMS
-from formulation.problem.modes import split_words
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.layers import PAIRS, SINGLE_FORMS
+from pipecut.formulation.problem.modes import split_words
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.training import Training
-    from formulation.problem.units import Link
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.training import Training
+    from pipecut.formulation.problem.units import Link
 
 
 @dataclass(frozen=True, slots=True)

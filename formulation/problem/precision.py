@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from formulation.problem.units import ceil_div, ceil_fraction
+from pipecut.formulation.problem.units import ceil_div, ceil_fraction
 
 if TYPE_CHECKING:
-    from formulation.problem.layers import Edge, Layer, Tie
+    from pipecut.formulation.problem.layers import Edge, Layer, Tie
 
 MOST_FROZEN = 8
 """Bytes of the largest weight that is not trained."""

@@ -35,10 +35,10 @@ from functools import lru_cache
 from math import floor
 from typing import TYPE_CHECKING
 
-from formulation.problem.units import Link, ceil_div, ceil_fraction, slowest
+from pipecut.formulation.problem.units import Link, ceil_div, ceil_fraction, slowest
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
+    from pipecut.formulation.problem.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)

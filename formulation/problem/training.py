@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from formulation.problem.precision import Precision
+from pipecut.formulation.problem.precision import Precision
 
 LEAST_MICRO_BATCHES = 16
 """Of a run without a flush; so many that a short pipeline shows its steady state."""

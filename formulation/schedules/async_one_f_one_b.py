@@ -7,12 +7,12 @@ Two replicas of stage 0 (ranks 0 and 1) before one of stage 1 (rank 2), passes t
     rank 2  .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 .  .
 
 With one replica each the order is that of 1F1B, over as many steps as one likes: nothing drains in between.
-Replica ``r`` of ``R`` takes the micro-batches ``r, r + R, r + 2 R, ...``, forward and backward. A replica of stage
-``s`` keeps ceil((devices of the stages from s on) / R) micro-batches in flight, S - s without replication; at the
-input stage this is NOAM. Every micro-batch in flight keeps the weights it was forwarded with (weight stashing).
-The bubble is only at both ends of the run; in between the slowest stage sets the period, the largest
-(f + b) / replicas, unless slow transfers (``report.simulation.one_f_one_b_period_ns``) or unlucky replica counts make
-it longer. Source: PipeDream (arXiv 1806.03377, §3.3 and 3.4; SOSP 2019).
+Replica ``r`` of ``R`` takes the micro-batches ``r, r + R, r + 2 R, ...``, forward and backward. A replica of
+stage ``s`` keeps ceil((devices of the stages from s on) / R) micro-batches in flight, S - s without replication;
+at the input stage this is NOAM. Every micro-batch in flight keeps the weights it was forwarded with (weight
+stashing). The bubble is only at both ends of the run; in between the slowest stage sets the period, the largest
+(f + b) / replicas, unless slow transfers (``report.simulation.one_f_one_b_period_ns``) or unlucky replica counts
+make it longer. Source: PipeDream (arXiv 1806.03377, §3.3 and 3.4; SOSP 2019).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from formulation.schedules.table import (
+from pipecut.formulation.schedules.table import (
     Kind,
     PipelineSchedule,
     ScheduleError,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from formulation.problem.training import Schedule, Training
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.schedules.zero_bubble_v import zero_bubble_v
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
 
 SCHEDULES: Mapping[Schedule, Callable[[int, int], PipelineSchedule]] = MappingProxyType(
     {

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.table import (
+from pipecut.formulation.schedules.table import (
     Kind,
     PipelineSchedule,
     ScheduleError,

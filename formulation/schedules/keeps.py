@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.training import Schedule, Training
 
 
 @dataclass(frozen=True, slots=True)

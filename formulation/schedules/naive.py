@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.schedules.table import Kind, PipelineSchedule, check_number, in_slots, one_rank_each, run
+from pipecut.formulation.schedules.table import Kind, PipelineSchedule, check_number, in_slots, one_rank_each, run
 
 
 def naive(stages: int, micro_batches: int) -> PipelineSchedule:

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from formulation.schedules.table import (
+from pipecut.formulation.schedules.table import (
     Kind,
     PipelineSchedule,
     ScheduleError,

@@ -29,7 +29,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from formulation.schedules.table import ActionRun, Integers, Kind, PipelineSchedule, check_number, in_slots, run
+from pipecut.formulation.schedules.table import (
+    ActionRun,
+    Integers,
+    Kind,
+    PipelineSchedule,
+    check_number,
+    in_slots,
+    run,
+)
 
 ROUND = 6
 """Passes of a round of the middle: three of each chunk."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.schedules.table import NONE, Integers, Kind
-from formulation.timeline.durations import Transfers
-from formulation.timeline.program import JOIN, LETTERS
-from formulation.timeline.timeline import Timeline
+from pipecut.formulation.schedules.table import NONE, Integers, Kind
+from pipecut.formulation.timeline.durations import Transfers
+from pipecut.formulation.timeline.program import JOIN, LETTERS
+from pipecut.formulation.timeline.timeline import Timeline
 
 
 class Reason(enum.StrEnum):

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
-from formulation.costs import times
-from formulation.costs.memory import stage_parts
-from formulation.costs.passes import stage_passes
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Synchronisation
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from formulation.schedules.catalogue import schedule_of
-from formulation.schedules.keeps import Keeps
-from formulation.schedules.table import PipelineSchedule
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from formulation.timeline.measures import Footprint
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.memory import stage_parts
+from pipecut.formulation.costs.passes import stage_passes
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.catalogue import schedule_of
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
+from pipecut.formulation.timeline.measures import Footprint
 
 
 @dataclass(frozen=True, slots=True)

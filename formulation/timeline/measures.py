@@ -26,10 +26,10 @@ from math import lcm
 
 import numpy as np
 
-from formulation.schedules.table import NONE, Integers, Kind, PipelineSchedule, positions, rank_of_actions
-from formulation.timeline.durations import Durations, Transfers
-from formulation.timeline.program import OPTIMIZER, SYNC
-from formulation.timeline.timeline import Timeline
+from pipecut.formulation.schedules.table import NONE, Integers, Kind, PipelineSchedule, positions, rank_of_actions
+from pipecut.formulation.timeline.durations import Durations, Transfers
+from pipecut.formulation.timeline.program import OPTIMIZER, SYNC
+from pipecut.formulation.timeline.timeline import Timeline
 
 
 def uniform_iteration_ns(

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.schedules.table import (
+from pipecut.formulation.schedules.table import (
     NONE,
     DeadlockError,
     Integers,
@@ -38,7 +38,7 @@ from formulation.schedules.table import (
     positions,
     rank_of_actions,
 )
-from formulation.timeline.durations import Durations, Execution
+from pipecut.formulation.timeline.durations import Durations, Execution
 
 SYNC, OPTIMIZER, JOIN = range(len(Kind), len(Kind) + 3)
 """Codes of the entries of updates, after those of kinds of actions. JOIN takes no time: it waits for a gate."""

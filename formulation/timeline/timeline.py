@@ -23,9 +23,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from formulation.schedules.table import NONE, Action, Integers, PipelineSchedule
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from formulation.timeline.program import JOIN, Program, compile_program
+from pipecut.formulation.schedules.table import NONE, Action, Integers, PipelineSchedule
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
+from pipecut.formulation.timeline.program import JOIN, Program, compile_program
 
 
 @dataclass(frozen=True, slots=True, eq=False)

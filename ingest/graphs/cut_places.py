@@ -37,15 +37,15 @@ from fnmatch import fnmatchcase
 
 import networkx as nx
 
-from formulation.costs.amounts import plural
-from formulation.costs.megatron_forms import forms_in
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis, LayerGraph, Split, layers_of
-from formulation.problem.options import Sharing
-from formulation.problem.plan import Span
-from ingest.errors import ModelError
-from ingest.graphs.module_calls import BLOCKS, MODULES, OPERATORS, ModuleCall
-from ingest.graphs.runtimes import DEEPSPEED, MEGATRON, RUNTIMES, TORCHTITAN, Runtime
+from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.costs.megatron_forms import forms_in
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis, LayerGraph, Split, layers_of
+from pipecut.formulation.problem.options import Sharing
+from pipecut.formulation.problem.plan import Span
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.graphs.module_calls import BLOCKS, MODULES, OPERATORS, ModuleCall
+from pipecut.ingest.graphs.runtimes import DEEPSPEED, MEGATRON, RUNTIMES, TORCHTITAN, Runtime
 
 _NUMBER = re.compile(r"\d+$")
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})

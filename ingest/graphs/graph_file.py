@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from formulation.predictor.curves import Measured
-from formulation.predictor.roofline import Product, Work
-from formulation.problem.layers import Across, Axis, Layer, LayerGraph, Split, layer_graph, layers_of
-from ingest.errors import GraphFileError
-from ingest.files import atomic_write, parse_json
-from ingest.graphs.module_calls import ModuleCall, check_calls
-from ingest.mistakes import path_text
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.predictor.roofline import Product, Work
+from pipecut.formulation.problem.layers import Across, Axis, Layer, LayerGraph, Split, layer_graph, layers_of
+from pipecut.ingest.errors import GraphFileError
+from pipecut.ingest.files import atomic_write, parse_json
+from pipecut.ingest.graphs.module_calls import ModuleCall, check_calls
+from pipecut.ingest.mistakes import path_text
 
 FORMAT = "pipecut layer graph"
 VERSION = 2

@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 import networkx as nx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from formulation.predictor.curves import Measured
-from ingest.errors import GraphFileError, ModelError
-from ingest.files import atomic_write
-from ingest.graphs.graph_file import read_json
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.ingest.errors import GraphFileError, ModelError
+from pipecut.ingest.files import atomic_write
+from pipecut.ingest.graphs.graph_file import read_json
 
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import networkx as nx
 
-from formulation.predictor.curves import Measured
-from ingest.files import read_limited
-from ingest.graphs.foreign import FormatError, quoted
-from ingest.graphs.graph_file import SIZE_LIMIT
-from ingest.graphs.layer_profile import measured_graph
-from ingest.text.quantities import duration
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.ingest.files import read_limited
+from pipecut.ingest.graphs.foreign import FormatError, quoted
+from pipecut.ingest.graphs.graph_file import SIZE_LIMIT
+from pipecut.ingest.graphs.layer_profile import measured_graph
+from pipecut.ingest.text.quantities import duration
 
 UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 NAMES = {"layer": "layer", "name": "layer", "module": "layer", "forward": "forward", "fwd": "forward"}

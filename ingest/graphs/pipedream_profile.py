@@ -17,12 +17,12 @@ from pathlib import Path
 
 import networkx as nx
 
-from formulation.predictor.curves import Measured
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.units import ceil_div, ceil_fraction
-from ingest.files import read_limited
-from ingest.graphs.foreign import FormatError, quoted
-from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.units import ceil_div, ceil_fraction
+from pipecut.ingest.files import read_limited
+from pipecut.ingest.graphs.foreign import FormatError, quoted
+from pipecut.ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 
 LARGEST_FILE = 16 * 2**20
 LONGEST_NUMBER = 40

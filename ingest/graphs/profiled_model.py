@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingest.graphs.foreign import check_graph
+from pipecut.ingest.graphs.foreign import check_graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from formulation.problem.constraints import Sharded
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.training import Schedule, Training
 
 
 class ComputedAgain(enum.StrEnum):

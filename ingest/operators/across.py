@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-from formulation.problem.layers import Across, Axis
-from ingest.operators.columns import Find
-from ingest.operators.operations import Operation
-from ingest.operators.products import factors, is_product
+from pipecut.formulation.problem.layers import Across, Axis
+from pipecut.ingest.operators.columns import Find
+from pipecut.ingest.operators.operations import Operation
+from pipecut.ingest.operators.products import factors, is_product
 
 BY_EXPERTS = ("_grouped_mm", "transformers::grouped_mm_fallback")
 """Products of tokens that are sorted by expert with the weights of all experts."""

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ingest.operators.operations import Operation, Tensor, tensors_in
+from pipecut.ingest.operators.operations import Operation, Tensor, tensors_in
 
 
 @dataclass(frozen=True, slots=True)

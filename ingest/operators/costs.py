@@ -12,9 +12,9 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ingest.operators import columns, products, stash
-from ingest.operators import products as macs
-from ingest.operators.operations import Operation
+from pipecut.ingest.operators import columns, products, stash
+from pipecut.ingest.operators import products as macs
+from pipecut.ingest.operators.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ingest.operators.costs import rules_of
-from ingest.operators.operations import Operation, OwnGradient, Recording, Tensor
+from pipecut.ingest.operators.costs import rules_of
+from pipecut.ingest.operators.operations import Operation, OwnGradient, Recording, Tensor
 
 _RESULT_KEPT_IN_PLACE = frozenset({"leaky_relu", "elu", "celu", "selu", "hardtanh", "relu6", "threshold"})
 """Activations whose in-place version computes its gradient from the result; others keep a copy of the input."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from ingest.operators.columns import Columns
-from ingest.operators.costs import rules_of
-from ingest.operators.operations import Call, Operation, Tensor, operator_name
+from pipecut.ingest.operators.columns import Columns
+from pipecut.ingest.operators.costs import rules_of
+from pipecut.ingest.operators.operations import Call, Operation, Tensor, operator_name
 
 if TYPE_CHECKING:
     from torch import fx

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ingest.errors import is_foreign
+from pipecut.ingest.errors import is_foreign
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 
-from ingest.errors import TraceError
-from ingest.operators.columns import Columns, Find, Verdict, whole
-from ingest.operators.operations import Operation, Tensor, tensors_in
+from pipecut.ingest.errors import TraceError
+from pipecut.ingest.operators.columns import Columns, Find, Verdict, whole
+from pipecut.ingest.operators.operations import Operation, Tensor, tensors_in
 
 
 def none(operation: Operation) -> int:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ingest.operators import columns, products
-from ingest.operators.columns import Columns
-from ingest.operators.costs import rules_of
-from ingest.operators.operations import Operation, Recording, Tensor
+from pipecut.ingest.operators import columns, products
+from pipecut.ingest.operators.columns import Columns
+from pipecut.ingest.operators.costs import rules_of
+from pipecut.ingest.operators.operations import Operation, Recording, Tensor
 
 _FOLLOWED = (
     columns.view,

@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from ingest.operators.operations import Operation, Tensor, tensors_in
+from pipecut.ingest.operators.operations import Operation, Tensor, tensors_in
 
 Kept = Iterable[Tensor | int]
 Keeps = Callable[[Operation], Kept]

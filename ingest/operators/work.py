@@ -1,7 +1,8 @@
 """The sizes of what a layer computes: the matrix products among its operations, and what its other kernels move.
 
-Sizes are only said where they multiply to the multiply-accumulates of the operator (``ingest.operators.products``); a
-layer with an operator whose sizes are not known (an einsum, a recurrent layer, experts) has none.
+Sizes are only said where they multiply to the multiply-accumulates of the operator
+(``ingest.operators.products``); a layer with an operator whose sizes are not known (an einsum, a recurrent
+layer, experts) has none.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from formulation.predictor.roofline import Product, Work
-from ingest.operators.costs import rules_of
-from ingest.operators.operations import Operation, Tensor
-from ingest.operators.products import added_product, factors, is_weighted, product
+from pipecut.formulation.predictor.roofline import Product, Work
+from pipecut.ingest.operators.costs import rules_of
+from pipecut.ingest.operators.operations import Operation, Tensor
+from pipecut.ingest.operators.products import added_product, factors, is_weighted, product
 
 Sizes = tuple[int, int, int, int]
 """Rows, inner, columns and copies for the whole example batch (of products with weights: copies are those of

@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from formulation.certificates.check import Certificate
-from formulation.certificates.executed.paths import PathPass, WeighedPaths
-from formulation.certificates.labels import Key, Runs
-from formulation.problem.instance import Instance
-from formulation.suffixes import slots_matter
-from ingest.files import atomic_write, parse_json, read_limited
-from ingest.mistakes import path_text
-from ingest.plans.plan_file import as_planned, choices_to_dict, plan_of, stage_to_dict
+from pipecut.formulation.certificates.check import Certificate
+from pipecut.formulation.certificates.executed.paths import PathPass, WeighedPaths
+from pipecut.formulation.certificates.labels import Key, Runs
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.suffixes import slots_matter
+from pipecut.ingest.files import atomic_write, parse_json, read_limited
+from pipecut.ingest.mistakes import path_text
+from pipecut.ingest.plans.plan_file import as_planned, choices_to_dict, plan_of, stage_to_dict
 
 FORMAT = "pipecut certificate"
 FORMAT_VERSION = 3

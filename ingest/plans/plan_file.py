@@ -25,15 +25,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from formulation.costs.prices import StageCost, updates_ns
-from formulation.evaluate import Evaluation
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import EVERY_FORM
-from formulation.problem.modes import ONE_COPY, Mode
-from formulation.problem.plan import Plan, Span, Stage
-from ingest.files import atomic_write, parse_json, read_limited
-from ingest.mistakes import MOST_SHOWN, did_you_mean, shown
+from pipecut.formulation.costs.prices import StageCost, updates_ns
+from pipecut.formulation.evaluate import Evaluation
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import EVERY_FORM
+from pipecut.formulation.problem.modes import ONE_COPY, Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.ingest.files import atomic_write, parse_json, read_limited
+from pipecut.ingest.mistakes import MOST_SHOWN, did_you_mean, shown
 
 
 def choices_to_dict(instance: Instance) -> dict[str, Any]:

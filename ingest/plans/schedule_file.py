@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from formulation.schedules.table import Action, Kind, PipelineSchedule, ScheduleError, validate
-from ingest.files import atomic_write, read_limited
-from ingest.mistakes import MOST_SHOWN, shown
+from pipecut.formulation.schedules.table import Action, Kind, PipelineSchedule, ScheduleError, validate
+from pipecut.ingest.files import atomic_write, read_limited
+from pipecut.ingest.mistakes import MOST_SHOWN, shown
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest schedule file that is read: 64 stages with 10,000 micro-batches take 10 MiB."""

@@ -13,12 +13,12 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
-from formulation.problem.constraints import Names, kinds
-from ingest.mistakes import Mistake, Where, did_you_mean
-from ingest.operators.costs import OPERATORS
-from ingest.scenario.fields import Section
-from ingest.scenario.messages import mistake_at
-from ingest.scenario.schema import (
+from pipecut.formulation.problem.constraints import Names, kinds
+from pipecut.ingest.mistakes import Mistake, Where, did_you_mean
+from pipecut.ingest.operators.costs import OPERATORS
+from pipecut.ingest.scenario.fields import Section
+from pipecut.ingest.scenario.messages import mistake_at
+from pipecut.ingest.scenario.schema import (
     MOST_SERVERS,
     ClusterSection,
     DeviceSection,
@@ -29,8 +29,8 @@ from ingest.scenario.schema import (
     TrainingSection,
     sound_parts,
 )
-from ingest.text.yaml_source import Document
-from ingest.torch.hugging_face import TASKS
+from pipecut.ingest.text.yaml_source import Document
+from pipecut.ingest.torch.hugging_face import TASKS
 
 SOURCES = {
     "build": "a Python function",

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic import WithJsonSchema as Shown
 
-from formulation.problem.constraints import Goal
-from formulation.problem.precision import Precision
-from formulation.problem.training import Schedule
-from ingest.graphs.module_calls import GRAINS
-from ingest.mistakes import did_you_mean, shown
-from ingest.text import quantities
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.problem.training import Schedule
+from pipecut.ingest.graphs.module_calls import GRAINS
+from pipecut.ingest.mistakes import did_you_mean, shown
+from pipecut.ingest.text import quantities
 
 
 class StrictPart(BaseModel):

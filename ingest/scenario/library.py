@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from formulation.problem.units import ceil_div
-from ingest.mistakes import Mistake, ScenarioError, Where, did_you_mean
-from ingest.scenario.fields import (
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.ingest.mistakes import Mistake, ScenarioError, Where, did_you_mean
+from pipecut.ingest.scenario.fields import (
     Bandwidth,
     Byname,
     Memory,
@@ -38,15 +38,15 @@ from ingest.scenario.fields import (
     StrictPart,
     Whole,
 )
-from ingest.scenario.messages import mistake_at, mistakes_of
-from ingest.scenario.schema import MachineSection
-from ingest.scenario.shipped import LIBRARY
-from ingest.text.yaml_source import Document
+from pipecut.ingest.scenario.messages import mistake_at, mistakes_of
+from pipecut.ingest.scenario.schema import MachineSection
+from pipecut.ingest.scenario.shipped import LIBRARY
+from pipecut.ingest.text.yaml_source import Document
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from formulation.problem.cluster import Server
+    from pipecut.formulation.problem.cluster import Server
 
 Number = TypeVar("Number")
 LONGEST_NOTE = 300

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from formulation.costs.amounts import scaled_size
-from formulation.predictor.roofline import Roofline
-from formulation.problem.constraints import Constraints, Goal, Names
-from formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
-from formulation.problem.training import Training
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
-from ingest.mistakes import ScenarioError
-from ingest.scenario.checks import SOURCES, check_meaning, ends_by_name, pairs_of
-from ingest.scenario.library import Library, with_peaks
-from ingest.scenario.machines import completed
-from ingest.scenario.messages import mistakes_of
-from ingest.scenario.schema import (
+from pipecut.formulation.costs.amounts import scaled_size
+from pipecut.formulation.predictor.roofline import Roofline
+from pipecut.formulation.problem.constraints import Constraints, Goal, Names
+from pipecut.formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.scenario.checks import SOURCES, check_meaning, ends_by_name, pairs_of
+from pipecut.ingest.scenario.library import Library, with_peaks
+from pipecut.ingest.scenario.machines import completed
+from pipecut.ingest.scenario.messages import mistakes_of
+from pipecut.ingest.scenario.schema import (
     ClusterSection,
     CostSection,
     LinkSection,
@@ -40,15 +40,15 @@ from ingest.scenario.schema import (
     TrainingSection,
     read_constraints,
 )
-from ingest.text.overrides import apply_overrides
-from ingest.text.yaml_source import Document
+from pipecut.ingest.text.overrides import apply_overrides
+from pipecut.ingest.text.yaml_source import Document
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from formulation.outcome import Limits
-    from formulation.problem.instance import Instance
-    from ingest.torch.hugging_face import Configured
+    from pipecut.formulation.outcome import Limits
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.ingest.torch.hugging_face import Configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class SolverChoice:
 
     def limits(self) -> Limits:
         """Return the limits of the search, for a solver."""
-        from formulation.outcome import Limits
+        from pipecut.formulation.outcome import Limits
 
         seconds = None if self.time_limit_ns is None else self.time_limit_ns / NS_PER_SECOND
         return Limits(time_limit_s=seconds, workers=self.workers, seed=self.seed)
@@ -109,8 +109,8 @@ class Scenario:
 
     def instance(self, layers: nx.DiGraph) -> Instance:
         """Return the numeric problem of a layer graph in this scenario. Raises ValueError if there is none."""
-        from formulation.counted import with_counted_choices
-        from formulation.problem.instance import build_instance
+        from pipecut.formulation.counted import with_counted_choices
+        from pipecut.formulation.problem.instance import build_instance
 
         layers = layers.copy()
         layers.graph["free_order"] = self.free_order
@@ -134,7 +134,7 @@ class Scenario:
         found = with_counted_choices(make, whole.training)
         if self.runtime is None:
             return found
-        from ingest.graphs.cut_places import divided_by
+        from pipecut.ingest.graphs.cut_places import divided_by
 
         return divided_by(found, self.runtime)
 
@@ -153,9 +153,9 @@ class Scenario:
 
         Raises ``ingest.errors.ModelError`` if the model cannot be had.
         """
-        from ingest.errors import told_of_unpriced
-        from ingest.graphs.cut_places import cut_at, cut_for
-        from ingest.torch import source
+        from pipecut.ingest.errors import told_of_unpriced
+        from pipecut.ingest.graphs.cut_places import cut_at, cut_for
+        from pipecut.ingest.torch import source
 
         folder = self.path.parent
         same = dict(self.operators)
@@ -168,9 +168,9 @@ class Scenario:
         return told_of_unpriced(cut, strict=self.strict)
 
     def _timed(self, graph: nx.DiGraph, path: Path) -> nx.DiGraph:
-        from formulation.problem.cluster import servers_of
-        from ingest.graphs.layer_profile import read_profile, with_times
-        from ingest.graphs.layer_table import with_table
+        from pipecut.formulation.problem.cluster import servers_of
+        from pipecut.ingest.graphs.layer_profile import read_profile, with_times
+        from pipecut.ingest.graphs.layer_table import with_table
 
         classes = {server.device_class.name for server in servers_of(self.cluster)}
         numbers = self.training.micro_batch_choices or (self.training.micro_batches,)
@@ -245,7 +245,7 @@ def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:
 
     That is the peak also where a key is written that only this has.
     """
-    from formulation.problem.cluster import servers_of
+    from pipecut.formulation.problem.cluster import servers_of
 
     constants = {"kernel_ns" if key == "kernel" else key: value for key, value in found.roofline}
     readings: dict[str, Any] = dict(found)
@@ -260,7 +260,7 @@ def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:
 
 def _note(found: CostSection, cost: CostModel, cluster: nx.Graph) -> str:
     """Say what keeps times from those of a roofline, if nobody asked for others."""
-    from formulation.problem.cluster import servers_of
+    from pipecut.formulation.problem.cluster import servers_of
 
     if found.compute is not None or found.means_peak or cost.compute is Compute.ROOFLINE:
         return ""
@@ -283,7 +283,7 @@ def _kept(found: ScenarioFile) -> str:
 
 
 def _configured(model: ModelSection) -> Configured | None:
-    from ingest.torch.hugging_face import Configured
+    from pipecut.ingest.torch.hugging_face import Configured
 
     return (
         None
@@ -316,7 +316,7 @@ def _solver(found: SolverSection) -> SolverChoice:
 
 def _cluster(name: str, found: ClusterSection) -> nx.Graph:
     """Draw the cluster graph; single links stand before the mesh."""
-    from formulation.problem.cluster import DeviceClass, Server, cluster_graph
+    from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
 
     classes = {
         key: DeviceClass(

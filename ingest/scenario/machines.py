@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ingest.mistakes import Mistake, Where, path_text
-from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import DeviceFacts, Library, MachineGroup, near_names
-from ingest.scenario.messages import mistake_at
-from ingest.scenario.schema import machine_row
-from ingest.text.yaml_source import Document
+from pipecut.ingest.mistakes import Mistake, Where, path_text
+from pipecut.ingest.scenario.fields import NumberFormat
+from pipecut.ingest.scenario.library import DeviceFacts, Library, MachineGroup, near_names
+from pipecut.ingest.scenario.messages import mistake_at
+from pipecut.ingest.scenario.schema import machine_row
+from pipecut.ingest.text.yaml_source import Document
 
 NETWORK = "network"
 """The switch that joins machines of different speeds."""

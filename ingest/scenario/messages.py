@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ingest.mistakes import Mistake, Where, did_you_mean, number_hint, path_text, shown
-from ingest.scenario.fields import LIST, WORD, StrictPart
-from ingest.scenario.schema import ScenarioFile
-from ingest.text.yaml_source import Document
+from pipecut.ingest.mistakes import Mistake, Where, did_you_mean, number_hint, path_text, shown
+from pipecut.ingest.scenario.fields import LIST, WORD, StrictPart
+from pipecut.ingest.scenario.schema import ScenarioFile
+from pipecut.ingest.text.yaml_source import Document
 
 Found = dict[str, Any]
 """One entry of ``ValidationError.errors()``: ``type``, ``loc``, ``input``, ``ctx``, ``msg``."""

@@ -39,9 +39,19 @@ from pydantic import (
     create_model,
 )
 
-from formulation.problem.constraints import ByServer, Constraints, Key, Keyed, Listed, Names, Shape, Written, kinds
-from formulation.problem.layers import EVERY_FORM
-from formulation.problem.options import (
+from pipecut.formulation.problem.constraints import (
+    ByServer,
+    Constraints,
+    Key,
+    Keyed,
+    Listed,
+    Names,
+    Shape,
+    Written,
+    kinds,
+)
+from pipecut.formulation.problem.layers import EVERY_FORM
+from pipecut.formulation.problem.options import (
     AllReduce,
     Boundary,
     BoundaryCharge,
@@ -54,9 +64,9 @@ from formulation.problem.options import (
     StageTime,
     Synchronisation,
 )
-from formulation.problem.training import Training
-from ingest.mistakes import shown
-from ingest.scenario.fields import (
+from pipecut.formulation.problem.training import Training
+from pipecut.ingest.mistakes import shown
+from pipecut.ingest.scenario.fields import (
     CHOOSE,
     LIST,
     WORD,

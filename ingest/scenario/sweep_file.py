@@ -23,13 +23,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from ingest.mistakes import FilePlace, Mistake, ScenarioError, shown
-from ingest.scenario.fields import Section
-from ingest.scenario.library import Library
-from ingest.scenario.load import Scenario, scenario_of
-from ingest.scenario.messages import mistake_at, mistakes_of
-from ingest.text.overrides import Setting, apply_overrides, apply_settings
-from ingest.text.yaml_source import Document
+from pipecut.ingest.mistakes import FilePlace, Mistake, ScenarioError, shown
+from pipecut.ingest.scenario.fields import Section
+from pipecut.ingest.scenario.library import Library
+from pipecut.ingest.scenario.load import Scenario, scenario_of
+from pipecut.ingest.scenario.messages import mistake_at, mistakes_of
+from pipecut.ingest.text.overrides import Setting, apply_overrides, apply_settings
+from pipecut.ingest.text.yaml_source import Document
 
 MOST_POINTS = 100_000
 """Most points of a sweep."""

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
-from ingest.text.yaml_source import DEEPEST, Document, parse_scalar
+from pipecut.ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
+from pipecut.ingest.text.yaml_source import DEEPEST, Document, parse_scalar
 
 _STEP = re.compile(r'\.?(?:"([^"]+)"|\[([0-9]{1,6})\]|([^.\[\]="]+))')
 LONGEST_OVERRIDE = 1000

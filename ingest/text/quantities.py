@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND
 
 LONGEST_TEXT = 40
 """Characters of the longest quantity that is read; anything longer is no quantity."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
+from pipecut.ingest.mistakes import FilePlace, Mistake, ScenarioError, Where, path_text, shown
 
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read."""

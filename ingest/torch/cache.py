@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import os
@@ -19,22 +20,23 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
-from ingest.files import atomic_write
-from ingest.graphs.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_graph
+from pipecut.ingest.files import atomic_write
+from pipecut.ingest.graphs.graph_file import SIZE_LIMIT, graph_document, graph_from_document, parse_graph
 
 _VERSION = 2
 _FORMER_VERSIONS = (1,)
 """Of entries that had no checksum; they are replaced without a word."""
 _CHECKSUM = "sha256"
 _ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = "pipecut"
 _OWN_PACKAGES = frozenset(
-    {"commands", "exchange", "execution", "formulation", "ingest", "pipecut", "planners", "report", "solvers"}
+    {"commands", "exchange", "execution", "face", "formulation", "ingest", "planners", "report", "solvers"}
 )
 _LIBRARY = Path(sysconfig.get_path("stdlib"))
 _STANDARD = (f"{_LIBRARY}{os.sep}", f"{_LIBRARY.resolve()}{os.sep}")
@@ -54,8 +56,15 @@ def cache_folder() -> Path:
 def find_module(name: str, folders: Sequence[Path]) -> Path | None:
     """Return the source file of a module without executing anything, or None where that takes an import.
 
-    ``folders`` come before ``sys.path``, as they do when the module is imported.
+    ``folders`` come before ``sys.path``, as they do when the module is imported. Models that come with pipecut go
+    by the names that scenarios give them (:func:`importable`).
     """
+    name = importable(name)
+    if name.startswith(f"{_PACKAGE}."):  # an editable package, which no search of paths finds
+        try:
+            return _source(importlib.util.find_spec(name))
+        except ModuleNotFoundError:
+            return None
     path: Iterable[str] = [*(str(folder) for folder in folders), *sys.path]
     spec, full = None, ""
     for part in name.split("."):
@@ -67,8 +76,17 @@ def find_module(name: str, folders: Sequence[Path]) -> Path | None:
         if spec is None:
             return None
         path = spec.submodule_search_locations or ()
+    return _source(spec)
+
+
+def _source(spec: ModuleSpec | None) -> Path | None:
     origin = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
     return origin.resolve() if origin is not None and origin.is_file() else None
+
+
+def importable(name: str) -> str:
+    """Return the name that a module is imported by: scenarios say ``ingest.models.vgg`` of one of our own."""
+    return f"{_PACKAGE}.{name}" if name.startswith("ingest.models.") else name
 
 
 def load_trace(model: str, origin: Path) -> nx.DiGraph | None:

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ingest.errors import TraceError, first_line, place
+from pipecut.ingest.errors import TraceError, first_line, place
 
 if TYPE_CHECKING:
     import torch

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ingest.errors import ModelError, TraceError, first_line
-from ingest.files import parse_json
-from ingest.operators.costs import Operator, own_rules
-from ingest.operators.operations import (
+from pipecut.ingest.errors import ModelError, TraceError, first_line
+from pipecut.ingest.files import parse_json
+from pipecut.ingest.operators.costs import Operator, own_rules
+from pipecut.ingest.operators.operations import (
     Call,
     ModuleKind,
     Recorder,
@@ -36,7 +36,7 @@ from ingest.operators.operations import (
     source_line,
     tensors_in,
 )
-from ingest.torch.record import common_batch, live
+from pipecut.ingest.torch.record import common_batch, live
 
 _VIEWS = {
     *(

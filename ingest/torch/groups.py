@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from formulation.problem.layers import FORMS, Across, Axis, Split
-from ingest.operators import products
-from ingest.operators.across import across
-from ingest.operators.columns import Columns, whole
-from ingest.operators.costs import rules_of
-from ingest.operators.operations import Call, Operation, Recording, Tensor
+from pipecut.formulation.problem.layers import FORMS, Across, Axis, Split
+from pipecut.ingest.operators import products
+from pipecut.ingest.operators.across import across
+from pipecut.ingest.operators.columns import Columns, whole
+from pipecut.ingest.operators.costs import rules_of
+from pipecut.ingest.operators.operations import Call, Operation, Recording, Tensor
 
 _INPUT = -1
 """Stands for the example inputs among the producers of a run."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.errors import ModelError, first_line
-from ingest.files import parse_json, read_limited
-from ingest.torch.export import depends_on_values
+from pipecut.ingest.errors import ModelError, first_line
+from pipecut.ingest.files import parse_json, read_limited
+from pipecut.ingest.torch.export import depends_on_values
 
 if TYPE_CHECKING:
     import torch

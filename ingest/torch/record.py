@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ingest.errors import TraceError
-from ingest.operators.costs import Operator, own_rules
-from ingest.operators.operations import (
+from pipecut.ingest.errors import TraceError
+from pipecut.ingest.operators.costs import Operator, own_rules
+from pipecut.ingest.operators.operations import (
     Call,
     ModuleKind,
     Operation,
@@ -25,7 +25,7 @@ from ingest.operators.operations import (
     source_line,
     tensors_in,
 )
-from ingest.torch.export import CHECKPOINT, FUNCTION, Inputs, exported
+from pipecut.ingest.torch.export import CHECKPOINT, FUNCTION, Inputs, exported
 
 if TYPE_CHECKING:
     import torch

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
-from ingest.errors import ModelError, TraceError, place, with_causes
-from ingest.graphs.graph_file import read_graph
-from ingest.torch.cache import find_module, load_trace, store_trace, user_modules
-from ingest.torch.export import built_on_meta
-from ingest.torch.hugging_face import Configured, build, config_file, noting_reads, unread
+from pipecut.ingest.errors import ModelError, TraceError, place, with_causes
+from pipecut.ingest.graphs.graph_file import read_graph
+from pipecut.ingest.torch.cache import find_module, importable, load_trace, store_trace, user_modules
+from pipecut.ingest.torch.export import built_on_meta
+from pipecut.ingest.torch.hugging_face import Configured, build, config_file, noting_reads, unread
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ingest.torch.export import Inputs
+    from pipecut.ingest.torch.export import Inputs
 
 _FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 _FILE = re.compile(r"(.+)\.py:([^\W\d]\w*)")
@@ -79,8 +79,8 @@ def load_model_graph(
 
 def _exported(path: Path, operators: Mapping[str, str]) -> nx.DiGraph:
     """Return the layer graph of a file of ``torch.export.save``; neither torch nor anything in it is run."""
-    from ingest.torch.exported_file import read_exported
-    from ingest.torch.trace import graph_of
+    from pipecut.ingest.torch.exported_file import read_exported
+    from pipecut.ingest.torch.trace import graph_of
 
     recording, notes = read_exported(path, operators)
     graph = graph_of(recording, path.stem)
@@ -108,8 +108,8 @@ def load_configured_graph(
         return cached
     loaded_before = frozenset(sys.modules)
     torch = _torch(path)
-    from ingest.torch.export import quiet
-    from ingest.torch.trace import trace
+    from pipecut.ingest.torch.export import quiet
+    from pipecut.ingest.torch.trace import trace
 
     name = file.parent.name if file.stem == "config" else file.stem
     with noting_reads() as read:
@@ -177,7 +177,7 @@ def _traced(
         builder = _function(_imported(module, spec, folders), function, spec)
         with torch.device("meta"):
             network, inputs = _built(builder, spec)
-        from ingest.torch.trace import trace
+        from pipecut.ingest.torch.trace import trace
 
         return trace(network, inputs, function, operators)
 
@@ -213,7 +213,7 @@ def _forget(loaded_before: frozenset[str]) -> None:
 
 def _imported(module: str, spec: str, folders: Sequence[Path]) -> ModuleType:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(importable(module))
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             places = " or ".join(dict.fromkeys(str(folder) for folder in folders))

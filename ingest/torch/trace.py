@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from formulation.problem.layers import Across, Layer, Split, layer_graph
-from ingest.errors import TraceError
-from ingest.graphs.module_calls import ModuleCall
-from ingest.operators.costs import Operator, is_known, rules_of
-from ingest.operators.keeping import Keeping
-from ingest.operators.operations import ModuleKind, Operation, Recording, Tensor
-from ingest.operators.samples import BATCH_STATISTICS, mixing, statistics
-from ingest.operators.work import work_of
-from ingest.torch.export import Inputs
-from ingest.torch.groups import Run, group, names
-from ingest.torch.record import record
+from pipecut.formulation.problem.layers import Across, Layer, Split, layer_graph
+from pipecut.ingest.errors import TraceError
+from pipecut.ingest.graphs.module_calls import ModuleCall
+from pipecut.ingest.operators.costs import Operator, is_known, rules_of
+from pipecut.ingest.operators.keeping import Keeping
+from pipecut.ingest.operators.operations import ModuleKind, Operation, Recording, Tensor
+from pipecut.ingest.operators.samples import BATCH_STATISTICS, mixing, statistics
+from pipecut.ingest.operators.work import work_of
+from pipecut.ingest.torch.export import Inputs
+from pipecut.ingest.torch.groups import Run, group, names
+from pipecut.ingest.torch.record import record
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,17 +15,17 @@ from fractions import Fraction
 
 import networkx as nx
 
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import FORMS, Layer, Split, layer_graph
-from formulation.problem.options import CostModel, Samples
-from formulation.problem.training import Training
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
-from planners.accpar.code import MatrixLayer
-from planners.accpar.published import ARRAY, BATCH, BYTES_PER_ELEMENT
-from planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
-from planners.common.one_stage import BetweenCosts, InsideCosts, least_forms, prefer, rounded, tables_of
-from planners.one_weird_trick import planner as one_weird_trick
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import FORMS, Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel, Samples
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from pipecut.planners.accpar.code import MatrixLayer
+from pipecut.planners.accpar.published import ARRAY, BATCH, BYTES_PER_ELEMENT
+from pipecut.planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
+from pipecut.planners.common.one_stage import BetweenCosts, InsideCosts, least_forms, prefer, rounded, tables_of
+from pipecut.planners.one_weird_trick import planner as one_weird_trick
 
 Choose = Callable[[InsideCosts, BetweenCosts], tuple[int, ...]]
 """From the bytes that two halves exchange, by layer and type and by edge and types, to a type for each layer."""

@@ -24,14 +24,14 @@ from __future__ import annotations
 import time
 from fractions import Fraction
 
-from formulation.costs.amounts import exact_duration, plural
-from formulation.limits import NEVER, Deadline
-from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
-from planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
-from planners.common.one_stage import (
+from pipecut.formulation.costs.amounts import exact_duration, plural
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from pipecut.planners.common.halves import Halves, LayerShare, Machine, bisected, moved_bytes, summed_bytes
+from pipecut.planners.common.one_stage import (
     BetweenCosts,
     InsideCosts,
     least_forms,
@@ -40,7 +40,7 @@ from planners.common.one_stage import (
     sum_of_costs,
     tables_of,
 )
-from solvers.search.stoppable import stoppable
+from pipecut.solvers.search.stoppable import stoppable
 
 NAME = "accpar"
 

@@ -5,7 +5,7 @@ Sources: AccPar (Song et al., HPCA 2020); its program, linghaosong/AccPar, with 
 
 from __future__ import annotations
 
-from planners.accpar.code import MatrixLayer
+from pipecut.planners.accpar.code import MatrixLayer
 
 ALEXNET = (
     MatrixLayer("conv1", 3, 224**2, 11**2, 96, 55**2),

@@ -6,20 +6,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from formulation.outcome import Outcome
-from formulation.problem.instance import Instance
-from formulation.problem.units import Link
-from ingest.errors import ModelError
-from ingest.torch.source import load_model_graph
-from planners.accpar import planner as accpar
-from planners.accpar.code import ACCPAR, HYPAR, optimise
-from planners.accpar.levels import Planner, array, chain_graph, step
-from planners.accpar.published import ALEXNET, ARRAY, BATCH, LEVELS, PROGRAM_TYPES, SPEED_UPS
-from planners.baselines import data_parallel
-from planners.common.one_stage import sum_of_costs, tables_of
-from planners.hypar import planner as hypar
-from planners.one_weird_trick import planner as one_weird_trick
-from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut.formulation.outcome import Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.torch.source import load_model_graph
+from pipecut.planners.accpar import planner as accpar
+from pipecut.planners.accpar.code import ACCPAR, HYPAR, optimise
+from pipecut.planners.accpar.levels import Planner, array, chain_graph, step
+from pipecut.planners.accpar.published import ALEXNET, ARRAY, BATCH, LEVELS, PROGRAM_TYPES, SPEED_UPS
+from pipecut.planners.baselines import data_parallel
+from pipecut.planners.common.one_stage import sum_of_costs, tables_of
+from pipecut.planners.hypar import planner as hypar
+from pipecut.planners.one_weird_trick import planner as one_weird_trick
+from pipecut.planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
 
 if TYPE_CHECKING:
     import networkx as nx

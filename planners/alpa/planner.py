@@ -34,16 +34,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline, in_time
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.plan import Span
-from formulation.problem.units import slowest
-from solvers.reference.flat_cluster import FlatView, believes, flat_view, lay_on_line, slowest_link
-from solvers.search.stoppable import distinct, stoppable
-from solvers.search.support import blind_to
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.units import slowest
+from pipecut.solvers.reference.flat_cluster import FlatView, believes, flat_view, lay_on_line, slowest_link
+from pipecut.solvers.search.stoppable import distinct, stoppable
+from pipecut.solvers.search.support import blind_to
 
 NAME = "alpa"
 

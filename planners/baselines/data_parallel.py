@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, with_layers
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.reference.algorithm_1 import best_forms
-from solvers.search.support import blind_to
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.reference.algorithm_1 import best_forms
+from pipecut.solvers.search.support import blind_to
 
 NAME = "data_parallel"
 

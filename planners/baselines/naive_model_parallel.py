@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.search.support import blind_to
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.search.support import blind_to
 
 NAME = "naive_model_parallel"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from planners.common.errors import TooManyDownsetsError
+from pipecut.planners.common.errors import TooManyDownsetsError
 
 
 def masks(size: int, edges: Iterable[tuple[int, int]]) -> list[int]:

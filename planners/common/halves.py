@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.costs.forms import SHARDINGS, WHOLE
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge, Split
-from formulation.problem.units import Link
+from pipecut.formulation.costs.forms import SHARDINGS, WHOLE
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.units import Link
 
 _ONE = Fraction(1)
 

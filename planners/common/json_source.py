@@ -13,9 +13,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from formulation.problem.units import NS_PER_SECOND, ceil_fraction
-from ingest.files import parse_json, read_limited
-from ingest.graphs.foreign import FormatError, quoted
+from pipecut.formulation.problem.units import NS_PER_SECOND, ceil_fraction
+from pipecut.ingest.files import parse_json, read_limited
+from pipecut.ingest.graphs.foreign import FormatError, quoted
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of the largest file that is read; the largest published one has 10 MB."""

@@ -9,17 +9,17 @@ from fractions import Fraction
 
 import numpy as np
 
-from formulation.costs.tables import Tables, build_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline, in_time
-from formulation.outcome import Outcome, Proof
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, with_layers
-from formulation.problem.layers import FORMS, FormEdge, Layer
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import ceil_fraction
-from solvers.reference.algorithm_1 import best_forms
-from solvers.search.support import blind_to
+from pipecut.formulation.costs.tables import Tables, build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.formulation.outcome import Outcome, Proof
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.layers import FORMS, FormEdge, Layer
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut.solvers.reference.algorithm_1 import best_forms
+from pipecut.solvers.search.support import blind_to
 
 accepts = blind_to("memory", "devices")
 """What a planner of one stage makes of an instance (``solvers.search.support``)."""

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.common.downsets import bits, downsets, masks
-from planners.common.errors import NothingFitsError
-from planners.dnn_partitioning.graph import ContiguousSets, Graph, prepared
-from planners.dnn_partitioning.problem import PlacementProblem
+from pipecut.planners.common.downsets import bits, downsets, masks
+from pipecut.planners.common.errors import NothingFitsError
+from pipecut.planners.dnn_partitioning.graph import ContiguousSets, Graph, prepared
+from pipecut.planners.dnn_partitioning.problem import PlacementProblem
 
 Reals = NDArray[np.float64]
 IDEALS = 5_000

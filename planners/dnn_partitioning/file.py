@@ -13,9 +13,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ingest.graphs.foreign import FormatError
-from planners.common.json_source import Flag, Real, Strict, Whole, read_json
-from planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.planners.common.json_source import Flag, Real, Strict, Whole, read_json
+from pipecut.planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
 
 MS_PER_SECOND = 1000
 LINK_BYTES_PER_SECOND = 2**31

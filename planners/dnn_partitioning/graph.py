@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import networkx as nx
 
-from planners.dnn_partitioning.hash_order import hash_order
-from planners.dnn_partitioning.problem import PlacementProblem
+from pipecut.planners.dnn_partitioning.hash_order import hash_order
+from pipecut.planners.dnn_partitioning.problem import PlacementProblem
 
 IDLE_S = 1e-9
 """A node that takes less than this is idle; the program writes 1e-6 and counts in ms."""

@@ -12,19 +12,19 @@ from __future__ import annotations
 import graphlib
 from dataclasses import replace
 
-from formulation.predictor.curves import Measured
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Boundary, CostModel, Samples
-from formulation.problem.plan import Plan
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from planners.dnn_partitioning.dp import load
-from planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND
-from planners.dnn_partitioning.graph import contracted, original, with_cycles_merged, with_twins
-from planners.dnn_partitioning.problem import PlacementProblem
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import Boundary, CostModel, Samples
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.dnn_partitioning.dp import load
+from pipecut.planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND
+from pipecut.planners.dnn_partitioning.graph import contracted, original, with_cycles_merged, with_twins
+from pipecut.planners.dnn_partitioning.problem import PlacementProblem
 
 NS = 10**9
 HOST, ACCELERATOR = "host", "accelerator"

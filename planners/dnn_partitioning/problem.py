@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ingest.graphs.foreign import check_graph, check_reals
+from pipecut.ingest.graphs.foreign import check_graph, check_reals
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from planners.dnn_partitioning.dp import DeviceShare, load
-from planners.dnn_partitioning.graph import Graph, contracted, original, with_cycles_merged, with_twins
-from planners.dnn_partitioning.problem import PlacementProblem
+from pipecut.planners.dnn_partitioning.dp import DeviceShare, load
+from pipecut.planners.dnn_partitioning.graph import Graph, contracted, original, with_cycles_merged, with_twins
+from pipecut.planners.dnn_partitioning.problem import PlacementProblem
 
 UNITS = 10**12
 """Whole units of time in a second."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from formulation.outcome import Limits, Outcome
-from formulation.problem.instance import Instance
-from ingest.graphs.foreign import FormatError
-from planners.dnn_partitioning.dp import place
-from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
-from planners.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
-from planners.dnn_partitioning.problem import PlacementProblem
-from planners.dnn_partitioning.sets import DecidedPlacement, decide
-from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
-from solvers.auto.solve import plan
-from solvers.choices import trainings as choices
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.planners.dnn_partitioning.dp import place
+from pipecut.planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
+from pipecut.planners.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
+from pipecut.planners.dnn_partitioning.problem import PlacementProblem
+from pipecut.planners.dnn_partitioning.sets import DecidedPlacement, decide
+from pipecut.planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices import trainings as choices
 
 TIME_LIMIT_S = 60.0
 """Of each search."""

@@ -8,17 +8,17 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 
-from formulation.predictor.roofline import Roofline
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Compute, CostModel
-from formulation.problem.training import Training
-from planners.common.accelerator import Accelerator
-from planners.gpipe.amoebanet import amoebanet_d
-from planners.gpipe.memory import GPipeBatch
-from planners.gpipe.published import IMAGES, SAMPLES, SPEED_TABLES, SpeedTable, transformer
-from planners.gpipe.time import (
+from pipecut.formulation.predictor.roofline import Roofline
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import Compute, CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.planners.common.accelerator import Accelerator
+from pipecut.planners.gpipe.amoebanet import amoebanet_d
+from pipecut.planners.gpipe.memory import GPipeBatch
+from pipecut.planners.gpipe.published import IMAGES, SAMPLES, SPEED_TABLES, SpeedTable, transformer
+from pipecut.planners.gpipe.time import (
     LayerLine,
     amoebanet_network,
     closed_form_speed,
@@ -26,8 +26,8 @@ from planners.gpipe.time import (
     samples_per_second,
     transformer_network,
 )
-from planners.studies.study import StudyTable
-from planners.studies.text import Errors, error_percent, mean_absolute, signed
+from pipecut.planners.studies.study import StudyTable
+from pipecut.planners.studies.text import Errors, error_percent, mean_absolute, signed
 
 GIGA = 10**9
 TPU_V3 = Accelerator("TPUv3 core", peak_flops_per_second=61_500 * GIGA, near_bytes_per_second=82 * GIGA)

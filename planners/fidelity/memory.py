@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from planners.megatron.published import MODELS, KorthikantiModel
-from planners.megatron.transformer import LayerRecompute, TransformerShape, attention_core_flops, iteration_flops
-from planners.megatron.transformer_memory import (
+from pipecut.planners.megatron.published import MODELS, KorthikantiModel
+from pipecut.planners.megatron.transformer import (
+    LayerRecompute,
+    TransformerShape,
+    attention_core_flops,
+    iteration_flops,
+)
+from pipecut.planners.megatron.transformer_memory import (
     ActivationLayout,
     counted_first_stage_bytes,
     extra_bytes,
     first_stage_bytes,
     layer_activation_bytes,
 )
-from planners.studies.study import StudyTable
-from planners.studies.text import gib, share
+from pipecut.planners.studies.study import StudyTable
+from pipecut.planners.studies.text import gib, share
 
 MIB = 2**20
 TP = 8
@@ -128,9 +133,9 @@ def traced_layer_bytes(shape: TransformerShape) -> int:
 
     Raises ImportError without PyTorch. Cost: the model is built, once.
     """
-    from formulation.problem.layers import layers_of
-    from ingest.models.gpt import gpt
-    from ingest.torch.trace import trace
+    from pipecut.formulation.problem.layers import layers_of
+    from pipecut.ingest.models.gpt import gpt
+    from pipecut.ingest.torch.trace import trace
 
     module, inputs = gpt(shape.layers, shape.hidden, shape.heads, shape.vocabulary, shape.sequence)
     graph = trace(module, inputs, "gpt")

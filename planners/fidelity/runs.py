@@ -16,25 +16,25 @@ from types import MappingProxyType
 
 import networkx as nx
 
-from formulation.costs.megatron_forms import megatron_forms
-from formulation.predictor.roofline import Roofline
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Recompute
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Axis, Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import BoundaryCharge, Compute, CostModel, Samples, Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import NS_PER_SECOND, Link
-from formulation.schedules.interleaved import interleaved
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.timeline import run
-from ingest.scenario.library import Library
-from planners.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
-from planners.megatron.published import PublishedStep, TrainingRun
-from planners.megatron.transformer import LayerRecompute, TransformerShape
+from pipecut.formulation.costs.megatron_forms import megatron_forms
+from pipecut.formulation.predictor.roofline import Roofline
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Recompute
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Axis, Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import BoundaryCharge, Compute, CostModel, Samples, Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import NS_PER_SECOND, Link
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.timeline import run
+from pipecut.ingest.scenario.library import Library
+from pipecut.planners.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
+from pipecut.planners.megatron.published import PublishedStep, TrainingRun
+from pipecut.planners.megatron.transformer import LayerRecompute, TransformerShape
 
 MACHINE = "dgx-a100"
 ADAM_BYTES = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planners.fidelity.runs import THOUSANDTHS, Constants, data_sheet, fitted, step_s
-from planners.megatron.published import ITERATION_TIMES, MEGATRON_TABLE_1, TERA, PublishedStep
-from planners.megatron.transformer import iteration_flops, megatron_bubble
-from planners.studies.study import StudyTable
-from planners.studies.text import error_percent, mean_absolute, share, signed
+from pipecut.planners.fidelity.runs import THOUSANDTHS, Constants, data_sheet, fitted, step_s
+from pipecut.planners.megatron.published import ITERATION_TIMES, MEGATRON_TABLE_1, TERA, PublishedStep
+from pipecut.planners.megatron.transformer import iteration_flops, megatron_bubble
+from pipecut.planners.studies.study import StudyTable
+from pipecut.planners.studies.text import error_percent, mean_absolute, share, signed
 
 
 @dataclass(frozen=True, slots=True)

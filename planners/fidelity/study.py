@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from planners.fidelity.gpipe import speed_table
-from planners.fidelity.memory import memory_table, statements_table, traced_table
-from planners.fidelity.runs import THOUSANDTHS, UPDATE, Constants
-from planners.fidelity.steps import MEGATRON, SOURCES, steps_table, variants_table
-from planners.studies.study import Study, StudyInputs, StudyTable
-from planners.studies.text import mean_absolute
+from pipecut.planners.fidelity.gpipe import speed_table
+from pipecut.planners.fidelity.memory import memory_table, statements_table, traced_table
+from pipecut.planners.fidelity.runs import THOUSANDTHS, UPDATE, Constants
+from pipecut.planners.fidelity.steps import MEGATRON, SOURCES, steps_table, variants_table
+from pipecut.planners.studies.study import Study, StudyInputs, StudyTable
+from pipecut.planners.studies.text import mean_absolute
 
 
 def run(inputs: StudyInputs) -> Study:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formulation.predictor.roofline import Product, Work
+from pipecut.formulation.predictor.roofline import Product, Work
 
 SIDE = 224
 CLASSES = 1000

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.problem.units import ceil_fraction
-from planners.megatron.transformer import TransformerShape
-from planners.megatron.transformer_memory import ActivationLayout, layer_activation_bytes
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut.planners.megatron.transformer import TransformerShape
+from pipecut.planners.megatron.transformer_memory import ActivationLayout, layer_activation_bytes
 
 BYTES_PER_PARAMETER = 12
 ELEMENT_BYTES = 2

@@ -21,15 +21,15 @@ import itertools
 import time
 from collections.abc import Sequence
 
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline, in_time
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.reference.flat_cluster import believes, flat_view
-from solvers.search.stoppable import stoppable
-from solvers.search.support import blind_to
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.reference.flat_cluster import believes, flat_view
+from pipecut.solvers.search.stoppable import stoppable
+from pipecut.solvers.search.support import blind_to
 
 NAME = "gpipe"
 

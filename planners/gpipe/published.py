@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from planners.megatron.transformer import TransformerShape
+from pipecut.planners.megatron.transformer import TransformerShape
 
 SAMPLES, IMAGES = 32, 128
 """Mini-batches of the Transformer and of AmoebaNet-D in Table 1."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planners.gpipe.amoebanet import amoebanet_d
-from planners.gpipe.memory import (
+from pipecut.planners.gpipe.amoebanet import amoebanet_d
+from pipecut.planners.gpipe.memory import (
     ELEMENT_BYTES,
     GPipeBatch,
     largest_layers,
@@ -13,7 +13,7 @@ from planners.gpipe.memory import (
     parameters,
     pipeline_activation_bytes,
 )
-from planners.gpipe.published import (
+from pipecut.planners.gpipe.published import (
     AMOEBANET_ROWS,
     IMAGES,
     SAMPLES,
@@ -21,8 +21,8 @@ from planners.gpipe.published import (
     TransformerRow,
     transformer,
 )
-from planners.studies.study import Study, StudyInputs, StudyTable
-from planners.studies.text import GIB, error_percent, gib, mean_absolute, signed
+from pipecut.planners.studies.study import Study, StudyInputs, StudyTable
+from pipecut.planners.studies.text import GIB, error_percent, gib, mean_absolute, signed
 
 PARTS = (1, 2, 4, 8, 16, 32)
 """Numbers of micro-batches that a mini-batch of 32 has."""

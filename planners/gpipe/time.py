@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from formulation.problem.units import NS_PER_SECOND, ceil_fraction
-from formulation.schedules.gpipe import gpipe
-from formulation.timeline.durations import Durations
-from formulation.timeline.timeline import run
-from planners.common.accelerator import Accelerator
-from planners.gpipe.amoebanet import amoebanet_d
-from planners.gpipe.memory import GPipeBatch
-from planners.megatron.transformer import TransformerShape, head_flops, layer_flops
+from pipecut.formulation.problem.units import NS_PER_SECOND, ceil_fraction
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.timeline.durations import Durations
+from pipecut.formulation.timeline.timeline import run
+from pipecut.planners.common.accelerator import Accelerator
+from pipecut.planners.gpipe.amoebanet import amoebanet_d
+from pipecut.planners.gpipe.memory import GPipeBatch
+from pipecut.planners.megatron.transformer import TransformerShape, head_flops, layer_flops
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from formulation.problem.cluster import DeviceClass, cluster_graph, servers_of
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
-from planners.hetpipe.partition import Partition, Prices, best_partition
-from planners.hetpipe.published import BATCH, ONE_V, PublishedRun
+from pipecut.formulation.problem.cluster import DeviceClass, cluster_graph, servers_of
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, ceil_div
+from pipecut.planners.hetpipe.partition import Partition, Prices, best_partition
+from pipecut.planners.hetpipe.published import BATCH, ONE_V, PublishedRun
 
 TRAINING_FLOPS_PER_MAC = 6
 """Forward pass, and both gradients in the backward pass."""

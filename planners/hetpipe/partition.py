@@ -24,16 +24,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.memory import MemoryParts
-from formulation.costs.tables import Times
-from formulation.limits import NEVER, Deadline
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.modes import ONE_COPY, Mode
-from formulation.problem.plan import Span
-from formulation.problem.units import Link, Volume, ceil_div
-from formulation.schedules.keeps import Keeps
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.modes import ONE_COPY, Mode
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.units import Link, Volume, ceil_div
+from pipecut.formulation.schedules.keeps import Keeps
 
 MAX_STATES = 20_000
 """How many pairs (devices used of each server, last server) are looked at."""

@@ -27,19 +27,19 @@ import enum
 import time
 from typing import assert_never
 
-from formulation.costs.amounts import exact_duration
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.limits import Deadline
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.groups import Group, line
-from formulation.problem.instance import Instance, with_layers
-from formulation.problem.plan import Plan, Stage
-from planners.common.one_stage import prefer
-from planners.hetpipe.partition import Partition, best_partition, partition
-from solvers.reference.algorithm_1 import best_forms
-from solvers.search.stoppable import stoppable
-from solvers.search.support import blind_to
+from pipecut.formulation.costs.amounts import exact_duration
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.groups import Group, line
+from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.planners.common.one_stage import prefer
+from pipecut.planners.hetpipe.partition import Partition, best_partition, partition
+from pipecut.solvers.reference.algorithm_1 import best_forms
+from pipecut.solvers.search.stoppable import stoppable
+from pipecut.solvers.search.support import blind_to
 
 NAME = "hetpipe"
 

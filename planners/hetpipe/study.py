@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from formulation.problem.instance import Instance, with_layers
-from formulation.problem.layers import Split
-from formulation.problem.units import NS_PER_SECOND
-from ingest.errors import ModelError
-from ingest.scenario.load import load_scenario
-from ingest.scenario.shipped import SHIPPED
-from planners.hetpipe.model import (
+from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.units import NS_PER_SECOND
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.shipped import SHIPPED
+from pipecut.planners.hetpipe.model import (
     calibrated,
     horovod,
     images_per_second,
@@ -21,9 +21,9 @@ from planners.hetpipe.model import (
     most_in_flight,
     priced_worker,
 )
-from planners.hetpipe.partition import Prices
-from planners.hetpipe.planner import global_staleness
-from planners.hetpipe.published import (
+from pipecut.planners.hetpipe.partition import Prices
+from pipecut.planners.hetpipe.planner import global_staleness
+from pipecut.planners.hetpipe.published import (
     BATCH,
     FIGURE_4,
     FIGURE_5,
@@ -34,9 +34,9 @@ from planners.hetpipe.published import (
     TABLE_4,
     PublishedRun,
 )
-from planners.hetpipe.text import READING, REMARKS, TITLE
-from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
-from solvers.reference import algorithm_2 as pipepar
+from pipecut.planners.hetpipe.text import READING, REMARKS, TITLE
+from pipecut.planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut.solvers.reference import algorithm_2 as pipepar
 
 FOLDER = SHIPPED / "hetpipe"
 DISTANCES = (0, 1, 4, 32)

@@ -21,15 +21,15 @@ import time
 from collections.abc import Sequence
 from fractions import Fraction
 
-from formulation.costs.amounts import goal_amount
-from formulation.costs.tables import Tables
-from formulation.limits import NEVER, Deadline
-from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge, Layer, Split
-from planners.common.halves import LayerShare, moved_bytes, summed_bytes
-from planners.common.one_stage import (
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge, Layer, Split
+from pipecut.planners.common.halves import LayerShare, moved_bytes, summed_bytes
+from pipecut.planners.common.one_stage import (
     BetweenCosts,
     InsideCosts,
     least_forms,
@@ -39,7 +39,7 @@ from planners.common.one_stage import (
     sum_of_costs,
     tables_of,
 )
-from solvers.search.stoppable import stoppable
+from pipecut.solvers.search.stoppable import stoppable
 
 NAME = "hypar"
 

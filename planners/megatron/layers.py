@@ -19,9 +19,9 @@ from dataclasses import replace
 
 import networkx as nx
 
-from formulation.predictor.roofline import Product, Work
-from formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
-from planners.megatron.transformer import TransformerShape
+from pipecut.formulation.predictor.roofline import Product, Work
+from pipecut.formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
+from pipecut.planners.megatron.transformer import TransformerShape
 
 ELEMENT_BYTES = 2
 BLOCK = 10

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from formulation.predictor.roofline import Product, Work
-from formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
-from planners.megatron.layers import ELEMENT_BYTES, FORMS, LOGIT_BYTES, LOGITS, ROWS_OR_WHOLE, SUMMED_BYTES
+from pipecut.formulation.predictor.roofline import Product, Work
+from pipecut.formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
+from pipecut.planners.megatron.layers import ELEMENT_BYTES, FORMS, LOGIT_BYTES, LOGITS, ROWS_OR_WHOLE, SUMMED_BYTES
 
 BLOCK = 10
 """Layers of a block."""

@@ -25,17 +25,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from formulation.costs.megatron_forms import megatron_forms
-from formulation.costs.tables import build_tables
-from formulation.evaluate import Evaluation, evaluate
-from formulation.limits import NEVER, Deadline, StoppedError, in_time
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, with_layers
-from formulation.problem.modes import Mode, modes
-from formulation.problem.plan import Plan, Span, Stage
-from planners.baselines.naive_model_parallel import equal_parts
-from solvers.reference.algorithm_1 import NoFormError, best_forms
+from pipecut.formulation.costs.megatron_forms import megatron_forms
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError, in_time
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.modes import Mode, modes
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.planners.baselines.naive_model_parallel import equal_parts
+from pipecut.solvers.reference.algorithm_1 import NoFormError, best_forms
 
 NAME = "megatron"
 

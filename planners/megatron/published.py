@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
+from pipecut.planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
 
 TOKENS, VOCABULARY = 2048, 51200
 TERA = 10**12

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.problem.units import ceil_fraction
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.durations import uniform
-from formulation.timeline.measures import Footprint
-from formulation.timeline.timeline import run
-from planners.megatron.transformer import LayerRecompute, TransformerShape
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.durations import uniform
+from pipecut.formulation.timeline.measures import Footprint
+from pipecut.formulation.timeline.timeline import run
+from pipecut.planners.megatron.transformer import LayerRecompute, TransformerShape
 
 
 @dataclass(frozen=True, slots=True)

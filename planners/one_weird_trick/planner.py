@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import time
 
-from formulation.outcome import Limits, Outcome
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split
-from formulation.problem.plan import Span
-from planners.common.one_stage import prefer, priced, tables_of
-from solvers.reference.algorithm_1 import best_forms
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, Split
+from pipecut.formulation.problem.plan import Span
+from pipecut.planners.common.one_stage import prefer, priced, tables_of
+from pipecut.solvers.reference.algorithm_1 import best_forms
 
 NAME = "one_weird_trick"
 

@@ -32,10 +32,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits import NEVER, Deadline, in_time
-from ingest.graphs.profiled_model import ProfiledModel
-from planners.common.errors import NothingFitsError
-from planners.pipedream.states import States, antichain_states
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.ingest.graphs.profiled_model import ProfiledModel
+from pipecut.planners.common.errors import NothingFitsError
+from pipecut.planners.pipedream.states import States, antichain_states
 
 Reals = NDArray[np.float64]
 

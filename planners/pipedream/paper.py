@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits import NEVER, Deadline, in_time
-from ingest.graphs.profiled_model import ProfiledModel
-from planners.common.downsets import bits, masks, topological
-from planners.pipedream.code import MachineLevel, PipeDreamStage
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.ingest.graphs.profiled_model import ProfiledModel
+from pipecut.planners.common.downsets import bits, masks, topological
+from pipecut.planners.pipedream.code import MachineLevel, PipeDreamStage
 
 Reals = NDArray[np.float64]
 

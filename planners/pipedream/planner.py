@@ -27,25 +27,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, with_layers
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
-from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
-from planners.pipedream import code as pipedream_code
-from planners.pipedream import paper as pipedream_paper
-from planners.pipedream.code import MachineLevel, PipeDreamStage
-from planners.pipedream.paper import LayerRow
-from planners.pipedream.states import States, antichain_states
-from solvers.reference.algorithm_1 import best_forms
-from solvers.reference.flat_cluster import believes, flat_view, levels_in_words, refuse_without_forms, slowest_link
-from solvers.search.stoppable import stoppable
-from solvers.search.support import Support, blind_to
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link, slowest
+from pipecut.ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut.planners.pipedream import code as pipedream_code
+from pipecut.planners.pipedream import paper as pipedream_paper
+from pipecut.planners.pipedream.code import MachineLevel, PipeDreamStage
+from pipecut.planners.pipedream.paper import LayerRow
+from pipecut.planners.pipedream.states import States, antichain_states
+from pipecut.solvers.reference.algorithm_1 import best_forms
+from pipecut.solvers.reference.flat_cluster import (
+    believes,
+    flat_view,
+    levels_in_words,
+    refuse_without_forms,
+    slowest_link,
+)
+from pipecut.solvers.search.stoppable import stoppable
+from pipecut.solvers.search.support import Support, blind_to
 
 NAME, NAME_OF_CODE = "pipedream", "pipedream_code"
 MOST_STATES = 4_000

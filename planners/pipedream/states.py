@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.graphs.profiled_model import ProfiledModel
-from planners.common.downsets import bits, downsets, masks, reachable, topological
-from planners.common.errors import TooManyDownsetsError
+from pipecut.ingest.graphs.profiled_model import ProfiledModel
+from pipecut.planners.common.downsets import bits, downsets, masks, reachable, topological
+from pipecut.planners.common.errors import TooManyDownsetsError
 
 NS_PER_SECOND = 1e9
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingest.graphs.foreign import FormatError
-from ingest.graphs.pipedream_profile import read_profile
-from ingest.graphs.profiled_model import ProfiledModel
-from planners.pipedream import paper as pipedream_paper
-from planners.pipedream.code import MachineLevel, Options, PipeDreamPlan, PipeDreamStage, optimise_states
-from planners.pipedream.paper import LayerRow
-from planners.pipedream.published import PAPER_ROWS, PROGRAM_ROWS, PaperRow, ProgramRow
-from planners.pipedream.states import States, antichain_states, downset_states
-from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.ingest.graphs.pipedream_profile import read_profile
+from pipecut.ingest.graphs.profiled_model import ProfiledModel
+from pipecut.planners.pipedream import paper as pipedream_paper
+from pipecut.planners.pipedream.code import MachineLevel, Options, PipeDreamPlan, PipeDreamStage, optimise_states
+from pipecut.planners.pipedream.paper import LayerRow
+from pipecut.planners.pipedream.published import PAPER_ROWS, PROGRAM_ROWS, PaperRow, ProgramRow
+from pipecut.planners.pipedream.states import States, antichain_states, downset_states
+from pipecut.planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
 
 BYTES_PER_GBIT = 125_000_000
 MACHINES, SPEEDS_GBIT = (4, 8, 16), (25, 10)

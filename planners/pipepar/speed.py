@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span, Stage
-from ingest.errors import ModelError
-from ingest.scenario.load import load_scenario
-from ingest.scenario.shipped import SHIPPED
-from planners.catalogue import all_names, find_any
-from planners.studies.study import StudyInputError
-from solvers.auto.solve import plan
-from solvers.crosscheck import solve_checked
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.shipped import SHIPPED
+from pipecut.planners.catalogue import all_names, find_any
+from pipecut.planners.studies.study import StudyInputError
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.crosscheck import solve_checked
 
 FOLDER = SHIPPED / "pipepar"
 READINGS: Mapping[str, tuple[str, ...]] = {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from formulation.costs import amounts
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, layers_of
-from formulation.problem.plan import Plan
-from ingest.plans.plan_file import read_plan
-from planners.pipepar.published import BATCHES, FIGURE_4, TABLE_I
-from planners.pipepar.speed import (
+from pipecut.formulation.costs import amounts
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, layers_of
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.plans.plan_file import read_plan
+from pipecut.planners.pipepar.published import BATCHES, FIGURE_4, TABLE_I
+from pipecut.planners.pipepar.speed import (
     ACCPAR,
     FOLDER,
     PIPEPAR,
@@ -22,7 +22,7 @@ from planners.pipepar.speed import (
     instance_of,
     times_of,
 )
-from planners.studies.study import Study, StudyInputs, StudyTable
+from pipecut.planners.studies.study import Study, StudyInputs, StudyTable
 
 TITLE = "PipePar: models, the plan of Table II, and the speed-ups of Fig. 4"
 NOTHING = "-"

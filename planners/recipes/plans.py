@@ -8,26 +8,26 @@ from functools import lru_cache
 
 import networkx as nx
 
-from formulation.constraints.layers.forms import FormLimit
-from formulation.costs.megatron_forms import megatron_forms
-from formulation.predictor.roofline import Roofline
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Axis, Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import Compute, CostModel, Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from ingest.scenario.library import Library
-from planners.fidelity.runs import UPDATE
-from planners.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
-from planners.megatron.llama import llama_layers
-from planners.megatron.transformer import LayerRecompute, TransformerShape
-from planners.recipes.recipe import Recipe
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.costs.megatron_forms import megatron_forms
+from pipecut.formulation.predictor.roofline import Roofline
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Axis, Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Compute, CostModel, Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.scenario.library import Library
+from pipecut.planners.fidelity.runs import UPDATE
+from pipecut.planners.megatron.layers import BLOCK, ELEMENT_BYTES, transformer_layers
+from pipecut.planners.megatron.llama import llama_layers
+from pipecut.planners.megatron.transformer import LayerRecompute, TransformerShape
+from pipecut.planners.recipes.recipe import Recipe
 
 ADAM_BYTES = 12
 """32-bit weights and two moments beside the 16-bit weights."""

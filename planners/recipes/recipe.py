@@ -7,9 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-from ingest.text.yaml_source import Document
-from planners.megatron.llama import LlamaShape
-from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
+from pipecut.ingest.text.yaml_source import Document
+from pipecut.planners.megatron.llama import LlamaShape
+from pipecut.planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
 
 FILE = Path(__file__).with_name("published.yaml")
 TERA = 10**12

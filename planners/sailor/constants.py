@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from planners.sailor.memory import PredictedMemory, predict_memory
-from planners.sailor.profile import ProfiledMachine
-from planners.sailor.run import SailorPlan
-from planners.sailor.time import PredictedTime, order_statistic, predict_time
+from pipecut.planners.sailor.memory import PredictedMemory, predict_memory
+from pipecut.planners.sailor.profile import ProfiledMachine
+from pipecut.planners.sailor.run import SailorPlan
+from pipecut.planners.sailor.time import PredictedTime, order_statistic, predict_time
 
 ALONE_BYTES = 2_000_000_000
 GROUP_BYTES = 3_000_000_000

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from ingest.graphs.foreign import FormatError
-from planners.common.json_source import Count, read_json
-from planners.sailor.plan_file import read_sailor_plan
-from planners.sailor.profile import ProfiledMachine
-from planners.sailor.profile_file import read_links, read_sizes, read_times
-from planners.sailor.run import SailorPlan
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.planners.common.json_source import Count, read_json
+from pipecut.planners.sailor.plan_file import read_sailor_plan
+from pipecut.planners.sailor.profile import ProfiledMachine
+from pipecut.planners.sailor.profile_file import read_links, read_sizes, read_times
+from pipecut.planners.sailor.run import SailorPlan
 
 
 class _Training(BaseModel):

@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.problem.units import ceil_div
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.measures import peak_in_flight
-from planners.sailor.profile import ProfiledMachine
-from planners.sailor.run import LayerSizes, SailorPlan, SailorStage
-from planners.sailor.time import check_layers, sizes_of
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.measures import peak_in_flight
+from pipecut.planners.sailor.profile import ProfiledMachine
+from pipecut.planners.sailor.run import LayerSizes, SailorPlan, SailorStage
+from pipecut.planners.sailor.time import check_layers, sizes_of
 
 STATE_COPIES = 5
 """Weight, gradient, two moments, and the flat copy of the gradients: all of the size of the parameters."""

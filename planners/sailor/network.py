@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from formulation.problem.units import NS_PER_SECOND, ceil_div, ceil_fraction
-from planners.sailor.profile import NotProfiledError
-from planners.sailor.run import BYTES_PER_MB, LinkFit, SailorLinks, SailorReplica
+from pipecut.formulation.problem.units import NS_PER_SECOND, ceil_div, ceil_fraction
+from pipecut.planners.sailor.profile import NotProfiledError
+from pipecut.planners.sailor.run import BYTES_PER_MB, LinkFit, SailorLinks, SailorReplica
 
 BUCKET_BYTES = 4 * 500_000_000
 """DeepSpeed's bucket of an all-reduce: 500,000,000 fp32 elements (``MEMORY_OPT_ALLREDUCE_SIZE``)."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import NONE, Kind, PipelineSchedule
-from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.program import JOIN, SYNC, Program
-from formulation.timeline.timeline import sweep
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import NONE, Kind, PipelineSchedule
+from pipecut.formulation.timeline.durations import Durations, Execution
+from pipecut.formulation.timeline.program import JOIN, SYNC, Program
+from pipecut.formulation.timeline.timeline import sweep
 
 Message = tuple[int, int, int]
 """Direction (FORWARD: an activation, BACKWARD: a gradient), boundary, micro-batch."""

@@ -12,10 +12,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from formulation.problem.plan import Span
-from ingest.graphs.foreign import FormatError
-from planners.common.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
-from planners.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
+from pipecut.formulation.problem.plan import Span
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.planners.common.json_source import Count, Real, Strict, Whole, as_tuple, ns_of_seconds, read_json
+from pipecut.planners.sailor.run import SailorMeasurement, SailorPlan, SailorReplica, SailorStage
 
 LONGEST = 100_000
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from formulation.problem.units import ceil_fraction
-from planners.sailor.run import LayerSizes, LayerTimes, Profile, SailorLinks
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut.planners.sailor.run import LayerSizes, LayerTimes, Profile, SailorLinks
 
 Rows = Mapping[int, tuple[LayerTimes, ...]]
 """Layer times by micro-batch size, sizes in order."""

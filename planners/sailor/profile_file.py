@@ -13,9 +13,18 @@ from typing import Annotated, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, RootModel
 
-from ingest.graphs.foreign import FormatError, quoted
-from planners.common.json_source import Positive, Real, Signed, Strict, Whole, as_tuple, ns_of_seconds, read_json
-from planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorLinks
+from pipecut.ingest.graphs.foreign import FormatError, quoted
+from pipecut.planners.common.json_source import (
+    Positive,
+    Real,
+    Signed,
+    Strict,
+    Whole,
+    as_tuple,
+    ns_of_seconds,
+    read_json,
+)
+from pipecut.planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorLinks
 
 STRICT_ROOT = ConfigDict(strict=True, frozen=True)
 Triple = Annotated[tuple[Real, Real, Real], BeforeValidator(as_tuple)]

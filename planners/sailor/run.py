@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from formulation.problem.plan import Span
+from pipecut.formulation.problem.plan import Span
 
 BYTES_PER_GB = 1e9
 BYTES_PER_MB = 1e6

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ingest.graphs.foreign import FormatError
-from planners.sailor.constants import MachineConstants, SailorRun, constants_for, constants_of
-from planners.sailor.folder import read_global_batch, read_machine, read_plans
-from planners.sailor.memory import PredictedMemory, predict_memory
-from planners.sailor.profile import NotProfiledError, ProfiledMachine
-from planners.sailor.run import LinkFit, SailorLinks, SailorPlan
-from planners.sailor.tables import (
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.planners.sailor.constants import MachineConstants, SailorRun, constants_for, constants_of
+from pipecut.planners.sailor.folder import read_global_batch, read_machine, read_plans
+from pipecut.planners.sailor.memory import PredictedMemory, predict_memory
+from pipecut.planners.sailor.profile import NotProfiledError, ProfiledMachine
+from pipecut.planners.sailor.run import LinkFit, SailorLinks, SailorPlan
+from pipecut.planners.sailor.tables import (
     Predicted,
     breakdown_table,
     constants_table,
@@ -23,8 +23,8 @@ from planners.sailor.tables import (
     term_table,
     time_table,
 )
-from planners.sailor.time import PredictedTime, predict_time
-from planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
+from pipecut.planners.sailor.time import PredictedTime, predict_time
+from pipecut.planners.studies.study import Study, StudyInputError, StudyInputs, StudyTable
 
 TITLE = "Sailor: real runs predicted from layer profiles"
 READING = (

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from planners.sailor.constants import MachineConstants, SailorRun
-from planners.sailor.memory import PredictedMemory
-from planners.sailor.run import SailorPlan
-from planners.sailor.time import PredictedTime
-from planners.studies.study import StudyTable
+from pipecut.planners.sailor.constants import MachineConstants, SailorRun
+from pipecut.planners.sailor.memory import PredictedMemory
+from pipecut.planners.sailor.run import SailorPlan
+from pipecut.planners.sailor.time import PredictedTime
+from pipecut.planners.studies.study import StudyTable
 
 GIB = 2**30
 Machines = Mapping[tuple[str, ...], tuple[MachineConstants, Sequence[MachineConstants]]]

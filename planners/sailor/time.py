@@ -34,13 +34,13 @@ from fractions import Fraction
 from itertools import pairwise
 from math import log, sqrt
 
-from formulation.problem.plan import Span
-from formulation.problem.units import ceil_div, ceil_fraction
-from formulation.timeline.durations import Durations
-from planners.sailor.network import all_reduce_ns, links_out, send_ns
-from planners.sailor.pipeline import blocking_pipeline_ns
-from planners.sailor.profile import NotProfiledError, ProfiledMachine
-from planners.sailor.run import LayerSizes, SailorPlan, SailorReplica, SailorStage
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.units import ceil_div, ceil_fraction
+from pipecut.formulation.timeline.durations import Durations
+from pipecut.planners.sailor.network import all_reduce_ns, links_out, send_ns
+from pipecut.planners.sailor.pipeline import blocking_pipeline_ns
+from pipecut.planners.sailor.profile import NotProfiledError, ProfiledMachine
+from pipecut.planners.sailor.run import LayerSizes, SailorPlan, SailorReplica, SailorStage
 
 UPDATE_BYTES = 28
 """Bytes that Adam moves for each fp32 parameter: reads 4 values of 4 bytes, writes 3."""

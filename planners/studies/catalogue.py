@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from planners.studies.study import Study, StudyInputs
+    from pipecut.planners.studies.study import Study, StudyInputs
 
     Run = Callable[[StudyInputs], Study]
 
@@ -22,7 +22,7 @@ class StudyEntry(NamedTuple):
 
 def _from(module: str) -> Callable[[], Run]:
     """Return a function that imports a study when it is called."""
-    return lambda: importlib.import_module(f"planners.{module}").run
+    return lambda: importlib.import_module(f"pipecut.planners.{module}").run
 
 
 STUDIES: dict[str, StudyEntry] = {

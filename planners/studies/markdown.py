@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planners.studies.study import Study, StudyTable
+from pipecut.planners.studies.study import Study, StudyTable
 
 
 def to_markdown(study: Study, command: str, date: str) -> str:

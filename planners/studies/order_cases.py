@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.measures import Footprint
-from solvers.order.problem import OrderProblem
+from pipecut.formulation.timeline.durations import Durations, Execution
+from pipecut.formulation.timeline.measures import Footprint
+from pipecut.solvers.order.problem import OrderProblem
 
 MILLISECOND_NS = 10**6
 STASH_BYTES = 2**30

@@ -7,10 +7,10 @@ from dataclasses import replace
 from fractions import Fraction
 from statistics import median
 
-from formulation.outcome import Limits, Proof
-from formulation.schedules.table import PipelineSchedule
-from formulation.timeline.timeline import run as run_timeline
-from planners.studies.order_cases import (
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.timeline.timeline import run as run_timeline
+from pipecut.planners.studies.order_cases import (
     DEVICE_LIMIT,
     MILLISECOND_NS,
     NO_LIMIT,
@@ -21,8 +21,8 @@ from planners.studies.order_cases import (
     same_memory,
     too_few_in_flight,
 )
-from planners.studies.study import Study, StudyInputs, StudyTable
-from solvers.order.compare import Comparison, compare
+from pipecut.planners.studies.study import Study, StudyInputs, StudyTable
+from pipecut.solvers.order.compare import Comparison, compare
 
 TIME_LIMIT_S = 10.0
 """For each search, unless another is given."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from report.pictures.shapes import (
+from pipecut.report.pictures.shapes import (
     WIDTH,
     Circle,
     Label,
@@ -21,7 +21,7 @@ from report.pictures.shapes import (
     stage_colour,
     width_of,
 )
-from report.wording import amount, duration, percent, rank_name
+from pipecut.report.wording import amount, duration, percent, rank_name
 
 FEW, MOST = 5, 8
 """Charts beside one another, of up to MANY ranks and of more, then with fewer words."""

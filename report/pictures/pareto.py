@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from report.pictures.shapes import WIDTH, Circle, Label, Line, Path, Picture, Shape, nice_step, short
+from pipecut.report.pictures.shapes import WIDTH, Circle, Label, Line, Path, Picture, Shape, nice_step, short
 
 LEFT, RIGHT, TOP, PLOT, FOOT = 96.0, 24.0, 34.0, 420.0, 44.0
 STEPS = 8

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from report.pictures.shapes import (
+from pipecut.report.pictures.shapes import (
     WIDTH,
     Label,
     Line,
@@ -20,7 +20,7 @@ from report.pictures.shapes import (
     stage_colour,
     width_of,
 )
-from report.wording import NOTHING, amount, count, duration, rank_name
+from pipecut.report.wording import NOTHING, amount, count, duration, rank_name
 
 CHAIN_TOP, STRIP, LAYERS = 44.0, 24.0, 30.0
 RIBBON_TOP = CHAIN_TOP + STRIP + LAYERS

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from report.pictures.shapes import WIDTH, Label, Picture, Rect, Shape, legend, of_stages, stage_colour, width_of
-from report.wording import exact, percent, rank_name
+from pipecut.report.pictures.shapes import (
+    WIDTH,
+    Label,
+    Picture,
+    Rect,
+    Shape,
+    legend,
+    of_stages,
+    stage_colour,
+    width_of,
+)
+from pipecut.report.wording import exact, percent, rank_name
 
 LEFT, TOP = 84.0, 40.0
 BAR, BETWEEN = 24.0, 8.0

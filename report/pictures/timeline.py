@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from report.content import ACTIVATION, GRADIENT
-from report.pictures.shapes import (
+from pipecut.report.content import ACTIVATION, GRADIENT
+from pipecut.report.pictures.shapes import (
     MICRO_BATCH_COLOURS,
     WIDTH,
     Label,
@@ -26,7 +26,7 @@ from report.pictures.shapes import (
     of_stages,
     stage_colour,
 )
-from report.wording import rank_name, round_duration
+from pipecut.report.wording import rank_name, round_duration
 
 LEFT, RIGHT, TOP = 84.0, 10.0, 40.0
 LANES = 660.0

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from formulation.costs.bulk.lent import Reading
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables
-from formulation.problem.cuts import CutSpace
-from formulation.problem.layers import Split
-from solvers.atoms.programs import OUTSIDE, Key, last_looks
+from pipecut.formulation.costs.bulk.lent import Reading
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.layers import Split
+from pipecut.solvers.atoms.programs import OUTSIDE, Key, last_looks
 
 SETTLED = 0
 """The status of a tensor of which nothing more will stay."""

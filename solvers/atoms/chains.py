@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, Times
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.options import StageTime
-from formulation.problem.plan import Span
-from solvers.atoms.blocks import SETTLED, Lending
-from solvers.atoms.fronts import FrontRule, Fronts, States
-from solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, joined, parts_of, unbeaten
-from solvers.atoms.programs import OUTSIDE, Key, programs
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.plan import Span
+from pipecut.solvers.atoms.blocks import SETTLED, Lending
+from pipecut.solvers.atoms.fronts import FrontRule, Fronts, States
+from pipecut.solvers.atoms.labels import HELD, START, TIME, WORKING, Labels, joined, parts_of, unbeaten
+from pipecut.solvers.atoms.programs import OUTSIDE, Key, programs
 
 Chosen = tuple[tuple[int, ...], tuple[Span, ...]]
 """The form of each layer of a stage, and the blocks that it computes again by themselves."""

@@ -13,12 +13,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, Times
-from formulation.problem.groups import forms_on
-from formulation.schedules.keeps import Keeps
-from solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, Labels, best_rows, together
-from solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.atoms.labels import AGAIN, HELD, TIME, WORKING, Labels, best_rows, together
+from pipecut.solvers.atoms.programs import OUTSIDE, Key, LayerStep, Programs
 
 States = dict[Key, Labels]
 """The unbeaten labels by the forms of the live layers."""

@@ -16,10 +16,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables
-from formulation.problem.cuts import CutSpace
-from formulation.problem.layers import EVERY_FORM, FormEdge, Split
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.layers import EVERY_FORM, FormEdge, Split
 
 Thing = TypeVar("Thing")
 OUTSIDE = len(EVERY_FORM)

@@ -13,15 +13,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.plan import Plan, Stage
-from formulation.schedules.keeps import Keeps
-from solvers.atoms.chains import Chains, ExactRow
-from solvers.atoms.times import least_times
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.atoms.chains import Chains, ExactRow
+from pipecut.solvers.atoms.times import least_times
 
 UNLIMITED_BYTES = 1 << 62
 

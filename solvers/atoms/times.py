@@ -12,12 +12,12 @@ import itertools
 
 import numpy as np
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import TooLargeError, in_time
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.options import StageTime
-from solvers.atoms.programs import OUTSIDE, AtomProgram, Key, LayerStep, Programs, layout_of
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import TooLargeError, in_time
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.options import StageTime
+from pipecut.solvers.atoms.programs import OUTSIDE, AtomProgram, Key, LayerStep, Programs, layout_of
 
 BYTES_A_STAGE = 16
 """For each kind of group and two places: a time, and a time while it is made."""

@@ -15,19 +15,19 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.tables import possible_kinds
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, TooLargeError
-from formulation.outcome import Limits, Outcome
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from solvers import catalogue
-from solvers.catalogue import find_solver
-from solvers.executed.demands import unseen_names
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+from pipecut.formulation.costs.tables import possible_kinds
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers import catalogue
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.executed.demands import unseen_names
 
 SOME_CUTS = 192
 """How many places are left, at most."""
@@ -37,7 +37,7 @@ PROGRAMMES = ("state_dp", "line_dp")
 
 def with_some_cuts(instance: Instance, limits: Limits) -> Outcome:
     """Return the best plan that is cut at some places only. Raises ValueError as state_dp does."""
-    from solvers.dynamic.states.solver import solve
+    from pipecut.solvers.dynamic.states.solver import solve
 
     return solve(instance, limits, space=some_cuts(instance, SOME_CUTS))
 

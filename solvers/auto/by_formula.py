@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from formulation.costs.bounds import lower_bound
-from formulation.evaluate import evaluate
-from formulation.limits import ProvedBound, TooLargeError
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance, longest_run_ns
-from formulation.problem.options import Combine
-from formulation.problem.training import Schedule
-from solvers import catalogue
-from solvers.crosscheck import contradiction
-from solvers.executed.demands import unseen_names, with_seen_demands
-from solvers.ingredients import PROPOSES, methods_of
-from solvers.search.first_plan import simple_plan
-from solvers.search.incumbent import Incumbent
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import ProvedBound, TooLargeError
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers import catalogue
+from pipecut.solvers.crosscheck import contradiction
+from pipecut.solvers.executed.demands import unseen_names, with_seen_demands
+from pipecut.solvers.ingredients import PROPOSES, methods_of
+from pipecut.solvers.search.first_plan import simple_plan
+from pipecut.solvers.search.incumbent import Incumbent
 
 NAME = PROPOSES
 Ask = Callable[[Instance, Limits], Outcome]

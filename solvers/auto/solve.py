@@ -20,24 +20,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from formulation.costs.bounds import lower_bound
-from formulation.limits import ProvedBound, TooLargeError
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from solvers import catalogue
-from solvers.auto import advice as simpler
-from solvers.auto import by_formula
-from solvers.auto.advice import advice
-from solvers.catalogue import AUTO, MAIN
-from solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
-from solvers.goals import solve_in_order
-from solvers.ingredients import METHODS
-from solvers.search.first_plan import simple_plan
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.limits import ProvedBound, TooLargeError
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers import catalogue
+from pipecut.solvers.auto import advice as simpler
+from pipecut.solvers.auto import by_formula
+from pipecut.solvers.auto.advice import advice
+from pipecut.solvers.catalogue import AUTO, MAIN
+from pipecut.solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
+from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.ingredients import METHODS
+from pipecut.solvers.search.first_plan import simple_plan
 
 if TYPE_CHECKING:
-    from solvers.catalogue import Solve, SolverEntry
-    from solvers.search.support import Support
+    from pipecut.solvers.catalogue import Solve, SolverEntry
+    from pipecut.solvers.search.support import Support
 
 LARGE = 60_000
 """From how many layers times devices on tables take longer than a simple plan."""

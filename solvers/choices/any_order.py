@@ -52,19 +52,19 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bounds import lower_bound
-from formulation.costs.least import StagePrices
-from formulation.limits import Deadline, StoppedError, TooLargeError, in_time
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Goal, Placement, Recompute
-from formulation.problem.cuts import AtomGraph
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import Boundary, Combine, StageTime
-from formulation.problem.units import Link, Volume
-from formulation.suffixes import End, State, Step, Suffixes, suffixes
-from solvers.choices.relaxed import Loads, Relaxed, relaxed
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.least import StagePrices
+from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError, in_time
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import AtomGraph
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import Boundary, Combine, StageTime
+from pipecut.formulation.problem.units import Link, Volume
+from pipecut.formulation.suffixes import End, State, Step, Suffixes, suffixes
+from pipecut.solvers.choices.relaxed import Loads, Relaxed, relaxed
 
 Numbers = NDArray[np.int64]
 Node = tuple[State, End | None]

@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from formulation.costs import times
-from formulation.costs.least import StagePrices
-from formulation.limits import TooLargeError
-from formulation.outcome import Limits
-from formulation.problem.constraints import Goal, Placement
-from formulation.problem.cuts import AtomGraph
-from formulation.problem.groups import Group, GroupKind, line, line_places
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import Boundary, Combine, StageTime
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.least import StagePrices
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.cuts import AtomGraph
+from pipecut.formulation.problem.groups import Group, GroupKind, line, line_places
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import Boundary, Combine, StageTime
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -227,7 +227,7 @@ class _Model:
         """Run CP-SAT and keep every assignment that it found on the way as an order."""
         from ortools.sat.python import cp_model
 
-        from solvers.cpsat.engine import make_solver, run
+        from pipecut.solvers.cpsat.engine import make_solver, run
 
         solver, orders = make_solver(limits), list[tuple[int, ...]]()
         status = run(solver, self.model, limits.deadline.over, lambda value: orders.append(self._order(value)))

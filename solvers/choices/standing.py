@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-from formulation.costs.bounds import lower_bound
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, StoppedError, in_time
-from formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from solvers.choices.trainings import instances_of, times_in_a_step
-from solvers.search.first_plan import simple_plan
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, StoppedError, in_time
+from pipecut.formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.choices.trainings import instances_of, times_in_a_step
+from pipecut.solvers.search.first_plan import simple_plan
 
 LEFT = "stopped early: the search was left, as it did not end when the time did"
 SIMPLE_S = 0.2

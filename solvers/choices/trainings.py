@@ -32,19 +32,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from formulation.costs.amounts import plural
-from formulation.costs.bounds import lower_bound
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance, longest_run_ns
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import ceil_div
-from solvers.choices.any_order import AnyOrder, any_order, bound_of_all, given_order, has_other_orders, impossible
-from solvers.crosscheck import cross_checked
+from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.solvers.choices.any_order import (
+    AnyOrder,
+    any_order,
+    bound_of_all,
+    given_order,
+    has_other_orders,
+    impossible,
+)
+from pipecut.solvers.crosscheck import cross_checked
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""

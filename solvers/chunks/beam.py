@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits import Deadline, in_time
-from solvers.chunks.bulk import ManyPlans
-from solvers.chunks.counting import rooms_of
-from solvers.chunks.runs import Numbers
-from solvers.chunks.sums import FAR, PathSums
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.solvers.chunks.bulk import ManyPlans
+from pipecut.solvers.chunks.counting import rooms_of
+from pipecut.solvers.chunks.runs import Numbers
+from pipecut.solvers.chunks.sums import FAR, PathSums
 
 AT_ONCE = 1 << 22
 """About so many sums are held at once: fronts times places times paths."""

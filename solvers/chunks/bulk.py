@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.memory import capacity_bytes
-from formulation.executed import in_turn
-from formulation.problem.training import Training
-from formulation.schedules.table import Kind
-from solvers.chunks.case import Case, overlapped
-from solvers.chunks.runs import (
+from pipecut.formulation.costs.memory import capacity_bytes
+from pipecut.formulation.executed import in_turn
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.schedules.table import Kind
+from pipecut.solvers.chunks.case import Case, overlapped
+from pipecut.solvers.chunks.runs import (
     BACKWARD,
     FORWARD,
     GRADIENTS,

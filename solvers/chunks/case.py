@@ -15,19 +15,19 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory import capacity_bytes, chunks_memory
-from formulation.executed import PipelinePasses, most_kept, step_of_training_ns
-from formulation.limits import Deadline
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.options import Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import Link
-from solvers.chunks.layouts import GroupLayout
-from solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
-from solvers.chunks.runs import AtomRun, KnownRuns, Runs, forms_of
+from pipecut.formulation.costs.memory import capacity_bytes, chunks_memory
+from pipecut.formulation.executed import PipelinePasses, most_kept, step_of_training_ns
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.chunks.layouts import GroupLayout
+from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
+from pipecut.solvers.chunks.runs import AtomRun, KnownRuns, Runs, forms_of
 
 Window = tuple[range, range]
 

@@ -20,11 +20,11 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory import MemoryParts
-from formulation.limits import Deadline, in_time
-from solvers.chunks.case import Case, Window
-from solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, AtomRun, Numbers, Runs
-from solvers.chunks.sums import FAR, TIMES, PathSums
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.solvers.chunks.case import Case, Window
+from pipecut.solvers.chunks.runs import BACKWARD, FORWARD, TOTAL, WEIGHT, AtomRun, Numbers, Runs
+from pipecut.solvers.chunks.sums import FAR, TIMES, PathSums
 
 NEVER = 1 << 62
 PASSES = TIMES - 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from formulation.constraints.rules import check_mode
-from formulation.limits import Deadline
-from formulation.problem.constraints import Placement
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.modes import modes
+from pipecut.formulation.constraints.rules import check_mode
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import modes
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.memory import capacity_bytes
-from formulation.limits import in_time
-from solvers.chunks.counting import Counts
-from solvers.chunks.variables import ChunkVariables, Literal, Row, total
+from pipecut.formulation.costs.memory import capacity_bytes
+from pipecut.formulation.limits import in_time
+from pipecut.solvers.chunks.counting import Counts
+from pipecut.solvers.chunks.variables import ChunkVariables, Literal, Row, total
 
 TIMES = ("forward_ns", "backward_ns", "weight_ns", "sync_ns")
 """What of a stage may lie on a path, by its name in ``AtomRun`` and, without the unit, in ``ChunkPath``."""

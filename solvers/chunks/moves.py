@@ -6,14 +6,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from formulation.limits import Deadline
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from solvers.chunks.bulk import BROKEN, ManyPlans
-from solvers.chunks.case import Dealt
-from solvers.chunks.layouts import GroupLayout
-from solvers.chunks.runs import Numbers
-from solvers.search.first_plan import even_cuts
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.chunks.bulk import BROKEN, ManyPlans
+from pipecut.solvers.chunks.case import Dealt
+from pipecut.solvers.chunks.layouts import GroupLayout
+from pipecut.solvers.chunks.runs import Numbers
+from pipecut.solvers.search.first_plan import even_cuts
 
 KEPT = 8
 """So many plans are moved on at once, the best that are known."""

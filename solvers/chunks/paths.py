@@ -31,11 +31,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from formulation.executed import PipelinePasses, in_turn
-from formulation.limits import NEVER, Deadline, in_time
-from formulation.problem.training import Training
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.table import Kind
+from pipecut.formulation.executed import PipelinePasses, in_turn
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.table import Kind
 
 KNOWN = 16
 LONG = 1 << 30

@@ -16,16 +16,16 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs import times
-from formulation.costs.memory import MemoryParts, received_bytes
-from formulation.costs.passes import change_passes, layer_passes
-from formulation.limits import Deadline, in_time
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge, Split
-from formulation.problem.units import Link
-from solvers.chunks.paths import ChunkPath
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.memory import MemoryParts, received_bytes
+from pipecut.formulation.costs.passes import change_passes, layer_passes
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, GroupKind, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.chunks.paths import ChunkPath
 
 Numbers = NDArray[np.int64]
 FORWARD, BACKWARD, WEIGHT, SYNC, TOTAL = range(5)

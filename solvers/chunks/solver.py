@@ -22,23 +22,23 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.limits import StoppedError
-from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.instance import Instance, longest_run_ns
-from solvers.chunks.beam import Beam
-from solvers.chunks.bulk import ManyPlans
-from solvers.chunks.case import Case, Dealt, case_of, plan_of
-from solvers.chunks.counting import Counts, counts_of
-from solvers.chunks.layouts import layouts
-from solvers.chunks.model import Question
-from solvers.chunks.moves import first_plan, improved
-from solvers.chunks.runs import KnownRuns
-from solvers.chunks.sums import PathSums, sums_of
-from solvers.chunks.support import accepts
-from solvers.chunks.weighing import Weighed, weighed
-from solvers.cpsat.engine import found, make_solver, run
-from solvers.search.incumbent import Incumbent, questions
-from solvers.search.stoppable import stoppable, tell_first
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.solvers.chunks.beam import Beam
+from pipecut.solvers.chunks.bulk import ManyPlans
+from pipecut.solvers.chunks.case import Case, Dealt, case_of, plan_of
+from pipecut.solvers.chunks.counting import Counts, counts_of
+from pipecut.solvers.chunks.layouts import layouts
+from pipecut.solvers.chunks.model import Question
+from pipecut.solvers.chunks.moves import first_plan, improved
+from pipecut.solvers.chunks.runs import KnownRuns
+from pipecut.solvers.chunks.sums import PathSums, sums_of
+from pipecut.solvers.chunks.support import accepts
+from pipecut.solvers.chunks.weighing import Weighed, weighed
+from pipecut.solvers.cpsat.engine import found, make_solver, run
+from pipecut.solvers.search.incumbent import Incumbent, questions
+from pipecut.solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat_chunks"
 MOST_PRICED = 1_000

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory import capacity_bytes
-from formulation.problem.groups import Group
-from formulation.problem.units import Link
-from solvers.chunks.bulk import held_of
-from solvers.chunks.case import Case
-from solvers.chunks.runs import Numbers
+from pipecut.formulation.costs.memory import capacity_bytes
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.chunks.bulk import held_of
+from pipecut.solvers.chunks.case import Case
+from pipecut.solvers.chunks.runs import Numbers
 
 FAR = 1 << 60
 """The sum of no plan at all."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from formulation.limits import TooLargeError
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on, modes_by_size
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import BoundaryCharge, Combine, StageTime
-from solvers.search.support import Support, sized
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on, modes_by_size
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
+from pipecut.solvers.search.support import Support, sized
 
 BYTES_A_RUN = 400
 """For each stage and run of atoms: a variable of the model with its places in sums, and a row of its prices."""

@@ -8,12 +8,12 @@ from itertools import accumulate
 
 from ortools.sat.python import cp_model
 
-from formulation.limits import Deadline, in_time
-from formulation.problem.groups import Group
-from formulation.problem.units import Link
-from solvers.chunks.case import Case, Dealt
-from solvers.chunks.counting import least_by_number
-from solvers.chunks.runs import AtomRun
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.chunks.case import Case, Dealt
+from pipecut.solvers.chunks.counting import least_by_number
+from pipecut.solvers.chunks.runs import AtomRun
 
 Literal = cp_model.IntVar
 Row = dict[Literal, int]

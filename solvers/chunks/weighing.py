@@ -17,13 +17,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.executed import PipelinePasses
-from formulation.limits import Deadline, in_time
-from solvers.chunks.case import Case, overlapped
-from solvers.chunks.paths import critical_path
-from solvers.chunks.runs import Numbers
-from solvers.chunks.sums import FAR, TIMES, PathSums
-from solvers.executed.bounds.game import equilibrium
+from pipecut.formulation.executed import PipelinePasses
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.solvers.chunks.case import Case, overlapped
+from pipecut.solvers.chunks.paths import critical_path
+from pipecut.solvers.chunks.runs import Numbers
+from pipecut.solvers.chunks.sums import FAR, TIMES, PathSums
+from pipecut.solvers.executed.bounds.game import equilibrium
 
 MOST_WEIGHT = 1 << 14
 """Weights are whole numbers that add up to about so many."""

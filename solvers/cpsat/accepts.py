@@ -5,13 +5,13 @@ Apart from the solver, so that asking imports no OR-Tools.
 
 from __future__ import annotations
 
-from formulation.costs.tables import possible_kinds
-from formulation.limits import TooLargeError
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.options import Synchronisation
-from formulation.problem.training import Schedule
-from solvers.search.support import Support, sized
+from pipecut.formulation.costs.tables import possible_kinds
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers.search.support import Support, sized
 
 BYTES_A_CLAUSE = 200
 """For each stage, layer and kind: a clause in the model, and its copy in the solver."""

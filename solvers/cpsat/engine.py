@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from ortools.sat.python import cp_model
 
-from formulation.limits import StoppedError, TooLargeError
-from formulation.outcome import Limits, Outcome
-from formulation.problem.plan import Plan
-from solvers.cpsat.variables import Variables, read_plan
-from solvers.search.incumbent import Incumbent, close, questions
+from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.cpsat.variables import Variables, read_plan
+from pipecut.solvers.search.incumbent import Incumbent, close, questions
 
 POLL_S = 0.05
 

@@ -31,23 +31,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import formulation.costs.bounds
-import solvers.cpsat.constraints as room
-from formulation.costs.bounds import ceiling
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.constraints import Goal
-from formulation.problem.groups import line
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.layers import Split
-from formulation.problem.options import Combine, StageTime, Synchronisation
-from formulation.problem.training import Schedule
-from solvers.cpsat.constraints.clocks import TIME_FAMILIES
-from solvers.cpsat.constraints.executed import EXECUTED
-from solvers.cpsat.constraints.passes import pass_prices
-from solvers.cpsat.constraints.symmetry import area, device_prices, post_alike
-from solvers.cpsat.variables import PLAN_FAMILIES, Family, Posted, Variables, make_variables
+import pipecut.formulation.costs.bounds as formulation_costs_bounds
+import pipecut.solvers.cpsat.constraints as room
+from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.groups import line
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import Combine, StageTime, Synchronisation
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers.cpsat.constraints.clocks import TIME_FAMILIES
+from pipecut.solvers.cpsat.constraints.executed import EXECUTED
+from pipecut.solvers.cpsat.constraints.passes import pass_prices
+from pipecut.solvers.cpsat.constraints.symmetry import area, device_prices, post_alike
+from pipecut.solvers.cpsat.variables import PLAN_FAMILIES, Family, Posted, Variables, make_variables
 
 NEVER_NS = 1 << 61
 """What a layer takes in a form that there is not; sums of the least never have it."""
@@ -285,7 +285,7 @@ def stage_threshold_ns(tables: Tables, limits: Mapping[Goal, int]) -> int:
 
 def lower_bound(tables: Tables, limits: Floors) -> int:
     """Return a value that no objective can undercut: the solver-free one, or more where the tables know more."""
-    return max(formulation.costs.bounds.lower_bound(tables.instance), _by_tables(tables, limits))
+    return max(formulation_costs_bounds.lower_bound(tables.instance), _by_tables(tables, limits))
 
 
 def _by_tables(tables: Tables, limits: Floors) -> int:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from formulation.costs.bounds import ceiling
-from formulation.costs.tables import all_tables
-from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.instance import Instance
-from solvers.cpsat.accepts import accepts
-from solvers.cpsat.engine import make_solver, search, without_relaxation
-from solvers.cpsat.model import FAMILIES, build_model, floors, lower_bound, redundant_families
-from solvers.cpsat.variables import Family
-from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent
-from solvers.search.stoppable import stoppable, tell_first
+from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.cpsat.accepts import accepts
+from pipecut.solvers.cpsat.engine import make_solver, search, without_relaxation
+from pipecut.solvers.cpsat.model import FAMILIES, build_model, floors, lower_bound, redundant_families
+from pipecut.solvers.cpsat.variables import Family
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat"
 

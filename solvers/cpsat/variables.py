@@ -38,14 +38,14 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 
 Literal = cp_model.IntVar
 Expression = cp_model.LinearExpr | int

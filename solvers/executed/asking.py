@@ -14,25 +14,25 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.evaluate import evaluate
-from solvers.dynamic.states.states import StateSpace
-from solvers.executed.bounds.boxes import Boxes
-from solvers.executed.bounds.game import Game, Weights, play
-from solvers.executed.bounds.mixtures import TURNS, mixtures_of, roots_of, slots_of
-from solvers.executed.bounds.paths import PassPath
-from solvers.executed.bounds.rays import rays_of
-from solvers.executed.bounds.rest import Rest, rest_of
-from solvers.executed.bounds.spans import Bits, Spans
-from solvers.executed.bounds.sums import LeastPlan, Sums
-from solvers.executed.bounds.ways import Ways
-from solvers.executed.fronts import StageFronts
-from solvers.executed.parts import StageParts
-from solvers.executed.pass_by_pass import PassByPass
-from solvers.executed.plans import Rounding, plan_of
-from solvers.executed.responses import Responses, responses
-from solvers.executed.search import Growth
-from solvers.search.incumbent import Incumbent
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.evaluate import evaluate
+from pipecut.solvers.dynamic.states.states import StateSpace
+from pipecut.solvers.executed.bounds.boxes import Boxes
+from pipecut.solvers.executed.bounds.game import Game, Weights, play
+from pipecut.solvers.executed.bounds.mixtures import TURNS, mixtures_of, roots_of, slots_of
+from pipecut.solvers.executed.bounds.paths import PassPath
+from pipecut.solvers.executed.bounds.rays import rays_of
+from pipecut.solvers.executed.bounds.rest import Rest, rest_of
+from pipecut.solvers.executed.bounds.spans import Bits, Spans
+from pipecut.solvers.executed.bounds.sums import LeastPlan, Sums
+from pipecut.solvers.executed.bounds.ways import Ways
+from pipecut.solvers.executed.fronts import StageFronts
+from pipecut.solvers.executed.parts import StageParts
+from pipecut.solvers.executed.pass_by_pass import PassByPass
+from pipecut.solvers.executed.plans import Rounding, plan_of
+from pipecut.solvers.executed.responses import Responses, responses
+from pipecut.solvers.executed.search import Growth
+from pipecut.solvers.search.incumbent import Incumbent
 
 MOST_BLOCKS = 160
 """Places are put together to about so many blocks where plans are bounded in boxes."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from formulation.costs.tables import Tables
-from formulation.problem.constraints import Goal, Placement
-from formulation.problem.instance import Instance
-from solvers.dynamic.states.solver import unseen_by_states
-from solvers.dynamic.states.states import Numbers, StateSpace
-from solvers.dynamic.tables.demanded import is_seen
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.dynamic.states.solver import unseen_by_states
+from pipecut.solvers.dynamic.states.states import Numbers, StateSpace
+from pipecut.solvers.dynamic.tables.demanded import is_seen
 
 SEEN = ("stages", "pin", "apart", "equal_stages", "at_most")
 LIMITED = (Goal.DEVICES, Goal.COST, Goal.STAGES)

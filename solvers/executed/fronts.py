@@ -15,20 +15,20 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.limits import in_time
-from formulation.problem.plan import Span
-from formulation.schedules.keeps import Keeps
-from solvers.atoms.programs import OUTSIDE, LayerStep
-from solvers.executed.bounds.columns import compared
-from solvers.executed.bounds.mixtures import Mixture
-from solvers.executed.bounds.pass_tables import HELD
-from solvers.executed.bounds.rays import Proportion
-from solvers.executed.further import NO_LIMIT, Further, Room, countable
-from solvers.executed.growing import Growing, Grown, StageRule
-from solvers.executed.parts import StageParts
-from solvers.executed.unbeaten import Rows, unbeaten
-from solvers.executed.unsplit import with_room
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.atoms.programs import OUTSIDE, LayerStep
+from pipecut.solvers.executed.bounds.columns import compared
+from pipecut.solvers.executed.bounds.mixtures import Mixture
+from pipecut.solvers.executed.bounds.pass_tables import HELD
+from pipecut.solvers.executed.bounds.rays import Proportion
+from pipecut.solvers.executed.further import NO_LIMIT, Further, Room, countable
+from pipecut.solvers.executed.growing import Growing, Grown, StageRule
+from pipecut.solvers.executed.parts import StageParts
+from pipecut.solvers.executed.unbeaten import Rows, unbeaten
+from pipecut.solvers.executed.unsplit import with_room
 
 FEW, FAR = 32, 6
 """Stages of so few starts that stop at least so many atoms on are followed each on its own, as far as there is

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.limits import Deadline, in_time
-from formulation.problem.instance import FORBIDDEN
-from solvers.atoms.programs import OUTSIDE, LayerStep
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.atoms.programs import OUTSIDE, LayerStep
 
 MANY = 256
 """So many labels are worth a look ahead."""

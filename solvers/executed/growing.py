@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.problem.groups import forms_on
-from formulation.schedules.keeps import Keeps
-from solvers.atoms.programs import OUTSIDE, LayerStep
-from solvers.executed.bounds.columns import BACKWARD, FORWARD, SYNC
-from solvers.executed.bounds.pass_tables import HELD, WORKING
-from solvers.executed.further import Further, Put
-from solvers.executed.parts import StageParts
-from solvers.executed.unbeaten import Rows, numbered, unbeaten
+from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.atoms.programs import OUTSIDE, LayerStep
+from pipecut.solvers.executed.bounds.columns import BACKWARD, FORWARD, SYNC
+from pipecut.solvers.executed.bounds.pass_tables import HELD, WORKING
+from pipecut.solvers.executed.further import Further, Put
+from pipecut.solvers.executed.parts import StageParts
+from pipecut.solvers.executed.unbeaten import Rows, numbered, unbeaten
 
 MOST_WAYS = 1 << 23
 """Labels with one layer more; each takes up to 512 bytes: its columns, what they are compared by, and forms."""

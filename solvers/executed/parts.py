@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables
-from formulation.problem.cuts import CutSpace
-from solvers.atoms.programs import Programs, programs
-from solvers.executed.bounds.pass_tables import PassTables, pass_tables
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.solvers.atoms.programs import Programs, programs
+from pipecut.solvers.executed.bounds.pass_tables import PassTables, pass_tables
 
 
 @dataclass(frozen=True, slots=True, eq=False)

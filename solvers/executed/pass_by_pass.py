@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.problem.training import Training
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.training import Training
 
 Index = NDArray[np.int64]
 STAGES, LEAVING, ENDED, FIRST = range(4)

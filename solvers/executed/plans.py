@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from formulation.problem.groups import Group
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.dynamic.states.states import StateSpace
-from solvers.executed.bounds.game import Game
-from solvers.executed.bounds.paths import BACKWARD, FORWARD, SYNC
-from solvers.executed.bounds.rays import Proportion, weighed
-from solvers.executed.bounds.spans import Spans
-from solvers.executed.bounds.sums import LeastPlan
-from solvers.executed.bounds.ways import Ways
-from solvers.executed.fronts import StageFronts
-from solvers.executed.parts import StageParts
-from solvers.executed.search import Labels
-from solvers.reference.algorithm_1 import best_forms
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.dynamic.states.states import StateSpace
+from pipecut.solvers.executed.bounds.game import Game
+from pipecut.solvers.executed.bounds.paths import BACKWARD, FORWARD, SYNC
+from pipecut.solvers.executed.bounds.rays import Proportion, weighed
+from pipecut.solvers.executed.bounds.spans import Spans
+from pipecut.solvers.executed.bounds.sums import LeastPlan
+from pipecut.solvers.executed.bounds.ways import Ways
+from pipecut.solvers.executed.fronts import StageFronts
+from pipecut.solvers.executed.parts import StageParts
+from pipecut.solvers.executed.search import Labels
+from pipecut.solvers.reference.algorithm_1 import best_forms
 
 FINE = 32
 """Passes are weighed by about so many steps where forms are chosen."""

@@ -17,11 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.limits import Deadline, in_time
-from formulation.problem.training import Schedule, Training
-from solvers.executed.bounds.columns import WEIGHTS
-from solvers.executed.pass_by_pass import PassByPass
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers.executed.bounds.columns import WEIGHTS
+from pipecut.solvers.executed.pass_by_pass import PassByPass
 
 MOST_MICRO_BATCHES = 64
 """Suffixes are compared by answers, as many as the square of these; with more of them by their passes."""

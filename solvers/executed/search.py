@@ -17,16 +17,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.limits import in_time
-from solvers.executed.bounds.columns import WEIGHTS
-from solvers.executed.bounds.mixtures import Mixture
-from solvers.executed.bounds.rest import NEVER_NS
-from solvers.executed.bounds.spans import Bits, Spans
-from solvers.executed.bounds.ways import NOTHING, Ways
-from solvers.executed.fronts import StageFronts, StageRows
-from solvers.executed.responses import Responses, answered
-from solvers.executed.unbeaten import unbeaten
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import in_time
+from pipecut.solvers.executed.bounds.columns import WEIGHTS
+from pipecut.solvers.executed.bounds.mixtures import Mixture
+from pipecut.solvers.executed.bounds.rest import NEVER_NS
+from pipecut.solvers.executed.bounds.spans import Bits, Spans
+from pipecut.solvers.executed.bounds.ways import NOTHING, Ways
+from pipecut.solvers.executed.fronts import StageFronts, StageRows
+from pipecut.solvers.executed.responses import Responses, answered
+from pipecut.solvers.executed.unbeaten import unbeaten
 
 Index = NDArray[np.int64]
 AT_ONCE = 1 << 18

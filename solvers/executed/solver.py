@@ -12,34 +12,34 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from formulation.costs.bounds import lower_bound
-from formulation.costs.tables import all_tables, possible_kinds
-from formulation.limits import StoppedError
-from formulation.outcome import Limits, Outcome, Progress, begin
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance, longest_run_ns
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from formulation.suffixes import suffixes
-from solvers.dynamic.states import solver as states
-from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.dynamic.step_time import solver as by_formula
-from solvers.dynamic.tables.demanded import told_apart
-from solvers.executed.asking import Search
-from solvers.executed.bounds.pairs import least_passes
-from solvers.executed.bounds.spans import spans_of
-from solvers.executed.bounds.ways import ways_of
-from solvers.executed.demands import demanded_spaces, unseen_by_executed
-from solvers.executed.growing import OutgrownError
-from solvers.executed.parts import stage_parts
-from solvers.executed.warm_ups import warmed
-from solvers.reference.algorithm_1 import check_size
-from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent, search_in_parts
-from solvers.search.stoppable import STOPPED, stoppable
-from solvers.search.support import Support, sized
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.tables import all_tables, possible_kinds
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.suffixes import suffixes
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.dynamic.step_time import solver as by_formula
+from pipecut.solvers.dynamic.tables.demanded import told_apart
+from pipecut.solvers.executed.asking import Search
+from pipecut.solvers.executed.bounds.pairs import least_passes
+from pipecut.solvers.executed.bounds.spans import spans_of
+from pipecut.solvers.executed.bounds.ways import ways_of
+from pipecut.solvers.executed.demands import demanded_spaces, unseen_by_executed
+from pipecut.solvers.executed.growing import OutgrownError
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.executed.warm_ups import warmed
+from pipecut.solvers.reference.algorithm_1 import check_size
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent, search_in_parts
+from pipecut.solvers.search.stoppable import STOPPED, stoppable
+from pipecut.solvers.search.support import Support, sized
 
 NAME = "step_dp"
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.problem.cuts import CutSpace
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.problem.cuts import CutSpace
 
 
 def with_room(

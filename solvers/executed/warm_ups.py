@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from formulation.costs.memory import MemoryParts, capacity_bytes
-from formulation.costs.passes import pipeline_passes
-from formulation.executed import step_of_training_ns
-from formulation.limits import Deadline, StoppedError, in_time
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.executed import step_of_training_ns
+from pipecut.formulation.limits import Deadline, StoppedError, in_time
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
 
 
 def warmed(instance: Instance, plan: Plan, deadline: Deadline) -> Plan:

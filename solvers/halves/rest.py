@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import Deadline, in_time
-from formulation.problem.cuts import CutSpace
-from solvers.executed.bounds.pass_tables import PassTables
-from solvers.executed.bounds.rays import least_times
-from solvers.executed.bounds.spans import Bits, Spans, spans_of
-from solvers.executed.bounds.ways import NOTHING, Ways
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.solvers.executed.bounds.pass_tables import PassTables
+from pipecut.solvers.executed.bounds.rays import least_times
+from pipecut.solvers.executed.bounds.spans import Bits, Spans, spans_of
+from pipecut.solvers.executed.bounds.ways import NOTHING, Ways
 
 NEVER_NS = 1 << 58
 """The time of no plan at all."""

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from formulation.costs.amounts import plural
-from formulation.costs.bounds import lower_bound
-from formulation.costs.tables import all_tables
-from formulation.limits import StoppedError, TooLargeError
-from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance, longest_run_ns
-from formulation.problem.training import Schedule
-from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.executed import solver as whole_passes
-from solvers.executed.bounds.ways import Ways, ways_of
-from solvers.executed.fronts import StageFronts
-from solvers.executed.growing import OutgrownError
-from solvers.executed.parts import StageParts, stage_parts
-from solvers.executed.plans import plan_of
-from solvers.executed.responses import MOST_MICRO_BATCHES, OneForwardOneBackward
-from solvers.executed.search import Growth
-from solvers.halves.rest import HalfRest, HalfSpans, half_spans
-from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent
-from solvers.search.stoppable import STOPPED, stoppable
-from solvers.search.support import Support, sized
+from pipecut.formulation.costs.amounts import plural
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.executed import solver as whole_passes
+from pipecut.solvers.executed.bounds.ways import Ways, ways_of
+from pipecut.solvers.executed.fronts import StageFronts
+from pipecut.solvers.executed.growing import OutgrownError
+from pipecut.solvers.executed.parts import StageParts, stage_parts
+from pipecut.solvers.executed.plans import plan_of
+from pipecut.solvers.executed.responses import MOST_MICRO_BATCHES, OneForwardOneBackward
+from pipecut.solvers.executed.search import Growth
+from pipecut.solvers.halves.rest import HalfRest, HalfSpans, half_spans
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.search.stoppable import STOPPED, stoppable
+from pipecut.solvers.search.support import Support, sized
 
 NAME = "halves_dp"
 NARROW = (2, 200)

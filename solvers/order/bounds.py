@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from formulation.problem.units import ceil_div
-from formulation.schedules.table import Kind
-from formulation.timeline.durations import Contention
-from formulation.timeline.measures import iteration_lower_bound_ns
-from solvers.order.problem import OrderProblem
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.formulation.schedules.table import Kind
+from pipecut.formulation.timeline.durations import Contention
+from pipecut.formulation.timeline.measures import iteration_lower_bound_ns
+from pipecut.solvers.order.problem import OrderProblem
 
 
 class Bounds:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from formulation.outcome import Limits
-from solvers.order.fixed import Executed, fixed_orders
-from solvers.order.outcome import OrderOutcome
-from solvers.order.problem import OrderProblem
-from solvers.order.solve import solve
+from pipecut.formulation.outcome import Limits
+from pipecut.solvers.order.fixed import Executed, fixed_orders
+from pipecut.solvers.order.outcome import OrderOutcome
+from pipecut.solvers.order.problem import OrderProblem
+from pipecut.solvers.order.solve import solve
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from itertools import combinations
 
 from ortools.sat.python import cp_model
 
-from formulation.schedules.table import Kind
-from formulation.timeline.measures import Footprint
-from solvers.order.bounds import in_flight_limits, limits_suffice
-from solvers.order.problem import Key
-from solvers.order.variables import Expression, OrderVariables
+from pipecut.formulation.schedules.table import Kind
+from pipecut.formulation.timeline.measures import Footprint
+from pipecut.solvers.order.bounds import in_flight_limits, limits_suffice
+from pipecut.solvers.order.problem import Key
+from pipecut.solvers.order.variables import Expression, OrderVariables
 
 Posted = Iterator[tuple[tuple[int, ...], cp_model.Constraint]]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import Action, Kind, PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.timeline import run
-from solvers.order.problem import OrderProblem
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import Action, Kind, PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline.timeline import run
+from pipecut.solvers.order.problem import OrderProblem
 
 FIXED: tuple[Callable[[int, int], PipelineSchedule], ...] = (naive, gpipe, one_f_one_b, zero_bubble_h1)
 """Builders: stages and micro-batches in, schedule out. Only the last has split backward passes."""

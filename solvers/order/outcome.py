@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.outcome import FalseClaimError, Proof
-from formulation.schedules.table import PipelineSchedule, ScheduleError
-from solvers.order.fixed import Executed, execute, least_memory
-from solvers.order.problem import OrderProblem
+from pipecut.formulation.outcome import FalseClaimError, Proof
+from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
+from pipecut.solvers.order.fixed import Executed, execute, least_memory
+from pipecut.solvers.order.problem import OrderProblem
 
 
 @dataclass(frozen=True, slots=True)

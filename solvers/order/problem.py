@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from formulation.schedules.table import Kind
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from formulation.timeline.measures import Footprint
+from pipecut.formulation.schedules.table import Kind
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
+from pipecut.formulation.timeline.measures import Footprint
 
 Key = tuple[int, Kind]
 """A stage and a kind of action, which name a pass."""

@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
-from formulation.outcome import FalseClaimError, Limits, Progress, Proof
-from formulation.problem.units import ceil_div
-from formulation.schedules.table import Action, PipelineSchedule
-from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.measures import Footprint
-from solvers.cpsat.engine import found, make_solver, run
-from solvers.order.bounds import Bounds
-from solvers.order.fixed import execute, fixed_orders, least_memory
-from solvers.order.outcome import OrderOutcome, checked, memory_excess
-from solvers.order.problem import OrderProblem
-from solvers.order.valid import build
-from solvers.order.variables import OrderVariables
-from solvers.search.incumbent import close, questions
+from pipecut.formulation.outcome import FalseClaimError, Limits, Progress, Proof
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.formulation.schedules.table import Action, PipelineSchedule
+from pipecut.formulation.timeline.durations import Durations, Execution
+from pipecut.formulation.timeline.measures import Footprint
+from pipecut.solvers.cpsat.engine import found, make_solver, run
+from pipecut.solvers.order.bounds import Bounds
+from pipecut.solvers.order.fixed import execute, fixed_orders, least_memory
+from pipecut.solvers.order.outcome import OrderOutcome, checked, memory_excess
+from pipecut.solvers.order.problem import OrderProblem
+from pipecut.solvers.order.valid import build
+from pipecut.solvers.order.variables import OrderVariables
+from pipecut.solvers.search.incumbent import close, questions
 
 NAME = "best"
 """What the schedule that was found is called."""

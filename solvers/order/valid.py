@@ -15,11 +15,11 @@ earliest: ``begin B[m] >= head + (m + 1) f + m b``; and ``F[m]`` after m forward
 
 from __future__ import annotations
 
-from formulation.schedules.table import Kind
-from solvers.order.bounds import Bounds, in_flight_limits
-from solvers.order.families import FAMILIES, OrderFamily, Posted, post_in_flight
-from solvers.order.problem import OrderProblem
-from solvers.order.variables import OrderVariables
+from pipecut.formulation.schedules.table import Kind
+from pipecut.solvers.order.bounds import Bounds, in_flight_limits
+from pipecut.solvers.order.families import FAMILIES, OrderFamily, Posted, post_in_flight
+from pipecut.solvers.order.problem import OrderProblem
+from pipecut.solvers.order.variables import OrderVariables
 
 
 def post_in_turn(v: OrderVariables) -> Posted:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.timeline.durations import Contention, Transfers
-from solvers.order.problem import Key, OrderProblem, Pass
+from pipecut.formulation.timeline.durations import Contention, Transfers
+from pipecut.solvers.order.problem import Key, OrderProblem, Pass
 
 Expression = cp_model.LinearExprT
 

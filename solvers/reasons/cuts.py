@@ -9,10 +9,10 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from formulation.problem.cuts import CutSpace
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.reasons.neighbours import Candidate, Neighbour, Neighbours, neighbour, neighbours
-from solvers.reasons.priced import PricedPlan, Pricing, put, regrouped
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.reasons.neighbours import Candidate, Neighbour, Neighbours, neighbour, neighbours
+from pipecut.solvers.reasons.priced import PricedPlan, Pricing, put, regrouped
 
 QUESTIONS = 6
 """How many are asked about a cut."""

@@ -9,23 +9,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from formulation.constraints.constraint import Violation, devices_of
-from formulation.constraints.plans.own import Own
-from formulation.limits import TooLargeError
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.modes import modes
-from formulation.problem.plan import Plan, Span
-from formulation.problem.shares import same_servers
-from formulation.problem.units import Link
-from solvers.auto.solve import plan as best_plan
-from solvers.reasons.neighbours import Candidate, Neighbours, neighbours
-from solvers.reasons.priced import PricedPlan, Pricing, idle_devices, laid, put, regrouped
-from solvers.reasons.terms import bounding_stages, plan_terms
+from pipecut.formulation.constraints.constraint import Violation, devices_of
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.modes import modes
+from pipecut.formulation.problem.plan import Plan, Span
+from pipecut.formulation.problem.shares import same_servers
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.auto.solve import plan as best_plan
+from pipecut.solvers.reasons.neighbours import Candidate, Neighbours, neighbours
+from pipecut.solvers.reasons.priced import PricedPlan, Pricing, idle_devices, laid, put, regrouped
+from pipecut.solvers.reasons.terms import bounding_stages, plan_terms
 
 QUESTIONS = 3
 """How many are asked about a stage."""

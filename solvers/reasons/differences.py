@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from formulation.constraints.constraint import Violation, devices_of
-from formulation.constraints.rules import structure_violations
-from formulation.costs.goals import goal_value
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Goal
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.modes import ONE_COPY
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.reasons.cuts import matched, merged, moved_cut
-from solvers.reasons.priced import put
+from pipecut.formulation.constraints.constraint import Violation, devices_of
+from pipecut.formulation.constraints.rules import structure_violations
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import ONE_COPY
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.reasons.cuts import matched, merged, moved_cut
+from pipecut.solvers.reasons.priced import put
 
 ChangeOf = str
 """``stages``, ``cut``, ``devices``, ``mode``, ``forms`` or ``warm_up``."""

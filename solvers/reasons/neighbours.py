@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
-from formulation.costs.memory import MemoryParts, capacity_bytes
-from formulation.limits import StoppedError, in_time
-from formulation.problem.constraints import Goal
-from formulation.problem.plan import Plan
-from solvers.reasons.priced import PricedPlan, Pricing, Rank, laid
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.limits import StoppedError, in_time
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reasons.priced import PricedPlan, Pricing, Rank, laid
 
 Candidate = tuple[str, Plan, tuple[int, ...]]
 """What is done, the plan with the forms that the layers had, and the stages whose forms are chosen anew."""

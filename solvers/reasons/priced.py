@@ -20,28 +20,28 @@ from itertools import pairwise
 
 import numpy as np
 
-from formulation.constraints.constraint import Violation
-from formulation.constraints.rules import RULES, structure_violations
-from formulation.costs import times
-from formulation.costs.goals import goal_value
-from formulation.costs.memory import MemoryParts
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.prices import StageCost
-from formulation.costs.tables import Times as Rows
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline
-from formulation.problem.constraints import Goal, Placement, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Split
-from formulation.problem.modes import modes
-from formulation.problem.options import BoundaryCharge, StageTime
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import Link
-from solvers.atoms.chains import Chains, Chosen
-from solvers.reference.algorithm_1 import MAX_LIVE, best_forms, last_uses
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.rules import RULES, structure_violations
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.prices import StageCost
+from pipecut.formulation.costs.tables import Times as Rows
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.modes import modes
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.atoms.chains import Chains, Chosen
+from pipecut.solvers.reference.algorithm_1 import MAX_LIVE, best_forms, last_uses
 
 Forms = tuple[int, ...]
 Times = tuple[int, int]

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.constraints.rules import structure_violations
-from formulation.costs.prices import updates_ns
-from formulation.outcome import Limits, Proof, begin
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.schedules.table import ScheduleError
-from formulation.timeline.critical_path import ChainPart, parts_of_chain
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.timeline import run
-from solvers.reasons.cuts import QUESTIONS as OF_A_CUT
-from solvers.reasons.cuts import CutReason, cut_reasons
-from solvers.reasons.devices import QUESTIONS as OF_A_STAGE
-from solvers.reasons.devices import QUESTIONS_IDLE as OF_A_SERVER
-from solvers.reasons.devices import IdleReason, StageReason, idle_reason, stage_reasons
-from solvers.reasons.neighbours import Neighbour, Neighbours
-from solvers.reasons.priced import PricedPlan, Pricing, idle_devices
-from solvers.reasons.terms import PlanTerm, plan_terms
+from pipecut.formulation.constraints.rules import structure_violations
+from pipecut.formulation.costs.prices import updates_ns
+from pipecut.formulation.outcome import Limits, Proof, begin
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.table import ScheduleError
+from pipecut.formulation.timeline.critical_path import ChainPart, parts_of_chain
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.timeline import run
+from pipecut.solvers.reasons.cuts import QUESTIONS as OF_A_CUT
+from pipecut.solvers.reasons.cuts import CutReason, cut_reasons
+from pipecut.solvers.reasons.devices import QUESTIONS as OF_A_STAGE
+from pipecut.solvers.reasons.devices import QUESTIONS_IDLE as OF_A_SERVER
+from pipecut.solvers.reasons.devices import IdleReason, StageReason, idle_reason, stage_reasons
+from pipecut.solvers.reasons.neighbours import Neighbour, Neighbours
+from pipecut.solvers.reasons.priced import PricedPlan, Pricing, idle_devices
+from pipecut.solvers.reasons.terms import PlanTerm, plan_terms
 
 
 def chain_parts(instance: Instance, plan: Plan) -> tuple[ChainPart, ...]:

@@ -6,13 +6,13 @@ import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from formulation.costs.prices import StageCost, stage_costs
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from formulation.problem.units import Link
+from pipecut.formulation.costs.prices import StageCost, stage_costs
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import Link
 
 
 class TermOf(enum.StrEnum):

@@ -37,14 +37,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import TooLargeError, in_time
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import forms_on
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import FormEdge, Split
-from formulation.problem.options import StageTime
-from formulation.problem.plan import Span
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import TooLargeError, in_time
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.plan import Span
 
 
 def last_uses(tables: Tables) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """PipePar's planner (CSCWD 2021) as it was most probably meant: HPP, then SP as a true dynamic programme.
 
-Algorithm 2 cannot run as printed (:mod:`solvers.reference.algorithm_2_as_printed` mends only that). Its names and structure are
-those of PipeDream's optimizer, whose recurrence is therefore the plausible meaning (docs/decisions/0001); in the
-suffix form that fits the listing's walk from the front:
+Algorithm 2 cannot run as printed (:mod:`solvers.reference.algorithm_2_as_printed` mends only that). Its names
+and structure are those of PipeDream's optimizer, whose recurrence is therefore the plausible meaning
+(docs/decisions/0001); in the suffix form that fits the listing's walk from the front:
 
     F(N, 0) = 0
     F(i, m) = least over k in i < k <= N and n in 1 .. m (n = m if k = N) of
@@ -28,15 +28,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline, in_time
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
-from formulation.problem.plan import Span
-from formulation.problem.units import Link, slowest
-from solvers.reference.flat_cluster import (
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.units import Link, slowest
+from pipecut.solvers.reference.flat_cluster import (
     CountedStage,
     FlatView,
     believes,
@@ -45,8 +45,8 @@ from solvers.reference.flat_cluster import (
     levels_in_words,
     slowest_link,
 )
-from solvers.search.stoppable import stoppable
-from solvers.search.support import blind_to
+from pipecut.solvers.search.stoppable import stoppable
+from pipecut.solvers.search.support import blind_to
 
 NAME = "pipepar"
 

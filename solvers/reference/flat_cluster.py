@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.costs.amounts import exact_duration, goal_amount
-from formulation.costs.tables import Tables, Times, build_tables, line_groups
-from formulation.limits import NEVER, Deadline
-from formulation.problem.cluster import Cluster, Server, cluster_graph
-from formulation.problem.constraints import Constraints
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import Link, slowest
-from solvers.reference.algorithm_1 import StageTimes, best_forms
+from pipecut.formulation.costs.amounts import exact_duration, goal_amount
+from pipecut.formulation.costs.tables import Tables, Times, build_tables, line_groups
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.problem.cluster import Cluster, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link, slowest
+from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms
 
 
 def believes(who: str, believed_ns: int, instance: Instance, found: int | None) -> str:

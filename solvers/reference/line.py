@@ -37,21 +37,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.costs.amounts import goal_amount
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, Times, build_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline, in_time
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.constraints import Goal, Placement
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind, line_places, modes_by_size
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.options import BoundaryCharge, Combine, StageTime
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.reference.algorithm_1 import StageTimes, best_forms, check_size
-from solvers.search.stoppable import stoppable
-from solvers.search.support import Support, sized, unseen
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, Times, build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, GroupKind, line_places, modes_by_size
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms, check_size
+from pipecut.solvers.search.stoppable import stoppable
+from pipecut.solvers.search.support import Support, sized, unseen
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,10 +12,10 @@ same where they may be, or Megatron-LM's. Cuts are then made for those that are 
 
 Simple plans that fit into memory, if luck has it: a quick "yes" to the question whether there is a plan.
 
-The line of devices, or a part of it that ends with a server, is cut into 1, 2, 3, ... groups of nearly equal size,
-all of which hold their stages in the same mode; every layer takes the same form where it can. First stages get
-nearly equal work, as far as memory lets them (``solvers.search.first_plan``); then each takes as many layers as fit,
-from the front, where single blocks may be computed again also with all of them.
+The line of devices, or a part of it that ends with a server, is cut into 1, 2, 3, ... groups of nearly equal
+size, all of which hold their stages in the same mode; every layer takes the same form where it can. First stages
+get nearly equal work, as far as memory lets them (``solvers.search.first_plan``); then each takes as many layers
+as fit, from the front, where single blocks may be computed again also with all of them.
 
 A plan that needs no table: what is left to say, with ``costs.lower_bound``, when time is over at once.
 
@@ -35,23 +35,23 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.megatron_forms import megatron_forms
-from formulation.costs.memory import MemoryParts, capacity_bytes, received_bytes, stage_parts
-from formulation.costs.tables import Tables, build_tables
-from formulation.costs.times import layout_form
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline, StoppedError, TooLargeError, in_time
-from formulation.problem.constraints import Goal, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind, forms_on, line
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import FORMS, Layer, Split
-from formulation.problem.modes import ONE_COPY, modes
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule
-from formulation.problem.units import ceil_fraction
-from formulation.schedules.keeps import Keeps
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+from pipecut.formulation.costs.megatron_forms import megatron_forms
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes, received_bytes, stage_parts
+from pipecut.formulation.costs.tables import Tables, build_tables
+from pipecut.formulation.costs.times import layout_form
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError, TooLargeError, in_time
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, GroupKind, forms_on, line
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import FORMS, Layer, Split
+from pipecut.formulation.problem.modes import ONE_COPY, modes
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut.formulation.schedules.keeps import Keeps
 
 HALVINGS = 24
 """How exactly work is balanced: to one part in 2**24 of all."""

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from formulation.constraints.constraint import told
-from formulation.costs.amounts import goal_amount
-from formulation.evaluate import evaluate
-from formulation.limits import ProvedBound
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
+from pipecut.formulation.constraints.constraint import told
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import ProvedBound
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
 
 
 @dataclass(slots=True)

@@ -21,13 +21,13 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from formulation.costs.bounds import lower_bound
-from formulation.costs.tables import Times
-from formulation.limits import NEVER, Deadline, StoppedError, in_time
-from formulation.outcome import Limits, Outcome, Progress, Proof
-from formulation.problem.instance import Instance
-from solvers.search.first_plan import simple_plan
-from solvers.search.support import of_memory_by_slot, of_single_stages
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError, in_time
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.search.first_plan import simple_plan
+from pipecut.solvers.search.support import of_memory_by_slot, of_single_stages
 
 Result = TypeVar("Result")
 

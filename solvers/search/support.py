@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import wraps
 
-from formulation.limits import TooLargeError
-from formulation.problem.constraints import Goal, Recompute
-from formulation.problem.instance import Instance
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
 
 
 def unseen(instance: Instance, *rules: str, seen: Collection[str] = ()) -> tuple[str, ...]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from formulation.costs.bounds import lower_bound
-from formulation.evaluate import Evaluation, evaluate
-from formulation.limits import NEVER, Deadline
-from formulation.outcome import GoalClaim, Limits, Outcome, Proof, checked
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from solvers.choices.trainings import times_in_a_step
-from solvers.whatif.variants import ChangedInstance, base_variant
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import Evaluation, evaluate
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.outcome import GoalClaim, Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.choices.trainings import times_in_a_step
+from pipecut.solvers.whatif.variants import ChangedInstance, base_variant
 
 
 def carried(plan: Plan, holder: Instance, variant: Instance) -> tuple[Instance, Plan] | None:

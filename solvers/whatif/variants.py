@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring
-from formulation.problem.instance import Instance
-from formulation.problem.units import Link, slowest
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server, Wiring
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.units import Link, slowest
 
 
 def kinds(cluster: Cluster) -> list[list[Server]]:

@@ -15,18 +15,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from commands.entry import ended
-from commands.main import main
-from commands.terminal import interrupt
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Progress, Proof
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from ingest.graphs.graph_file import write_graph
-from planners.baselines import data_parallel
-from solvers import catalogue
-from solvers.catalogue import SolverEntry
-from solvers.reference import line as line_dp
+from pipecut.commands.entry import ended
+from pipecut.commands.main import main
+from pipecut.commands.terminal import interrupt
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.ingest.graphs.graph_file import write_graph
+from pipecut.planners.baselines import data_parallel
+from pipecut.solvers import catalogue
+from pipecut.solvers.catalogue import SolverEntry
+from pipecut.solvers.reference import line as line_dp
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHING = "the fake search has begun\n"

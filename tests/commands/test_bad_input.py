@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import pipecut as face
-from formulation.problem.options import CostModel
-from ingest.scenario.load import load_scenario
+from pipecut.formulation.problem.options import CostModel
+from pipecut.ingest.scenario.load import load_scenario
 from tests.command_line import Command, Ran
 from tests.commands.fakes import ROOT
 
@@ -156,7 +156,7 @@ def test_the_command_line(pipecut: Command, arguments: list[str]) -> None:
     ("text", "expected"), [("60", 60), ("60 s", 60), ("0.5", 0.5), ("2 min", 120), ("10ms", 0.01)]
 )
 def test_time_limits(text: str, expected: float) -> None:
-    from commands.parser.options import parse
+    from pipecut.commands.parser.options import parse
 
     assert parse(["plan", "x", "--time-limit", text]).time_limit == expected
 
@@ -199,7 +199,7 @@ def in_a_process(*arguments: str, code: str = "") -> subprocess.CompletedProcess
     command = [
         sys.executable,
         "-c",
-        f"{code}\nimport sys\nfrom commands.main import main\nsys.exit(main())",
+        f"{code}\nimport sys\nfrom pipecut.commands.main import main\nsys.exit(main())",
         *arguments,
     ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import pipecut as pipecut_module
-from commands.simulation import best_order
-from commands.simulation.best_order import UnfitError, best_order_of
-from formulation.outcome import FalseClaimError, Limits, Proof
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.timeline import run
-from ingest.plans.plan_file import read_plan
-from ingest.scenario.load import load_scenario
-from solvers.order.problem import OrderError
+from pipecut.commands.simulation import best_order
+from pipecut.commands.simulation.best_order import UnfitError, best_order_of
+from pipecut.formulation.outcome import FalseClaimError, Limits, Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.timeline import run
+from pipecut.ingest.plans.plan_file import read_plan
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.order.problem import OrderError
 from tests.command_line import Command
 from tests.commands.test_evaluate_command import LAYERS, write_plan
 from tests.report.test_page import Page
@@ -131,7 +131,7 @@ def test_a_question_that_cannot_be_asked_is_bad_input(
     def refuse(*_: object) -> None:
         raise OrderError("stage 0: FORWARD takes 0 ns")
 
-    monkeypatch.setattr("commands.simulation.best_order.best_order_of", refuse)
+    monkeypatch.setattr("pipecut.commands.simulation.best_order.best_order_of", refuse)
     ran = pipecut("simulate", scenario, "--plan", plan, "--schedule", "best")
     assert ran.code == 2 and "schedule best: stage 0: FORWARD takes 0 ns" in ran.err and "Traceback" not in ran.err
 
@@ -142,7 +142,7 @@ def test_a_false_claim_ends_with_its_own_code(
     def lie(*_: object) -> None:
         raise FalseClaimError("order of actions: claimed 1 ns, the timeline takes 2 ns")
 
-    monkeypatch.setattr("commands.simulation.best_order.best_order_of", lie)
+    monkeypatch.setattr("pipecut.commands.simulation.best_order.best_order_of", lie)
     ran = pipecut("simulate", scenario, "--plan", plan, "--schedule", "best")
     assert ran.code == 4 and "claimed 1 ns, the timeline takes 2 ns" in ran.err
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.graphs.graph_file import write_graph
+from pipecut.ingest.graphs.graph_file import write_graph
 from tests.command_line import Command
 from tests.commands.fakes import saying_nothing_of
 from tests.solvers.choices.test_any_order import towers

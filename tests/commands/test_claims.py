@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from solvers import catalogue
-from solvers.crosscheck import contradiction
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers import catalogue
+from pipecut.solvers.crosscheck import contradiction
+from pipecut.solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.commands.fakes import instead_of
 from tests.commands.test_evaluate_command import LAYERS, evaluated, write_plan

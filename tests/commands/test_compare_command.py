@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from commands.parser.options import parse
-from planners.catalogue import all_names
+from pipecut.commands.parser.options import parse
+from pipecut.planners.catalogue import all_names
 from tests.command_line import Command
 
 REAL = "cpsat,line_dp,pipepar,pipepar_listed,data_parallel,brute_force"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from commands import devices
-from formulation.problem.cluster import servers_of
-from ingest.scenario.library import Library
-from ingest.scenario.load import load_scenario
+from pipecut.commands import devices
+from pipecut.formulation.problem.cluster import servers_of
+from pipecut.ingest.scenario.library import Library
+from pipecut.ingest.scenario.load import load_scenario
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from solvers import catalogue
+from pipecut.solvers import catalogue
 from tests.command_line import Command
 from tests.commands.fakes import instead_of, wrong_excluded, wrong_proof
 

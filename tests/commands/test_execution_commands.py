@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from commands import validate
-from execution.measuring import Validation
-from execution.running.validating import Difference, StepsCompared
+from pipecut.commands import validate
+from pipecut.execution.measuring import Validation
+from pipecut.execution.running.validating import Difference, StepsCompared
 from tests.command_line import Command
 
 NET = """

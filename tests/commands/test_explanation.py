@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 import pipecut as pipecut_module
-from formulation.constraints.constraint import Violation
-from formulation.constraints.plans.own import Own
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.plan import Plan
-from ingest.graphs.graph_file import write_graph
-from ingest.scenario.load import load_scenario
-from solvers.reference import line as line_dp
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.graphs.graph_file import write_graph
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.commands.fakes import saying_nothing_of
 
@@ -90,7 +90,7 @@ def test_a_claim_that_no_plan_exists_is_refuted_by_its_own_explanation(pipecut: 
 
 
 def test_no_time_is_left_to_explain(pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commands.explain.UNLIMITED_S", 0.0)
+    monkeypatch.setattr("pipecut.commands.explain.UNLIMITED_S", 0.0)
     ran = pipecut("plan", scenario, "--set", "cluster.devices.card.memory=1 KiB")
     assert ran.code == 1 and "stopped early" in ran.out
 

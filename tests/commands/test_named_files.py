@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from commands.main import outputs_of
-from commands.parser.options import parse
+from pipecut.commands.main import outputs_of
+from pipecut.commands.parser.options import parse
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 
@@ -142,7 +142,7 @@ FILES = ("FILE", "FOLDER", "DIR", "SCENARIO", "PLAN", "CERTIFICATE", "MODULE:FUN
 
 
 def _actions(command: str) -> list[argparse.Action]:
-    from commands.parser import options as arguments
+    from pipecut.commands.parser import options as arguments
 
     groups = [one for one in arguments._parser()._actions if isinstance(one, argparse._SubParsersAction)]
     return groups[0].choices[command]._actions

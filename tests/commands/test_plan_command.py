@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from commands.plan import NOTHING_PROVED
-from formulation.evaluate import evaluate
-from ingest.plans.plan_file import read_plan
-from ingest.scenario.load import load_scenario
-from planners.catalogue import find_any
-from solvers import catalogue
-from solvers.crosscheck import ROUTES, SAME_OPTIMUM
+from pipecut.commands.plan import NOTHING_PROVED
+from pipecut.formulation.evaluate import evaluate
+from pipecut.ingest.plans.plan_file import read_plan
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers import catalogue
+from pipecut.solvers.crosscheck import ROUTES, SAME_OPTIMUM
 from tests.command_line import Command
 from tests.commands.fakes import broken, instead_of, wrong_excluded, wrong_price, wrong_proof
 
@@ -206,7 +206,7 @@ def test_a_plan_that_cannot_be_saved_is_shown_all_the_same(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("commands.plan.write_plan", full)
+    monkeypatch.setattr("pipecut.commands.plan.write_plan", full)
     ran = pipecut("plan", scenario, "--json", "--out", "plan.json")
     assert ran.code == 2 and ran.json["proof"] == "optimal" and "No space left" in ran.err
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import planners.catalogue
-from commands.main import main
-from solvers import catalogue
+import pipecut.planners.catalogue as planners_catalogue
+from pipecut.commands.main import main
+from pipecut.solvers import catalogue
 from tests.command_line import Command
 from tests.commands.fakes import ROOT, broken, empty_handed, instead_of, wrong_proof
 from tests.commands.test_evaluate_command import LAYERS, write_plan
@@ -21,7 +21,7 @@ DOCUMENT = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
 def few_solvers(pipecut: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fakes that never end would make every comparison long."""
     chosen = ("cpsat", "line_dp", "data_parallel", "picky")
-    for table in ((catalogue, "SOLVERS"), (planners.catalogue, "PLANNERS")):
+    for table in ((catalogue, "SOLVERS"), (planners_catalogue, "PLANNERS")):
         kept = tuple(entry for entry in getattr(*table) if entry.name in chosen)
         monkeypatch.setattr(*table, kept)
 
@@ -247,7 +247,7 @@ def test_png_without_its_package_is_refused_before_the_search(
 
 def test_png_without_a_font_is_refused(pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("resvg_py")
-    monkeypatch.setattr("commands.parts.drawing.FAMILIES", ("No Such Font",))
+    monkeypatch.setattr("pipecut.commands.parts.drawing.FAMILIES", ("No Such Font",))
     ran = pipecut("simulate", scenario, "--png", "pictures")
     assert ran.code == 2 and "needs a font for the labels, none of No Such Font is installed" in ran.err
 
@@ -258,7 +258,7 @@ def test_a_page_that_cannot_be_written_is_said_after_the_numbers(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("commands.parts.drawing.atomic_write", full)
+    monkeypatch.setattr("pipecut.commands.parts.drawing.atomic_write", full)
     ran = pipecut("simulate", scenario, "--out", "page.html")
     assert ran.code == 2 and "page.html: not written: No space left on device" in ran.err
     assert "makespan" in ran.out

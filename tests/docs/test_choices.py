@@ -12,11 +12,11 @@ from benchmarks.proof.choices import EVERYTHING, FILE, Cell, Instances, Knowledg
 from benchmarks.proof.choices_text import best_of, document, shape
 from benchmarks.proof.found import of_plan, read_plan, searched
 from benchmarks.size.llama import Shape, llama, two_servers
-from formulation.outcome import Limits, Proof
-from formulation.problem.layers import Axis, Split
-from ingest.text.yaml_source import Document
-from planners.catalogue import find_any
-from solvers.auto.solve import plan
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.layers import Axis, Split
+from pipecut.ingest.text.yaml_source import Document
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers.auto.solve import plan
 
 WRITTEN: Any = Document.read(FILE).data
 

@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 from torch import nn
 
-from commands.parser.options import TARGETS as OFFERED
-from exchange.exports import TARGETS, Source
-from exchange.exports import exported_plan as exported
-from exchange.whole_blocks import TargetError
-from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, LayerGraph, Split, Tie
-from formulation.problem.modes import Mode
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
+from pipecut.commands.parser.options import TARGETS as OFFERED
+from pipecut.exchange.exports import TARGETS, Source
+from pipecut.exchange.exports import exported_plan as exported
+from pipecut.exchange.whole_blocks import TargetError
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, LayerGraph, Split, Tie
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
 
 NAMES = (
     "embed.tokens",

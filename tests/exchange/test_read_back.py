@@ -15,25 +15,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exchange.exports import Export, Source, exported_plan
-from exchange.whole_blocks import TargetError
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits
-from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis, Layer, LayerGraph, Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.precision import Precision
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from ingest.graphs.cut_places import cut_for, divided_by
-from ingest.scenario.load import load_scenario
-from solvers.auto.solve import plan as best
-from solvers.catalogue import AUTO
+from pipecut.exchange.exports import Export, Source, exported_plan
+from pipecut.exchange.whole_blocks import TargetError
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis, Layer, LayerGraph, Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.graphs.cut_places import cut_for, divided_by
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.auto.solve import plan as best
+from pipecut.solvers.catalogue import AUTO
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Source("plan.json", "net.yaml", "package.net:build")

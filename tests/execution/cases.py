@@ -13,20 +13,20 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.running.data import samples_of
-from execution.running.layout import RunLayout, layout_of
-from execution.running.pipeline import Pipeline
-from execution.splitting.stages import ModelProgram
-from formulation.problem.groups import Group
-from formulation.problem.layers import Split
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from ingest.torch.groups import group
+from pipecut.execution.running.data import samples_of
+from pipecut.execution.running.layout import RunLayout, layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.execution.splitting.stages import ModelProgram
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.ingest.torch.groups import group
 from tests.execution import models
 
 Widths = Sequence[int]

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ingest.models.gpt import GPT
-from ingest.models.resnet import BasicBlock
+from pipecut.ingest.models.gpt import GPT
+from pipecut.ingest.models.resnet import BasicBlock
 from tests.ingest.torch.tiny_models import Calls, attend, explicit_attention
 
 Inputs = Any

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from benchmarks.running import sleeping
-from execution.measuring import peak_bytes
-from execution.processes.channel import DistributedChannel, Tag
-from execution.running.job import TorchPipeline
-from execution.running.layout import layout_of
-from execution.running.pipeline import Pipeline
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.execution.measuring import peak_bytes
+from pipecut.execution.processes.channel import DistributedChannel, Tag
+from pipecut.execution.running.job import TorchPipeline
+from pipecut.execution.running.layout import layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from tests.execution.cases import CASES, case_model, data_of, equal_plan, error_of, mean_square
 
 SLEEPING, CLOSE = ("one_f_one_b", "zero_bubble_h1"), 1.03

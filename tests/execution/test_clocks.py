@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from execution import profiling as clocks
-from execution import profiling as profile
-from execution.errors import RunFailedError
-from execution.profiling import (
+from pipecut.execution import profiling as clocks
+from pipecut.execution import profiling as profile
+from pipecut.execution.errors import RunFailedError
+from pipecut.execution.profiling import (
     ProfiledPasses,
     StreamClock,
     ThreadClock,
@@ -25,7 +25,7 @@ from execution.profiling import (
     segments_of,
     turn,
 )
-from execution.splitting.stages import ModelProgram
+from pipecut.execution.splitting.stages import ModelProgram
 from tests.execution import models
 from tests.execution.cases import equal_plan
 

@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from execution.errors import StagesError
-from execution.running.data import mean_square, samples_like
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.data import mean_square, samples_like
 
 
 def test_samples_are_like_the_example_and_the_same_for_a_seed() -> None:

@@ -11,12 +11,12 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 
-from execution.errors import StagesError
-from execution.processes import channel as devices
-from execution.running.layout import layout_of
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import Action, PipelineSchedule
+from pipecut.execution.errors import StagesError
+from pipecut.execution.processes import channel as devices
+from pipecut.execution.running.layout import layout_of
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import Action, PipelineSchedule
 from tests.execution.cases import equal_plan
 
 

@@ -12,18 +12,18 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from execution.errors import StagesError
-from execution.running.layout import Shipment, layout_of
-from execution.running.passes import StageRunner
-from execution.running.pipeline import Pipeline
-from execution.splitting.stages import ModelProgram
-from formulation.problem.constraints import Sharded
-from formulation.problem.groups import Group
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.layout import Shipment, layout_of
+from pipecut.execution.running.passes import StageRunner
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.execution.splitting.stages import ModelProgram
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from tests.execution import models
 from tests.execution.cases import equal_plan, mean_square
 from tests.execution.split.own_loop import plan_of

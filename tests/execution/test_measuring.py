@@ -10,10 +10,10 @@ import torch
 
 import pipecut
 from benchmarks.running import sleeping
-from execution.measuring import HeldMemory
-from execution.processes.local import in_processes
-from execution.running.validating import TOLERANCE, _difference
-from report.simulation import simulate
+from pipecut.execution.measuring import HeldMemory
+from pipecut.execution.processes.local import in_processes
+from pipecut.execution.running.validating import TOLERANCE, _difference
+from pipecut.report.simulation import simulate
 from tests.execution import processes
 from tests.execution.cases import equal_plan
 

@@ -15,17 +15,17 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.errors import StagesError
-from execution.running.layout import layout_of
-from execution.running.pipeline import Pipeline
-from execution.splitting.stages import ModelProgram
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import Action, PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.schedules.zero_bubble_v import zero_bubble_v
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.layout import layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.execution.splitting.stages import ModelProgram
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import Action, PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
 from tests.execution import models
 from tests.execution.cases import Widths, batch_of, equal_plan, mean_square, unsplit
 from tests.execution.threads import Network, ThreadChannel, in_threads

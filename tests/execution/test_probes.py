@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from commands import validate as measuring
-from commands.validate import write_measured
-from execution import measuring as steps
-from execution.measuring import WARM_UP, MeasuredSteps
-from execution.running.job import RunJob, Say
-from ingest.graphs.layer_profile import LayerProfile
+from pipecut.commands import validate as measuring
+from pipecut.commands.validate import write_measured
+from pipecut.execution import measuring as steps
+from pipecut.execution.measuring import WARM_UP, MeasuredSteps
+from pipecut.execution.running.job import RunJob, Say
+from pipecut.ingest.graphs.layer_profile import LayerProfile
 
 
 class Machine:

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from execution.errors import RunFailedError
-from execution.processes.local import in_processes
+from pipecut.execution.errors import RunFailedError
+from pipecut.execution.processes.local import in_processes
 from tests.execution import processes
 from tests.execution.cases import CASES
 
@@ -80,7 +80,7 @@ def test_a_hang_names_what_is_waited_for_and_who_stopped_where() -> None:
 
 def test_without_its_starter_no_process_goes_on(tmp_path: Path) -> None:
     code = (
-        "from tests.execution import processes; from execution.processes.local import in_processes\n"
+        "from tests.execution import processes; from pipecut.execution.processes.local import in_processes\n"
         "if __name__ == '__main__':\n"
         "    in_processes(3, processes.one_dies, ('never',), lambda _, told: print(told, flush=True))\n"
     )
@@ -106,7 +106,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planned")
     for name, text in re.findall(r"```\w+ file=(\S+)\n(.+?)```", RUNNING, re.DOTALL):
         (folder / name).write_text(text, encoding="utf-8")
-    plan = [sys.executable, "-m", "commands.entry", "plan", "tiny.yaml", "--out", "plan.json"]
+    plan = [sys.executable, "-m", "pipecut.commands.entry", "plan", "tiny.yaml", "--out", "plan.json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(plan, cwd=folder, env=environment, check=True, capture_output=True)
     return folder

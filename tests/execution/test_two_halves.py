@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from execution.running.passes import input_gradients
+from pipecut.execution.running.passes import input_gradients
 
 Tensors = tuple[torch.Tensor, ...]
 

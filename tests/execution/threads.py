@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from execution.errors import PeerError
+from pipecut.execution.errors import PeerError
 
 TIMEOUT_S = 60
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Outcome, Proof, checked
-from formulation.problem.groups import Group
-from formulation.problem.layers import layer_graph
-from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, Samples, StageTime
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import Link
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, Outcome, Proof, checked
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, Samples, StageTime
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link
 from tests.examples import GIGA, chain, follow, instance_of, join, matrix, mesh
 
 LAYERS = chain(

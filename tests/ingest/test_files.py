@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ingest import files
-from ingest.files import WriteError, atomic_write
+from pipecut.ingest import files
+from pipecut.ingest.files import WriteError, atomic_write
 
 ROOT = Path(__file__).parents[2]
 KILLED_BEFORE_THE_RENAME = """
 import os, signal, sys
 from pathlib import Path
-from ingest import files
+from pipecut.ingest import files
 Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 files.atomic_write(Path(sys.argv[1]), "half")
 """

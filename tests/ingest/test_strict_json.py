@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest import files as strict_json
-from ingest.errors import ModelError
-from ingest.files import parse_json
-from ingest.torch.exported_file import open_archive
+from pipecut.ingest import files as strict_json
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.files import parse_json
+from pipecut.ingest.torch.exported_file import open_archive
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.amounts import exact_duration
-from formulation.outcome import Proof, checked
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.plan import Span
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from planners.alpa import planner as alpa
-from solvers.reference import line as line_dp
+from pipecut.formulation.costs.amounts import exact_duration
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.alpa import planner as alpa
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import GIGA, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

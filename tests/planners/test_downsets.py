@@ -3,9 +3,9 @@ import random
 
 import pytest
 
-from planners.common.downsets import bits, downsets, masks, reachable, subsets, topological
-from planners.common.errors import TooManyDownsetsError
-from planners.dnn_partitioning.hash_order import TABLE_SIZES, hash_order
+from pipecut.planners.common.downsets import bits, downsets, masks, reachable, subsets, topological
+from pipecut.planners.common.errors import TooManyDownsetsError
+from pipecut.planners.dnn_partitioning.hash_order import TABLE_SIZES, hash_order
 
 
 def random_edges(seed, size, density):

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from commands.gaps import cases as gap_cases
-from commands.gaps.cases import (
+from pipecut.commands.gaps import cases as gap_cases
+from pipecut.commands.gaps.cases import (
     VARIANTS,
     GapTableCase,
     GapTableFamily,
@@ -24,22 +24,22 @@ from commands.gaps.cases import (
     smallest_fit,
     with_memory,
 )
-from commands.gaps.document import document, gap_text, planner_cell, summary_table
-from commands.gaps.report import BREAKS, FAILED, GAP, NO_PLAN, REFUSED, entry, summary, to_dict
-from commands.gaps.solve import CaseResult, GapTableSearch, Provers, run_series
-from commands.parser.options import parse
-from commands.parts.comparison import ComparisonRow
-from commands.terminal.failures import ExitCode, UsageError
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from ingest.scenario.load import load_scenario
-from planners.studies.markdown import to_markdown
-from solvers import catalogue
-from solvers.catalogue import SolverEntry
-from solvers.reference import line as line_dp
+from pipecut.commands.gaps.document import document, gap_text, planner_cell, summary_table
+from pipecut.commands.gaps.report import BREAKS, FAILED, GAP, NO_PLAN, REFUSED, entry, summary, to_dict
+from pipecut.commands.gaps.solve import CaseResult, GapTableSearch, Provers, run_series
+from pipecut.commands.parser.options import parse
+from pipecut.commands.parts.comparison import ComparisonRow
+from pipecut.commands.terminal.failures import ExitCode, UsageError
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.solvers import catalogue
+from pipecut.solvers.catalogue import SolverEntry
+from pipecut.solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.generators import cluster_graphs, instances, layer_graphs
 

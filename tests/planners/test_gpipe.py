@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group
-from formulation.problem.plan import Plan, Span, Stage
-from planners.gpipe import planner as gpipe
-from solvers.reference import line as line_dp
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.planners.gpipe import planner as gpipe
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory import MemoryParts
-from formulation.costs.times import cut_bytes
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.groups import Group, line
-from formulation.problem.instance import build_instance
-from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link, ceil_fraction
-from planners.hetpipe import planner as hetpipe
-from planners.hetpipe.partition import Prices, best_partition, partition
-from planners.hetpipe.planner import Allocation, global_staleness, virtual_workers
-from solvers.reference import line as line_dp
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.times import cut_bytes
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.groups import Group, line
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link, ceil_fraction
+from pipecut.planners.hetpipe import planner as hetpipe
+from pipecut.planners.hetpipe.partition import Prices, best_partition, partition
+from pipecut.planners.hetpipe.planner import Allocation, global_staleness, virtual_workers
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import GIGA, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.planners.expected import expected_ns

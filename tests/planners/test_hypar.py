@@ -7,15 +7,15 @@ from fractions import Fraction
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from formulation.outcome import Proof, checked
-from formulation.problem.layers import Split
-from formulation.problem.training import Training
-from formulation.problem.units import ceil_fraction
-from planners.accpar.code import HYPAR, MatrixLayer, between, optimise
-from planners.accpar.published import ALEXNET
-from planners.common.one_stage import sum_of_costs, tables_of
-from planners.hypar import planner as hypar
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut.planners.accpar.code import HYPAR, MatrixLayer, between, optimise
+from pipecut.planners.accpar.published import ALEXNET
+from pipecut.planners.common.one_stage import sum_of_costs, tables_of
+from pipecut.planners.hypar import planner as hypar
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances
 from tests.planners.accpar.alexnet import alexnet, typed

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.modes import ONE_COPY
-from formulation.problem.plan import Span
-from formulation.problem.training import Schedule, Training
-from planners.megatron import planner as megatron
-from planners.megatron.planner import Configuration
-from solvers.reference import line as line_dp
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.modes import ONE_COPY
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.planners.megatron import planner as megatron
+from pipecut.planners.megatron.planner import Configuration
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import UNIT, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

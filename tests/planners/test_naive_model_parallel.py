@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import Proof, checked
-from formulation.problem.plan import Span
-from planners.baselines import naive_model_parallel
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.plan import Span
+from pipecut.planners.baselines import naive_model_parallel
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 
-from formulation.outcome import Proof, checked
-from formulation.problem.layers import Split
-from formulation.problem.training import Training
-from planners.baselines import data_parallel
-from planners.one_weird_trick import planner as one_weird_trick
-from planners.one_weird_trick.planner import fully_connected
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.training import Training
+from pipecut.planners.baselines import data_parallel
+from pipecut.planners.one_weird_trick import planner as one_weird_trick
+from pipecut.planners.one_weird_trick.planner import fully_connected
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances
 

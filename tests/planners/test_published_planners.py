@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Placement, Recompute
-from formulation.problem.layers import Across, Axis
-from formulation.problem.training import Training
-from planners.alpa import planner as alpa
-from planners.baselines import naive_model_parallel
-from planners.catalogue import all_names, find_any
-from planners.gpipe import planner as gpipe
-from planners.pipedream import planner as pipedream
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Placement, Recompute
+from pipecut.formulation.problem.layers import Across, Axis
+from pipecut.formulation.problem.training import Training
+from pipecut.planners.alpa import planner as alpa
+from pipecut.planners.baselines import naive_model_parallel
+from pipecut.planners.catalogue import all_names, find_any
+from pipecut.planners.gpipe import planner as gpipe
+from pipecut.planners.pipedream import planner as pipedream
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, divisible, instances, layer_graphs
 

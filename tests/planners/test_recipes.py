@@ -11,17 +11,17 @@ import pytest
 from benchmarks.proof import recipes
 from benchmarks.proof.found import of_plan
 from benchmarks.proof.recipes import document
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Sharded
-from formulation.problem.groups import Group
-from formulation.problem.layers import layers_of
-from formulation.problem.modes import Mode
-from planners.megatron.layers import transformer_layers
-from planners.megatron.llama import LlamaShape, llama_layers
-from planners.megatron.transformer import TransformerShape
-from planners.megatron.transformer_memory import ActivationLayout, layer_activation_bytes
-from planners.recipes.plans import RecipePlans
-from planners.recipes.recipe import FILE, Published, Recipe
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.formulation.problem.modes import Mode
+from pipecut.planners.megatron.layers import transformer_layers
+from pipecut.planners.megatron.llama import LlamaShape, llama_layers
+from pipecut.planners.megatron.transformer import TransformerShape
+from pipecut.planners.megatron.transformer_memory import ActivationLayout, layer_activation_bytes
+from pipecut.planners.recipes.plans import RecipePlans
+from pipecut.planners.recipes.recipe import FILE, Published, Recipe
 
 PUBLISHED = Published.read()
 LLAMA_70B = LlamaShape(80, 8192, 64, 8, 28672, 8192, 128256)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from formulation.outcome import Limits
-from formulation.problem.constraints import Constraints
-from formulation.problem.training import Schedule
-from ingest.scenario.load import load_scenario
-from planners.catalogue import all_names, all_solvers, find_any
-from solvers.catalogue import AUTO
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.training import Schedule
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.planners.catalogue import all_names, all_solvers, find_any
+from pipecut.solvers.catalogue import AUTO
 from tests.commands.fakes import ROOT
 
 

@@ -7,29 +7,29 @@ from fractions import Fraction
 
 import pytest
 
-from formulation.evaluate import evaluate
-from formulation.predictor.roofline import Roofline
-from formulation.problem.layers import layers_of
-from planners.fidelity.gpipe import speed_table
-from planners.fidelity.memory import LAYOUTS, memory_table, statements_table
-from planners.fidelity.runs import Constants, data_sheet, fitted, instance_of, plan_of, step_s
-from planners.fidelity.steps import KORTHIKANTI, MEGATRON, errors_of, steps_table
-from planners.fidelity.study import run
-from planners.gpipe.amoebanet import amoebanet_d
-from planners.gpipe.published import SPEED_TABLES
-from planners.megatron.layers import transformer_layers
-from planners.megatron.published import ITERATION_TIMES, MEGATRON_TABLE_1, MODELS, TERA
-from planners.megatron.transformer import (
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.predictor.roofline import Roofline
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.planners.fidelity.gpipe import speed_table
+from pipecut.planners.fidelity.memory import LAYOUTS, memory_table, statements_table
+from pipecut.planners.fidelity.runs import Constants, data_sheet, fitted, instance_of, plan_of, step_s
+from pipecut.planners.fidelity.steps import KORTHIKANTI, MEGATRON, errors_of, steps_table
+from pipecut.planners.fidelity.study import run
+from pipecut.planners.gpipe.amoebanet import amoebanet_d
+from pipecut.planners.gpipe.published import SPEED_TABLES
+from pipecut.planners.megatron.layers import transformer_layers
+from pipecut.planners.megatron.published import ITERATION_TIMES, MEGATRON_TABLE_1, MODELS, TERA
+from pipecut.planners.megatron.transformer import (
     LayerRecompute,
     TransformerShape,
     head_flops,
     iteration_flops,
     layer_flops,
 )
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import StudyInputs
-from planners.studies.text import mean_absolute
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import StudyInputs
+from pipecut.planners.studies.text import mean_absolute
 from tests.commands.fakes import ROOT
 
 FOUND = Constants(823, 167)

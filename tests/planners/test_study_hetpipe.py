@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import build_instance
-from formulation.problem.options import BoundaryCharge, CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from ingest.errors import ModelError
-from planners.hetpipe.model import (
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.options import BoundaryCharge, CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.errors import ModelError
+from pipecut.planners.hetpipe.model import (
     PricedWorker,
     horovod,
     images_per_second,
@@ -24,12 +24,12 @@ from planners.hetpipe.model import (
     sync_ns,
     wave_ns,
 )
-from planners.hetpipe.planner import global_staleness
-from planners.hetpipe.published import HOROVOD, ONE_V, PublishedRun
-from planners.hetpipe.study import case_of, run, same_order
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import StudyInputError, StudyInputs
+from pipecut.planners.hetpipe.planner import global_staleness
+from pipecut.planners.hetpipe.published import HOROVOD, ONE_V, PublishedRun
+from pipecut.planners.hetpipe.study import case_of, run, same_order
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import StudyInputError, StudyInputs
 from tests.commands.fakes import ROOT
 from tests.examples import GIGA, chain, matrix
 
@@ -146,7 +146,7 @@ def test_a_model_that_cannot_be_traced_is_a_matter_of_input(monkeypatch):
     def refuse(_self):
         raise ModelError("model x: tracing needs PyTorch")
 
-    monkeypatch.setattr("ingest.scenario.load.Scenario.load", refuse)
+    monkeypatch.setattr("pipecut.ingest.scenario.load.Scenario.load", refuse)
     with pytest.raises(StudyInputError, match="needs PyTorch"):
         case_of("VGG-19")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from report.content import content_of
-from report.simulation import Simulation, simulate
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.report.content import content_of
+from pipecut.report.simulation import Simulation, simulate
 from tests.examples import GIGA, PLAIN, chain, instance_of, matrix, mesh
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'&\u202e\ud800"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from report.page import difference, page_of, two_plans
+from pipecut.report.page import difference, page_of, two_plans
 from tests.report.runs import content
 from tests.report.test_page import Page
 

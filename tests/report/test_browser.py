@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from formulation.schedules.interleaved import interleaved
-from report.content import content_of
-from report.page import Numbers, page_of
-from report.simulation import simulate
-from report.wording import FORMATS
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.report.content import content_of
+from pipecut.report.page import Numbers, page_of
+from pipecut.report.simulation import simulate
+from pipecut.report.wording import FORMATS
 from tests.report.runs import COMPARISON, EVIL, content
 from tests.report.test_orders import dealt
 from tests.report.test_page import Page

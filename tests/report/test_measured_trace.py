@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from report.trace import measured_trace
+from pipecut.report.trace import measured_trace
 
 
 def test_actions_are_slices_of_their_devices_from_time_zero() -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.terminal import terminal as human
-from formulation.problem.training import LEAST_MICRO_BATCHES, Schedule, Training
-from report import wording
-from report.content import Window, content_of, events_of, shown_by_default, window_of
-from report.measures import Measure, Relation, spent_of
-from report.simulation import simulate
-from report.trace import microseconds, trace_of
+from pipecut.commands.terminal import terminal as human
+from pipecut.formulation.problem.training import LEAST_MICRO_BATCHES, Schedule, Training
+from pipecut.report import wording
+from pipecut.report.content import Window, content_of, events_of, shown_by_default, window_of
+from pipecut.report.measures import Measure, Relation, spent_of
+from pipecut.report.simulation import simulate
+from pipecut.report.trace import microseconds, trace_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import case, content, ran

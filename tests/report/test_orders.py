@@ -9,23 +9,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.options import Synchronisation
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import Action, PipelineSchedule, ScheduleError
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline import measures as bounds
-from report.content import content_of
-from report.measures import Measure, Relation, spent_of
-from report.page import page_of, pictures
-from report.simulation import Simulation, simulate
-from report.trace import trace_of
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import Action, PipelineSchedule, ScheduleError
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline import measures as bounds
+from pipecut.report.content import content_of
+from pipecut.report.measures import Measure, Relation, spent_of
+from pipecut.report.page import page_of, pictures
+from pipecut.report.simulation import Simulation, simulate
+from pipecut.report.trace import trace_of
 from tests.examples import on_servers
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.problem.training import Schedule
-from report import page as templating
-from report.content import content_of
-from report.page import Numbers, page_of, pictures, standalone
-from report.pictures.shapes import Rect, Shape, ShapeGroup
-from report.simulation import simulate
-from report.wording import FORMATS
+from pipecut.formulation.problem.training import Schedule
+from pipecut.report import page as templating
+from pipecut.report.content import content_of
+from pipecut.report.page import Numbers, page_of, pictures, standalone
+from pipecut.report.pictures.shapes import Rect, Shape, ShapeGroup
+from pipecut.report.simulation import simulate
+from pipecut.report.wording import FORMATS
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import COMPARISON, EVIL, content, ran

@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from commands.tables import StageLines
-from commands.terminal.terminal import drawn
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Goal, Recompute
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.options import Combine
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from report.content import content_of
-from report.page import asset, page_of
-from report.pictures.shapes import STAGE_COLOURS, stage_colour
-from report.simulation import simulate
+from pipecut.commands.tables import StageLines
+from pipecut.commands.terminal.terminal import drawn
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.report.content import content_of
+from pipecut.report.page import asset, page_of
+from pipecut.report.pictures.shapes import STAGE_COLOURS, stage_colour
+from pipecut.report.simulation import simulate
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.report.runs import case, content
 

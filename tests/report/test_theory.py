@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.schedules.zero_bubble_v import zero_bubble_v
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.measures import (
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
+from pipecut.formulation.timeline.measures import (
     Footprint,
     TimelineMeasures,
     iteration_lower_bound_ns,
     peak_in_flight,
     uniform_iteration_ns,
 )
-from formulation.timeline.timeline import run
-from planners.megatron.transformer import megatron_bubble
-from report.simulation import (
+from pipecut.formulation.timeline.timeline import run
+from pipecut.planners.megatron.transformer import megatron_bubble
+from pipecut.report.simulation import (
     gpipe_bubble,
     gpipe_iteration_ns,
     interleaved_in_flight,

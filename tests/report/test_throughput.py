@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group
-from formulation.problem.instance import build_instance
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from report.content import content_of, summary_of
-from report.measures import KEYS, throughput_of
-from report.simulation import simulate
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.report.content import content_of, summary_of
+from pipecut.report.measures import KEYS, throughput_of
+from pipecut.report.simulation import simulate
 from tests.examples import chain, matrix
 
 CARD = DeviceClass("card", 1 << 30, 10**9, price_per_hour=3_600_000)

@@ -14,26 +14,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commands.simulation.best_order import best_order_of
-from formulation.outcome import Limits
-from formulation.problem.cluster import Cluster
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.options import Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.durations import Contention, Transfers
-from formulation.timeline.program import JOIN
-from formulation.timeline.timeline import run as run_program
-from ingest.plans.plan_file import read_plan
-from ingest.scenario.load import load_scenario
-from ingest.scenario.shipped import scenario_files
-from report.simulation import Simulation, simulate
-from report.trace import lanes_of, trace_of
+from pipecut.commands.simulation.best_order import best_order_of
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.cluster import Cluster
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline.durations import Contention, Transfers
+from pipecut.formulation.timeline.program import JOIN
+from pipecut.formulation.timeline.timeline import run as run_program
+from pipecut.ingest.plans.plan_file import read_plan
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.shipped import scenario_files
+from pipecut.report.simulation import Simulation, simulate
+from pipecut.report.trace import lanes_of, trace_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.report.runs import EVIL, ran

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.options import CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from planners.baselines import data_parallel
-from solvers import exhaustive as brute_force
-from solvers.every_plan import plans
-from solvers.exhaustive import count_plans
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.baselines import data_parallel
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.every_plan import plans
+from pipecut.solvers.exhaustive import count_plans
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.problems import dealt_out, problems

@@ -18,28 +18,28 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.check import certifiable, verify
-from formulation.constraints.devices.reserve import Reserve
-from formulation.constraints.layers.pin import Pin
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.times import cut_bytes
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.groups import Group, GroupKind, forms_on
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import FORMS_ALONG, Axis, layer_graph
-from formulation.problem.modes import Mode
-from formulation.problem.options import CostModel, Samples, Sharing
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import equal_shares
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from formulation.suffixes import alike_servers
-from solvers.catalogue import find_solver
-from solvers.certifying import certify
-from solvers.cpsat.constraints import symmetry as placing
+from pipecut.formulation.certificates.check import certifiable, verify
+from pipecut.formulation.constraints.devices.reserve import Reserve
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.times import cut_bytes
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.groups import Group, GroupKind, forms_on
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import FORMS_ALONG, Axis, layer_graph
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import CostModel, Samples, Sharing
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.shares import equal_shares
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.suffixes import alike_servers
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.cpsat.constraints import symmetry as placing
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, matrix
 from tests.generators import (

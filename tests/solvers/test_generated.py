@@ -25,10 +25,10 @@ from benchmarks.checks.generated import (
     drawn_of,
     judge,
 )
-from formulation.outcome import GoalClaim, Limits, Outcome, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from ingest.graphs.graph_file import graph_schema
+from pipecut.formulation.outcome import GoalClaim, Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.graphs.graph_file import graph_schema
 
 SEED = 31_000
 LEAST = 5

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance
-from solvers import exhaustive as brute_force
-from solvers.crosscheck import claims_of
-from solvers.goals import Solve, solve_in_order
-from solvers.search.support import Support
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Proof, Status, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.crosscheck import claims_of
+from pipecut.solvers.goals import Solve, solve_in_order
+from pipecut.solvers.search.support import Support
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW

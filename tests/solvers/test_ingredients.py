@@ -16,20 +16,20 @@ from types import FrameType
 
 import pytest
 
-import solvers
-from formulation.certificates.check import verify
-from formulation.constraints.layers.forms import FormLimit
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance, with_servers
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers.catalogue import find_solver
-from solvers.certifying import certify
-from solvers.cpsat import solver as layered
-from solvers.crosscheck import ROUTES, Claim, Verdict, claims_of, double_check
-from solvers.ingredients import METHODS, Ingredient, ground_of, independent, shared
+from pipecut import solvers
+from pipecut.formulation.certificates.check import verify
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance, with_servers
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.crosscheck import ROUTES, Claim, Verdict, claims_of, double_check
+from pipecut.solvers.ingredients import METHODS, Ingredient, ground_of, independent, shared
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 
@@ -37,26 +37,26 @@ ONE = Limits(workers=1)
 TESTS = Path(__file__).parents[1]
 PLUMBING = (
     *(
-        "solvers.catalogue",
-        "solvers.crosscheck.",
-        "solvers.goals",
-        "solvers.ingredients",
-        "solvers.ingredients",
-        "solvers.search.support",
-        "solvers.search.incumbent",
-        "solvers.search.incumbent",
+        "pipecut.solvers.catalogue",
+        "pipecut.solvers.crosscheck.",
+        "pipecut.solvers.goals",
+        "pipecut.solvers.ingredients",
+        "pipecut.solvers.ingredients",
+        "pipecut.solvers.search.support",
+        "pipecut.solvers.search.incumbent",
+        "pipecut.solvers.search.incumbent",
     ),
-    "solvers.cpsat.accepts",
+    "pipecut.solvers.cpsat.accepts",
     *(
-        "solvers.search.stoppable",
-        "solvers.search.stoppable",
-        "solvers.search.stoppable",
-        "formulation.limits",
+        "pipecut.solvers.search.stoppable",
+        "pipecut.solvers.search.stoppable",
+        "pipecut.solvers.search.stoppable",
+        "pipecut.formulation.limits",
     ),
 )
 """Modules of solvers that carry questions and answers about and decide nothing."""
 VOCABULARY = tuple(
-    f"formulation.{name}"
+    f"pipecut.formulation.{name}"
     for name in (
         *("costs.amounts", "costs.goals", "limits.deadline", "outcome", "problem.model.across"),
         *(f"problem.{name}" for name in ("cluster", "constraints", "cuts", "demands", "groups", "instance")),
@@ -167,7 +167,7 @@ def traced(work: Callable[[], object]) -> set[tuple[str, str]]:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         module = frame.f_globals.get("__name__", "")
-        if event == "call" and module.startswith(("solvers.", "formulation.")):
+        if event == "call" and module.startswith(("pipecut.solvers.", "pipecut.formulation.")):
             called.add((module, frame.f_code.co_qualname))
 
     threading.setprofile(note)
@@ -247,52 +247,52 @@ def stated() -> set[tuple[str, str]]:
 
 
 ATTACKED = {
-    "formulation.costs.bulk.": "formulation/costs/test_tables.py:test_cells",
-    "formulation.costs.bulk.pairs": "formulation/costs/test_tables.py:test_pairs_of_forms",
-    "formulation.costs.bulk.crossing": (
+    "pipecut.formulation.costs.bulk.": "formulation/costs/test_tables.py:test_cells",
+    "pipecut.formulation.costs.bulk.pairs": "formulation/costs/test_tables.py:test_pairs_of_forms",
+    "pipecut.formulation.costs.bulk.crossing": (
         "formulation/costs/test_tables.py:test_what_crosses_every_cut_is_counted_in_one_pass"
     ),
-    "formulation.costs.tables": "formulation/costs/test_tables.py:test_kinds_and_links_of_groups",
-    "formulation.costs.memory_tables": (
+    "pipecut.formulation.costs.tables": "formulation/costs/test_tables.py:test_kinds_and_links_of_groups",
+    "pipecut.formulation.costs.memory_tables": (
         "solvers/cpsat/test_cpsat_memory.py:test_memory_tables_are_the_specification_cell_by_cell"
     ),
-    "formulation.costs.bounds": "formulation/costs/test_lower_bound.py:test_no_plan_undercuts_it",
-    "formulation.costs.bounds": (
+    "pipecut.formulation.costs.bounds": "formulation/costs/test_lower_bound.py:test_no_plan_undercuts_it",
+    "pipecut.formulation.costs.bounds": (
         "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
     ),
-    "formulation.problem.instance": (
+    "pipecut.formulation.problem.instance": (
         "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
     ),
-    "formulation.costs.megatron_forms": (
+    "pipecut.formulation.costs.megatron_forms": (
         "formulation/costs/test_megatron_forms.py:test_the_forms_of_a_transformer_block_are_those_of_megatron"
     ),
-    "formulation.costs.passes": "solvers/cpsat/test_executed.py:test_it_finds_what_pricing_every_plan_finds",
-    "formulation.predictor.layer_times": (
+    "pipecut.formulation.costs.passes": "solvers/cpsat/test_executed.py:test_it_finds_what_pricing_every_plan_finds",
+    "pipecut.formulation.predictor.layer_times": (
         "formulation/costs/test_predictor.py:test_no_share_takes_less_than_its_part_nor_more_than_all"
     ),
-    "formulation.problem.cuts": (
+    "pipecut.formulation.problem.cuts": (
         "formulation/problem/test_cuts.py:test_what_is_closed_or_kept_together_is_no_place"
     ),
-    "formulation.problem.groups": (
+    "pipecut.formulation.problem.groups": (
         "solvers/test_common_ground.py:test_the_possible_groups_are_those_of_the_plans_that_keep_the_rules"
     ),
     "formulation.problem.groups:GroupKind.": (
         "solvers/test_common_ground.py:test_groups_that_are_told_apart_no_more_are_of_one_kind"
     ),
-    "formulation.problem.modes": (
+    "pipecut.formulation.problem.modes": (
         "formulation/problem/test_modes.py:test_the_modes_of_an_instance_are_those_that_its_rule_accepts"
     ),
-    "formulation.problem.shares": (
+    "pipecut.formulation.problem.shares": (
         "solvers/test_common_ground.py:"
         "test_servers_are_alike_exactly_if_every_plan_costs_the_same_when_they_change_places"
     ),
-    "formulation.schedules.keeps": (
+    "pipecut.formulation.schedules.keeps": (
         "solvers/cpsat/test_cpsat_memory.py:test_tables_know_copies_and_micro_batches_in_flight_of_every_slot"
     ),
-    "formulation.suffixes": (
+    "pipecut.formulation.suffixes": (
         "solvers/test_common_ground.py:test_every_method_finds_what_pricing_every_plan_finds"
     ),
-    "formulation.suffixes:alike_servers": (
+    "pipecut.formulation.suffixes:alike_servers": (
         "solvers/test_common_ground.py:"
         "test_whatever_groups_may_do_a_plan_stays_the_same_when_alike_servers_change_places"
     ),
@@ -302,9 +302,22 @@ ATTACKED = {
 By module, or the beginning of names in it; each test has a reading of its own of what it attacks.
 """
 WORDS = (
-    *("formulation.limits.", "formulation.costs.amounts", "formulation.outcome", "formulation.constraints."),
-    *("formulation.problem.constraints", "formulation.problem.demands", "formulation.problem.instance"),
-    *("formulation.problem.precision", "formulation.problem.cluster", "formulation.problem.training"),
+    *(
+        "pipecut.formulation.limits.",
+        "pipecut.formulation.costs.amounts",
+        "pipecut.formulation.outcome",
+        "pipecut.formulation.constraints.",
+    ),
+    *(
+        "pipecut.formulation.problem.constraints",
+        "pipecut.formulation.problem.demands",
+        "pipecut.formulation.problem.instance",
+    ),
+    *(
+        "pipecut.formulation.problem.precision",
+        "pipecut.formulation.problem.cluster",
+        "pipecut.formulation.problem.training",
+    ),
 )
 """What counts time and writes amounts, and what makes an instance of what a user says: read, never searched."""
 
@@ -320,7 +333,7 @@ def test_what_several_methods_rest_on_is_attacked_by_a_test_that_does_not() -> N
     pairs = [pair for pair in itertools.combinations(METHODS, 2) if independent(*pair)]
     ground = {one for pair in pairs for one in own[pair[0]] & own[pair[1]] - statement}
     ground = {(module, name) for module, name in ground if not any(of_code(module, name, one) for one in WORDS)}
-    ground = {one for one in ground if one[0].startswith("formulation.")}
+    ground = {one for one in ground if one[0].startswith("pipecut.formulation.")}
     alone = {one for one in ground if not any(of_code(*one, code) for code in ATTACKED)}
     assert not alone, f"common ground that no test attacks: {sorted(alone)}"
     assert not [code for code in ATTACKED if not any(of_code(*one, code) for one in ground)]
@@ -350,7 +363,7 @@ def test_routes_say_which_common_ground_they_read() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_reads_what_the_table_says(name: str) -> None:
-    for module in pkgutil.walk_packages(solvers.__path__, "solvers."):
+    for module in pkgutil.walk_packages(solvers.__path__, "pipecut.solvers."):
         importlib.import_module(module.name)
     called = set(reads(name))
     if name == "paced_dp":  # and where no plan fits
@@ -367,19 +380,19 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
         certificate = certify(instance, best.plan, best.values[0])
         called |= traced(lambda instance=instance, certificate=certificate: verify(instance, certificate))
     assert ingredients(called) == METHODS["certificate"].rests_on
-    assert not any(module.startswith("solvers.") for module, _ in called)
+    assert not any(module.startswith("pipecut.solvers.") for module, _ in called)
 
 
 @pytest.mark.parametrize(
     ("name", "patched"),
     [
-        ("cpsat", "solvers.cpsat.solver.first_plan"),
-        ("cpsat_atoms", "solvers.cpsat.on_atoms.solver.first_plan"),
-        ("state_dp", "solvers.dynamic.states.solver.first_plan"),
-        ("paced_dp", "solvers.dynamic.step_time.solver.first_plan"),
-        ("period_dp", "solvers.dynamic.period.solver.first_plan"),
-        ("step_dp", "solvers.executed.solver.first_plan"),
-        ("halves_dp", "solvers.halves.solver.first_plan"),
+        ("cpsat", "pipecut.solvers.cpsat.solver.first_plan"),
+        ("cpsat_atoms", "pipecut.solvers.cpsat.on_atoms.solver.first_plan"),
+        ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
+        ("paced_dp", "pipecut.solvers.dynamic.step_time.solver.first_plan"),
+        ("period_dp", "pipecut.solvers.dynamic.period.solver.first_plan"),
+        ("step_dp", "pipecut.solvers.executed.solver.first_plan"),
+        ("halves_dp", "pipecut.solvers.halves.solver.first_plan"),
     ],
 )
 def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:

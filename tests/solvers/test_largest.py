@@ -15,19 +15,19 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.check import certifiable, verify
-from formulation.evaluate import evaluate
-from formulation.limits import TooLargeError
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.groups import Group
-from formulation.problem.instance import MOST, MOST_NS, Instance, longest_ns
-from formulation.problem.options import BoundaryCharge, Combine, CostModel
-from formulation.problem.training import Training
-from planners.catalogue import all_solvers, find_any
-from report.simulation import simulate
-from solvers import exhaustive as brute_force
-from solvers.certifying import certify
+from pipecut.formulation.certificates.check import certifiable, verify
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import MOST, MOST_NS, Instance, longest_ns
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.planners.catalogue import all_solvers, find_any
+from pipecut.report.simulation import simulate
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.certifying import certify
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
 from tests.generators import (
     OF_SINGLE_STAGES,

@@ -9,26 +9,26 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import build_tables
-from formulation.costs.times import layout_form
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, checked
-from formulation.problem.constraints import Constraints
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Split
-from formulation.problem.plan import Span
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive as brute_force
-from solvers.cpsat.model import floors, furthest
-from solvers.dynamic.states import solver
-from solvers.dynamic.states import solver as states
-from solvers.dynamic.tables.forms_under_memory import Thrift
-from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.reference.algorithm_1 import StageTimes
-from solvers.reference.line import atom_tables
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.costs.times import layout_form
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, checked
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat.model import floors, furthest
+from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
+from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
+from pipecut.solvers.reference.algorithm_1 import StageTimes
+from pipecut.solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs, on_grids, whole_passes
 from tests.solvers.cpsat.test_cpsat_memory import limited

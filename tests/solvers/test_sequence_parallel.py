@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof
-from formulation.problem.constraints import Constraints
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis
-from formulation.problem.options import Synchronisation
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
 from tests.examples import BYTE_LINK, PLAIN, UNIT, chain, instance_of, join, matrix, mesh
 
 ONE = Limits(workers=1)

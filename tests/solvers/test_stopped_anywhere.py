@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.costs.bounds import lower_bound
-from formulation.limits import StoppedError
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule, Training
-from planners.catalogue import all_solvers, find_any
-from solvers.catalogue import AUTO, SolverEntry
-from solvers.certifying import certify
-from solvers.explain import explain
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.planners.catalogue import all_solvers, find_any
+from pipecut.solvers.catalogue import AUTO, SolverEntry
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.explain import explain
 from tests.examples import chain, instance_of, matrix, mesh
 
 AT_ONCE = ("naive_model_parallel", "data_parallel", "one_weird_trick")
@@ -77,9 +77,9 @@ def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
     assert (wish.asked > 0) is (entry.name not in AT_ONCE)
 
 
-PROPOSING = ("solvers.executed.solver.first_plan", "solvers.executed.solver._by_formula")
-PROPOSING += ("solvers.dynamic.period.solver.first_plan", "solvers.halves.solver.first_plan")
-PROPOSING += ("solvers.chunks.solver.first_plan",)
+PROPOSING = ("pipecut.solvers.executed.solver.first_plan", "pipecut.solvers.executed.solver._by_formula")
+PROPOSING += ("pipecut.solvers.dynamic.period.solver.first_plan", "pipecut.solvers.halves.solver.first_plan")
+PROPOSING += ("pipecut.solvers.chunks.solver.first_plan",)
 
 
 def with_steps(name: str) -> Instance:

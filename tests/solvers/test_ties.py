@@ -9,19 +9,19 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.check import verify
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import LayerGraph, Tie
-from formulation.problem.options import BoundaryCharge, Combine, Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.catalogue import find_solver
-from solvers.certifying import certify
+from pipecut.formulation.certificates.check import verify
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import LayerGraph, Tie
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs

@@ -9,18 +9,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.checks.generated import Counts, compare_alone
-from formulation.evaluate import evaluate
-from formulation.outcome import Outcome, Proof, checked
-from formulation.problem.cluster import Cluster, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import FORMS_ALONG, Axis
-from formulation.problem.modes import Mode
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Outcome, Proof, checked
+from pipecut.formulation.problem.cluster import Cluster, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import FORMS_ALONG, Axis
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
 from tests.enumerator import more_plans_than, truth
 from tests.examples import chain, matrix, mesh
 from tests.generators import CLASSES, any_costs, layer_graphs, links, trainings, typed_clusters

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.instance import Instance
-from planners.catalogue import all_solvers
-from solvers import exhaustive as brute_force
-from solvers.goals import solve_in_order
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.planners.catalogue import all_solvers
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW

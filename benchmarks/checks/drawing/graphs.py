@@ -9,8 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from formulation.problem.layers import FORMS_ALONG, Axis
-from ingest.graphs.graph_file import FORMAT, VERSION
+from pipecut.formulation.problem.layers import FORMS_ALONG, Axis
+from pipecut.ingest.graphs.graph_file import FORMAT, VERSION
 
 Row = dict[str, Any]
 MATRIX, FOLLOW, JOIN = "matrix", "follow", "join"

@@ -12,10 +12,10 @@ from typing import Any
 
 from benchmarks.checks.drawing.models import BUILD, CONFIGURATION, EXPORTED
 from benchmarks.checks.drawing.schema import LEFT_OUT, Drawing, Rule, one_of, sometimes
-from formulation.problem.constraints import Goal
-from formulation.problem.training import Schedule
-from ingest.graphs.module_calls import GRAINS
-from ingest.scenario.fields import KINDS
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.training import Schedule
+from pipecut.ingest.graphs.module_calls import GRAINS
+from pipecut.ingest.scenario.fields import KINDS
 
 CHUNKED, IN_GRIDS = "chunked", "in grids"
 """What a scenario may be about, as few would be by chance: groups of several stages, devices in grids."""

@@ -18,14 +18,14 @@ from benchmarks.checks.drawing.graphs import SIZES, drawn_graph, profile_of
 from benchmarks.checks.drawing.keys import CHUNKED, CLASSES, GRAPH, IN_GRIDS, PROFILE, RULES
 from benchmarks.checks.drawing.models import write_model
 from benchmarks.checks.drawing.schema import Drawing, Json
-from formulation.costs.goals import goal_value
-from formulation.costs.prices import stage_costs
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule
-from ingest.scenario.load import Scenario, load_scenario
-from ingest.scenario.schema import ScenarioFile
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule
+from pipecut.ingest.scenario.load import Scenario, load_scenario
+from pipecut.ingest.scenario.schema import ScenarioFile
 from tests.enumerator import closed_choices, every_plan
 
 SOURCES = {"graph": 0.98, "build": 0.007, "exported": 0.007, "transformers": 0.006}

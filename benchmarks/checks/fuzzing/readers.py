@@ -11,25 +11,25 @@ from pathlib import Path
 
 from benchmarks.checks.fuzzing import samples
 from benchmarks.checks.fuzzing.samples import as_json
-from formulation.certificates.check import verify
-from formulation.certificates.labels import CertificateError
-from formulation.evaluate import evaluate
-from formulation.problem.instance import Instance
-from ingest.errors import GraphFileError
-from ingest.graphs.foreign import FormatError
-from ingest.graphs.graph_file import graph_document, read_graph
-from ingest.graphs.pipedream_profile import measured_layers, read_profile
-from ingest.mistakes import ScenarioError
-from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
-from ingest.plans.plan_file import PlanError, read_plan, write_plan
-from ingest.plans.schedule_file import ScheduleFileError, read_schedule
-from ingest.scenario.load import load_scenario
-from ingest.torch.cache import load_trace, store_trace
-from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
-from planners.sailor.plan_file import read_sailor_plan
-from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
-from solvers.certifying import certify
-from solvers.reference import line as line_dp
+from pipecut.formulation.certificates.check import verify
+from pipecut.formulation.certificates.labels import CertificateError
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.errors import GraphFileError
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.ingest.graphs.graph_file import graph_document, read_graph
+from pipecut.ingest.graphs.pipedream_profile import measured_layers, read_profile
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
+from pipecut.ingest.plans.plan_file import PlanError, read_plan, write_plan
+from pipecut.ingest.plans.schedule_file import ScheduleFileError, read_schedule
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.torch.cache import load_trace, store_trace
+from pipecut.planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
+from pipecut.planners.sailor.plan_file import read_sailor_plan
+from pipecut.planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.reference import line as line_dp
 
 Read = Callable[[Path], object]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.passes import RoomOfStages
-from formulation.certificates.executed.paths import WeighedPaths
-from formulation.certificates.executed.sums import NEVER_NS, Sums
-from formulation.certificates.executed.ways import NodeMoves
-from formulation.limits import NEVER, Deadline
-from formulation.suffixes import End, State
+from pipecut.formulation.certificates.executed.passes import RoomOfStages
+from pipecut.formulation.certificates.executed.paths import WeighedPaths
+from pipecut.formulation.certificates.executed.sums import NEVER_NS, Sums
+from pipecut.formulation.certificates.executed.ways import NodeMoves
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.suffixes import End, State
 
 Bits = NDArray[np.bool_]
 """By kind, and by the places where stages begin and stop."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.paths import order_of
+from pipecut.formulation.certificates.executed.paths import order_of
 
 NEVER = -(1 << 59)
 """No pass waits for that."""

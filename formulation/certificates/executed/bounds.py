@@ -7,15 +7,15 @@ from itertools import groupby
 
 import numpy as np
 
-from formulation.certificates.executed.ahead import SumsAround
-from formulation.certificates.executed.passes import RoomOfStages
-from formulation.certificates.executed.paths import PathError, WeighedPaths, busy_paths
-from formulation.certificates.executed.suffixes import PathBound
-from formulation.certificates.executed.sums import NEVER_NS, LeastSums, Sums
-from formulation.certificates.executed.ways import NodeMoves
-from formulation.limits import NEVER, Deadline, TooLargeError
-from formulation.problem.instance import Instance
-from formulation.suffixes import rules_by_slot
+from pipecut.formulation.certificates.executed.ahead import SumsAround
+from pipecut.formulation.certificates.executed.passes import RoomOfStages
+from pipecut.formulation.certificates.executed.paths import PathError, WeighedPaths, busy_paths
+from pipecut.formulation.certificates.executed.suffixes import PathBound
+from pipecut.formulation.certificates.executed.sums import NEVER_NS, LeastSums, Sums
+from pipecut.formulation.certificates.executed.ways import NodeMoves
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.suffixes import rules_by_slot
 
 LARGEST = 1 << 59
 """Sums of passes stay below this."""

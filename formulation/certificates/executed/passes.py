@@ -15,18 +15,18 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.room import NO_LIMIT, Choices, Forms, LookAhead, RoomsFrom
-from formulation.certificates.executed.unbeaten import Rows, unbeaten
-from formulation.costs.least import form_uses
-from formulation.costs.memory import MemoryParts, received_bytes
-from formulation.costs.passes import change_passes, layer_passes
-from formulation.limits import NEVER, Deadline, TooLargeError
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge, Split
-from formulation.problem.precision import Copy
-from formulation.schedules.keeps import Keeps
+from pipecut.formulation.certificates.executed.room import NO_LIMIT, Choices, Forms, LookAhead, RoomsFrom
+from pipecut.formulation.certificates.executed.unbeaten import Rows, unbeaten
+from pipecut.formulation.costs.least import form_uses
+from pipecut.formulation.costs.memory import MemoryParts, received_bytes
+from pipecut.formulation.costs.passes import change_passes, layer_passes
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.precision import Copy
+from pipecut.formulation.schedules.keeps import Keeps
 
 PASSES, HELD, WORKING = slice(0, 3), 3, 4
 MOST_ROWS = 1 << 20

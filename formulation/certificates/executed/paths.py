@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.training import Schedule, Training
 
 
 class PathError(ValueError):

@@ -18,13 +18,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.passes import BestStages, PassFronts, Within
-from formulation.certificates.executed.ways import NodeMoves
-from formulation.limits import NEVER, Deadline
-from formulation.problem.instance import Instance
-from formulation.problem.options import Synchronisation
-from formulation.schedules.keeps import Keeps
-from formulation.suffixes import End, State, rules_by_slot
+from pipecut.formulation.certificates.executed.passes import BestStages, PassFronts, Within
+from pipecut.formulation.certificates.executed.ways import NodeMoves
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.formulation.suffixes import End, State, rules_by_slot
 
 NEVER_NS = 1 << 60
 """The excess of no suffix at all."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.unbeaten import Rows
+from pipecut.formulation.certificates.executed.unbeaten import Rows
 
 NEVER_NS = 1 << 60
 """The least of layers that lead nowhere."""

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from formulation.certificates.executed.answers import answers_of
-from formulation.certificates.executed.bounds import PathBounds
-from formulation.certificates.executed.passes import BestStages, PassFronts, RoomOfStages, Within
-from formulation.certificates.executed.paths import WeighedPaths, warm_ups
-from formulation.certificates.executed.suffixes import AnsweredSuffixes, Index
-from formulation.certificates.executed.sums import Sums
-from formulation.certificates.executed.unbeaten import Rows
-from formulation.certificates.executed.ways import Move
-from formulation.limits import NEVER, Deadline, TooLargeError
-from formulation.problem.instance import Instance
-from formulation.schedules.keeps import Keeps
-from formulation.suffixes import End
+from pipecut.formulation.certificates.executed.answers import answers_of
+from pipecut.formulation.certificates.executed.bounds import PathBounds
+from pipecut.formulation.certificates.executed.passes import BestStages, PassFronts, RoomOfStages, Within
+from pipecut.formulation.certificates.executed.paths import WeighedPaths, warm_ups
+from pipecut.formulation.certificates.executed.suffixes import AnsweredSuffixes, Index
+from pipecut.formulation.certificates.executed.sums import Sums
+from pipecut.formulation.certificates.executed.unbeaten import Rows
+from pipecut.formulation.certificates.executed.ways import Move
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.formulation.suffixes import End
 
 MOST_SUFFIXES = 1 << 18
 """So many suffixes are looked at in one proof."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.answers import Answers
-from formulation.certificates.executed.paths import WeighedPaths
-from formulation.certificates.executed.sums import Sums
-from formulation.certificates.executed.unbeaten import Rows, unbeaten
-from formulation.limits import NEVER, Deadline
+from pipecut.formulation.certificates.executed.answers import Answers
+from pipecut.formulation.certificates.executed.paths import WeighedPaths
+from pipecut.formulation.certificates.executed.sums import Sums
+from pipecut.formulation.certificates.executed.unbeaten import Rows, unbeaten
+from pipecut.formulation.limits import NEVER, Deadline
 
 Index = NDArray[np.intp]
 

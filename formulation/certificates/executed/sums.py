@@ -13,16 +13,16 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.least import form_uses
-from formulation.costs.memory import MemoryParts, received_bytes
-from formulation.costs.passes import change_passes, layer_passes
-from formulation.limits import NEVER, Deadline
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge, Split
-from formulation.problem.precision import Copy
-from formulation.schedules.keeps import Keeps
+from pipecut.formulation.costs.least import form_uses
+from pipecut.formulation.costs.memory import MemoryParts, received_bytes
+from pipecut.formulation.costs.passes import change_passes, layer_passes
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge, Split
+from pipecut.formulation.problem.precision import Copy
+from pipecut.formulation.schedules.keeps import Keeps
 
 NEVER_NS = 1 << 60
 """The sum of no stage."""

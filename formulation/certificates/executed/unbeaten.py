@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits import NEVER, Deadline
+from pipecut.formulation.limits import NEVER, Deadline
 
 Rows = NDArray[np.int64]
 Index = NDArray[np.intp]

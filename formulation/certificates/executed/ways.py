@@ -14,14 +14,14 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.certificates.executed.unbeaten import Rows
-from formulation.costs.times import activation_ns, gradient_ns
-from formulation.limits import NEVER, Deadline, TooLargeError
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.units import Link
-from formulation.suffixes import End, State, suffixes
+from pipecut.formulation.certificates.executed.unbeaten import Rows
+from pipecut.formulation.costs.times import activation_ns, gradient_ns
+from pipecut.formulation.limits import NEVER, Deadline, TooLargeError
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.suffixes import End, State, suffixes
 
 MOST_MOVES = 200_000
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Violation, one_of, sizes
-from formulation.problem.constraints import Key, Listed, Written, at_least_one
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation, one_of, sizes
+from pipecut.formulation.problem.constraints import Key, Listed, Written, at_least_one
 
 if TYPE_CHECKING:
-    from formulation.problem.constraints import Lookup
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.constraints import Lookup
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Violation
-from formulation.problem.constraints import Key, Written
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation
+from pipecut.formulation.problem.constraints import Key, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

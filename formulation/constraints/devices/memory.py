@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import (
+from pipecut.formulation.constraints.constraint import (
     Constraint,
     Limit,
     Slack,
@@ -21,12 +21,12 @@ from formulation.constraints.constraint import (
     overfull,
     size_text,
 )
-from formulation.problem.constraints import Key, Keyed, Written
-from formulation.problem.units import ceil_fraction
+from pipecut.formulation.problem.constraints import Key, Keyed, Written
+from pipecut.formulation.problem.units import ceil_fraction
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 NO_MARGIN = Fraction(0)
 MARGIN = Key("margin", Written.RATIO, "by which share more than predicted a stage may take", required=True)
@@ -68,7 +68,7 @@ class Memory(Constraint):
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
         """(7) Every stage fits into the memory of the smallest device of its group, where memory is limited."""
-        from formulation.costs.memory import MemoryParts, capacity_bytes
+        from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
 
         groups = plan.stages[: instance.training.ranks(len(plan))]
         for index, stage in enumerate(groups if self.memory else ()):
@@ -109,7 +109,7 @@ class Memory(Constraint):
 
 def more_memory(instance: Instance, classes: Iterable[str], more: int) -> Instance:
     """Return the instance with so many bytes more on every device of the named classes."""
-    from formulation.problem.instance import with_servers
+    from pipecut.formulation.problem.instance import with_servers
 
     chosen = set(classes)
     return with_servers(
@@ -123,10 +123,10 @@ def more_memory(instance: Instance, classes: Iterable[str], more: int) -> Instan
 
 def enough_bytes(instance: Instance) -> int:
     """Return an amount of memory in which any stage of any plan fits, nothing divided."""
-    from formulation.costs.bulk.crossing import crossing_bytes
-    from formulation.costs.memory import MemoryParts
-    from formulation.problem.modes import ONE_COPY
-    from formulation.schedules.keeps import Keeps
+    from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+    from pipecut.formulation.costs.memory import MemoryParts
+    from pipecut.formulation.problem.modes import ONE_COPY
+    from pipecut.formulation.schedules.keeps import Keeps
 
     slots = min(len(instance.layers), instance.training.chunks * instance.devices)
     kept = max(slots, instance.training.micro_batches)

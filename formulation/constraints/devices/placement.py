@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Violation, changed, devices_of
-from formulation.problem.constraints import Key, Placement
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation, changed, devices_of
+from pipecut.formulation.problem.constraints import Key, Placement
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 MOST_FREE_GROUPS = 2_000
 """Device groups above which the placement is taken as given rather than loosened."""
@@ -42,7 +42,7 @@ class StagePlacement(Constraint):
 
         Where a group holds several stages, it takes them once.
         """
-        from formulation.problem.groups import Group
+        from pipecut.formulation.problem.groups import Group
 
         position = 0
         groups = plan.stages[: instance.training.ranks(len(plan))]
@@ -74,7 +74,7 @@ class StagePlacement(Constraint):
 
 def can_be_free(instance: Instance) -> bool:
     """Tell whether free placement has few enough groups of devices to be searched."""
-    from formulation.problem.groups import Group
+    from pipecut.formulation.problem.groups import Group
 
     try:
         free = changed(instance, placement=Placement.FREE, max_servers=None)

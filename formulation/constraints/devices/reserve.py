@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Slack, changed, overfull, size_text
-from formulation.problem.constraints import ByServer, Key, Names, Written
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Slack, changed, overfull, size_text
+from pipecut.formulation.problem.constraints import ByServer, Key, Names, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.constraints import Lookup
-    from formulation.problem.instance import Instance
+    from pipecut.formulation.problem.constraints import Lookup
+    from pipecut.formulation.problem.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)

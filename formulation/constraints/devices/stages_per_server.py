@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from formulation.constraints.constraint import Constraint, Limit, Violation, count, number_slack
-from formulation.problem.constraints import Key, Written, at_least_one
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation, count, number_slack
+from pipecut.formulation.problem.constraints import Key, Written, at_least_one
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

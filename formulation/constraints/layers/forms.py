@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Violation, named
-from formulation.problem.constraints import Key, Keyed, Listed, Written
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation, named
+from pipecut.formulation.problem.constraints import Key, Keyed, Listed, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.constraints import Lookup
-    from formulation.problem.groups import Group
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.constraints import Lookup
+    from pipecut.formulation.problem.groups import Group
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 SECTION = Keyed(
     "FormsSection",
@@ -54,7 +54,7 @@ class Forms(Constraint):
 
     def resolve(self, look: Lookup) -> Mapping[str, Any]:
         """Return pairs (layers that choose a form, allowed forms), where every layer keeps a form."""
-        from formulation.problem.demands import forms_left
+        from pipecut.formulation.problem.demands import forms_left
 
         pairs = tuple((_choosing(look, f"forms[{at}]", row), row.allowed) for at, row in enumerate(self.forms))
         for at, left in forms_left(look.all_layers, pairs).items():
@@ -65,8 +65,8 @@ class Forms(Constraint):
 
     def check(self, instance: Instance, plan: Plan) -> Iterator[Violation]:
         """(4) Every layer takes one of its forms: 0 if it has no form of its own or shares no work."""
-        from formulation.problem.groups import forms_on
-        from formulation.problem.layers import FORMS, Split
+        from pipecut.formulation.problem.groups import forms_on
+        from pipecut.formulation.problem.layers import FORMS, Split
 
         for index, stage in enumerate(plan.stages):
             yield from _without_forms(instance, index, stage.group)
@@ -116,7 +116,7 @@ def _without_forms(instance: Instance, index: int, group: Group) -> Iterator[Vio
 
 def _choosing(look: Lookup, where: str, row: FormLimit) -> tuple[int, ...]:
     """Return the matching layers that choose a form."""
-    from formulation.problem.layers import EVERY_FORM, Split
+    from pipecut.formulation.problem.layers import EVERY_FORM, Split
 
     matching = look.layers(f"{where}.layers", row.layers)
     found = tuple(at for at in matching if look.all_layers[at].split is not Split.FOLLOW)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Violation, count
-from formulation.problem.constraints import Key, Listed, Written
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation, count
+from pipecut.formulation.problem.constraints import Key, Listed, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.constraints import Lookup
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.constraints import Lookup
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 PLACES = "model.cuts"
 """Where a scenario says at which layers its model may be cut."""
@@ -59,7 +59,7 @@ class NoCut(Constraint):
 
 def _places_around(instance: Instance, layer: int) -> str:
     """Name the places to cut before and behind a layer."""
-    from formulation.problem.cuts import CutSpace
+    from pipecut.formulation.problem.cuts import CutSpace
 
     *_, before = (cut for cut in CutSpace.of(instance).places if cut < layer)
     behind = next(cut for cut in CutSpace.of(instance).places if cut > layer)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Violation, devices_of, layers_of, named
-from formulation.problem.constraints import Key, Keyed, Listed, Names, Written
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation, devices_of, layers_of, named
+from pipecut.formulation.problem.constraints import Key, Keyed, Listed, Names, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.constraints import Lookup
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.constraints import Lookup
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 SECTION = Keyed(
     "PinSection",

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Violation
-from formulation.problem.constraints import Key, Listed
-from formulation.problem.layers import Axis
+from pipecut.formulation.constraints.constraint import Constraint, Violation
+from pipecut.formulation.problem.constraints import Key, Listed
+from pipecut.formulation.problem.layers import Axis
 
 if TYPE_CHECKING:
-    from formulation.problem.groups import Group
-    from formulation.problem.instance import Instance
+    from pipecut.formulation.problem.groups import Group
+    from pipecut.formulation.problem.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Slack, Violation, changed
-from formulation.problem.constraints import Goal, Key, Keyed, Written
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Slack, Violation, changed
+from pipecut.formulation.problem.constraints import Goal, Key, Keyed, Written
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 SECTION = Keyed(
     "AtMostSection",
@@ -62,9 +62,9 @@ class AtMost(Constraint):
         """(15) No goal has a value above its limit."""
         if not self.at_most:
             return
-        from formulation.costs.amounts import goal_amount
-        from formulation.costs.goals import goal_value
-        from formulation.costs.prices import stage_costs
+        from pipecut.formulation.costs.amounts import goal_amount
+        from pipecut.formulation.costs.goals import goal_value
+        from pipecut.formulation.costs.prices import stage_costs
 
         stages = stage_costs(instance, plan)
         for limit in self.at_most:
@@ -91,8 +91,8 @@ class AtMost(Constraint):
 
 def goal_limit(instance: Instance, limit: GoalLimit) -> str:
     """Say what a limit on a goal asks for."""
-    from formulation.costs.amounts import goal_amount
-    from formulation.problem.options import Combine
+    from pipecut.formulation.costs.amounts import goal_amount
+    from pipecut.formulation.problem.options import Combine
 
     most = goal_amount(limit.goal, limit.at_most)
     slowest = "the slowest stage or boundary takes"
@@ -112,7 +112,7 @@ def goal_limit(instance: Instance, limit: GoalLimit) -> str:
 
 def _prices(instance: Instance) -> str:
     """Say what the cheapest device costs, and all devices together."""
-    from formulation.costs.amounts import price
+    from pipecut.formulation.costs.amounts import price
 
     prices = [(server.device_class.price_per_hour, server.devices) for server in instance.servers]
     least, whole = min(prices)[0], sum(price * devices for price, devices in prices)
@@ -121,9 +121,9 @@ def _prices(instance: Instance) -> str:
 
 def _slack(limit: GoalLimit) -> Slack:
     """Return how the limit on a goal is loosened."""
-    from formulation.costs.amounts import goal_amount
-    from formulation.costs.goals import goal_value
-    from formulation.costs.prices import stage_costs
+    from pipecut.formulation.costs.amounts import goal_amount
+    from pipecut.formulation.costs.goals import goal_value
+    from pipecut.formulation.costs.prices import stage_costs
 
     goal = limit.goal
 

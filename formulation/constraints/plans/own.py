@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit
+from pipecut.formulation.constraints.constraint import Constraint, Limit
 
 if TYPE_CHECKING:
-    from formulation.constraints.constraint import Violation
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.constraints.constraint import Violation
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

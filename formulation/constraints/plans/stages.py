@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulation.constraints.constraint import Constraint, Limit, Violation, count, number_slack, sizes
-from formulation.problem.constraints import Key, Keyed, Written, at_least_one
+from pipecut.formulation.constraints.constraint import Constraint, Limit, Violation, count, number_slack, sizes
+from pipecut.formulation.problem.constraints import Key, Keyed, Written, at_least_one
 
 if TYPE_CHECKING:
-    from formulation.problem.instance import Instance
-    from formulation.problem.plan import Plan
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.plan import Plan
 
 SECTION = Keyed(
     "StagesSection",

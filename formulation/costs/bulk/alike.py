@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 
-from formulation.problem.constraints import NAMED
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, SINGLE_FORMS, Layer
+from pipecut.formulation.problem.constraints import NAMED
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, SINGLE_FORMS, Layer
 
 SINGLES = len(SINGLE_FORMS)
 """How many forms are no pair; pairs come behind them."""

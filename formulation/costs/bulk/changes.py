@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import SINGLES, fullest, number_of_forms, runs_of, sorted_out
-from formulation.costs.bulk.columns import Column, column, transfer
-from formulation.limits import Deadline, in_time
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import PAIRS
+from pipecut.formulation.costs.bulk.alike import SINGLES, fullest, number_of_forms, runs_of, sorted_out
+from pipecut.formulation.costs.bulk.columns import Column, column, transfer
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import PAIRS
 
 Times = NDArray[np.int64]
 

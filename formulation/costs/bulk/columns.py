@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
+from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
 
 Column = NDArray[np.object_]
 """Python's integers, as bytes times bits times nanoseconds do not fit into 64 bits."""

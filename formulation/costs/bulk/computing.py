@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import (
+from pipecut.formulation.costs.bulk.alike import (
     BY_EXPERTS,
     BY_ROWS,
     SINGLES,
@@ -21,12 +21,12 @@ from formulation.costs.bulk.alike import (
     runs_of,
     sorted_out,
 )
-from formulation.costs.bulk.columns import Column, column, scaled
-from formulation.limits import Deadline, in_time
-from formulation.predictor.layer_times import Share
-from formulation.problem.groups import GroupKind, layouts_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import PAIRS
+from pipecut.formulation.costs.bulk.columns import Column, column, scaled
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.predictor.layer_times import Share
+from pipecut.formulation.problem.groups import GroupKind, layouts_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import PAIRS
 
 Times = NDArray[np.int64]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from formulation.problem.instance import Instance
+from pipecut.formulation.problem.instance import Instance
 
 
 def crossing_bytes(instance: Instance) -> list[int]:

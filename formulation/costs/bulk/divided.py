@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import BY_EXPERTS, BY_ROWS, BY_ROWS_TAKEN, fullest, number_of_forms
-from formulation.costs.bulk.pairs import Pair, fill_pairs
-from formulation.limits import in_time
-from formulation.problem.layers import Split
+from pipecut.formulation.costs.bulk.alike import BY_EXPERTS, BY_ROWS, BY_ROWS_TAKEN, fullest, number_of_forms
+from pipecut.formulation.costs.bulk.pairs import Pair, fill_pairs
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.layers import Split
 
 if TYPE_CHECKING:
-    from formulation.costs.tables import Tables
-    from formulation.problem.groups import GroupKind
+    from pipecut.formulation.costs.tables import Tables
+    from pipecut.formulation.problem.groups import GroupKind
 
 Times = NDArray[np.int64]
 

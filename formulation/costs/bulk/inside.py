@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import (
+from pipecut.formulation.costs.bulk.alike import (
     BY_EXPERTS,
     SINGLES,
     forms_of,
@@ -22,17 +22,17 @@ from formulation.costs.bulk.alike import (
     runs_of,
     sorted_out,
 )
-from formulation.costs.bulk.columns import Column, column, transfer
-from formulation.costs.bulk.computing import shares_of
-from formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
-from formulation.limits import Deadline, in_time
-from formulation.problem.constraints import Sharded
-from formulation.problem.groups import GroupKind, forms_on
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import PAIRS, Layer, Split
-from formulation.problem.options import StageTime, Synchronisation
-from formulation.problem.precision import NOTHING_COPIED, Copy
-from formulation.problem.units import Link, ceil_div
+from pipecut.formulation.costs.bulk.columns import Column, column, transfer
+from pipecut.formulation.costs.bulk.computing import shares_of
+from pipecut.formulation.costs.bulk.synchronised import ByteColumns, halves, holders_of, summed, synchronised
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.groups import GroupKind, forms_on
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import PAIRS, Layer, Split
+from pipecut.formulation.problem.options import StageTime, Synchronisation
+from pipecut.formulation.problem.precision import NOTHING_COPIED, Copy
+from pipecut.formulation.problem.units import Link, ceil_div
 
 Times = NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)

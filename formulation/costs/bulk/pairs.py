@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.bulk.alike import SINGLES
-from formulation.problem.layers import PAIRS, Split
+from pipecut.formulation.costs.bulk.alike import SINGLES
+from pipecut.formulation.problem.layers import PAIRS, Split
 
 if TYPE_CHECKING:
-    from formulation.costs.tables import Tables
-    from formulation.problem.groups import GroupKind
+    from pipecut.formulation.costs.tables import Tables
+    from pipecut.formulation.problem.groups import GroupKind
 
 Times = NDArray[np.int64]
 Pair = tuple[int, int]

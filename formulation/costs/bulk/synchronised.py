@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from formulation.costs.bulk.alike import SINGLES
-from formulation.costs.bulk.columns import Column, transfer
-from formulation.problem.constraints import Sharded
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import PAIRS
-from formulation.problem.options import AllReduce, Compute
-from formulation.problem.units import NS_PER_SECOND, Link
+from pipecut.formulation.costs.bulk.alike import SINGLES
+from pipecut.formulation.costs.bulk.columns import Column, transfer
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import PAIRS
+from pipecut.formulation.problem.options import AllReduce, Compute
+from pipecut.formulation.problem.units import NS_PER_SECOND, Link
 
 
 class ByteColumns(NamedTuple):

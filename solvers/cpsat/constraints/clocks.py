@@ -27,13 +27,13 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.problem.constraints import Goal
-from formulation.problem.layers import Split
-from formulation.problem.options import BoundaryCharge, Combine, StageTime
-from formulation.problem.shares import lanes
-from formulation.problem.training import Schedule
-from formulation.problem.units import Link
-from solvers.cpsat.variables import Conditional, Expression, Family, Posted, Variables, price_by_form
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
+from pipecut.formulation.problem.shares import lanes
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.cpsat.variables import Conditional, Expression, Family, Posted, Variables, price_by_form
 
 
 def own_communication(v: Variables) -> tuple[list[Expression], list[cp_model.Constraint]]:

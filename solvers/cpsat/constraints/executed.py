@@ -19,11 +19,11 @@ from collections.abc import Iterator
 
 from ortools.sat.python import cp_model
 
-from formulation.problem.instance import longest_run_ns
-from formulation.problem.options import Synchronisation
-from formulation.problem.training import Schedule
-from solvers.cpsat.constraints.passes import SlotPasses, slot_passes
-from solvers.cpsat.variables import Expression, Family, Posted, Variables
+from pipecut.formulation.problem.instance import longest_run_ns
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers.cpsat.constraints.passes import SlotPasses, slot_passes
+from pipecut.solvers.cpsat.variables import Expression, Family, Posted, Variables
 
 
 def chosen_order(

@@ -21,15 +21,15 @@ from functools import lru_cache
 import numpy as np
 from ortools.sat.python import cp_model
 
-from formulation.costs.passes import change_parts, layer_parts
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.groups import GroupKind, layouts_on
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import BoundaryCharge, StageTime
-from formulation.problem.precision import Copy
-from solvers.cpsat.variables import Conditional, Expression, Variables, price_by_form
+from pipecut.formulation.costs.passes import change_parts, layer_parts
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.groups import GroupKind, layouts_on
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime
+from pipecut.formulation.problem.precision import Copy
+from pipecut.solvers.cpsat.variables import Conditional, Expression, Variables, price_by_form
 
 PARTS = 7
 """Of a layer: computing forward, backward and again; sending forward, backward and again; synchronisation."""

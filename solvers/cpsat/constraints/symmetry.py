@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from formulation.costs.tables import Tables, Times
-from formulation.problem.constraints import Placement
-from formulation.problem.groups import Group, line_places
-from formulation.problem.instance import Instance
-from formulation.problem.options import Combine
-from formulation.suffixes import alike_servers as interchangeable
-from solvers.cpsat.variables import Posted, Variables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.groups import Group, line_places
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.suffixes import alike_servers as interchangeable
+from pipecut.solvers.cpsat.variables import Posted, Variables
 
 
 def device_prices(tables: Tables) -> list[int]:

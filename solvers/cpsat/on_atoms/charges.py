@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Tables, Times
-from formulation.problem.cuts import CutSpace
-from formulation.problem.options import BoundaryCharge
-from formulation.problem.plan import Plan
-from formulation.problem.shares import lanes
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.options import BoundaryCharge
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.shares import lanes
 
 
 @dataclass(frozen=True, slots=True)

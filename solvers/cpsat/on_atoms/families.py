@@ -19,14 +19,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from solvers.atoms.stages import AtomStages, ends_of
-from solvers.cpsat.constraints.symmetry import post_alike
-from solvers.cpsat.model import FAMILIES
-from solvers.cpsat.on_atoms.charges import Charges
-from solvers.cpsat.on_atoms.prices import DevicePrices, rows_of
-from solvers.cpsat.variables import Family, Literal, Posted, Variables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.solvers.atoms.stages import AtomStages, ends_of
+from pipecut.solvers.cpsat.constraints.symmetry import post_alike
+from pipecut.solvers.cpsat.model import FAMILIES
+from pipecut.solvers.cpsat.on_atoms.charges import Charges
+from pipecut.solvers.cpsat.on_atoms.prices import DevicePrices, rows_of
+from pipecut.solvers.cpsat.variables import Family, Literal, Posted, Variables
 
 WITHOUT_LAYERS = (
     *("cover", "devices", "line", "boundary_time", "stages"),

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from solvers.cpsat.variables import Expression, Posted, Variables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.solvers.cpsat.variables import Expression, Posted, Variables
 
 ALL_DEVICES = 1_000_000
 """About what all devices cost, where their classes differ: prices are whole numbers."""

@@ -13,23 +13,23 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.bounds import ceiling
-from formulation.costs.tables import all_tables
-from formulation.limits import in_time
-from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from solvers.atoms.stages import AtomStages
-from solvers.cpsat.engine import halfway, search, without_relaxation
-from solvers.cpsat.model import floors, lower_bound, stage_threshold_ns, thresholds_of
-from solvers.cpsat.on_atoms.charges import Charges
-from solvers.cpsat.on_atoms.families import families_of, tables_of_places
-from solvers.cpsat.on_atoms.support import accepts
-from solvers.cpsat.variables import Variables, make_variables, read_plan
-from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent
-from solvers.search.stoppable import stoppable, tell_first
+from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.atoms.stages import AtomStages
+from pipecut.solvers.cpsat.engine import halfway, search, without_relaxation
+from pipecut.solvers.cpsat.model import floors, lower_bound, stage_threshold_ns, thresholds_of
+from pipecut.solvers.cpsat.on_atoms.charges import Charges
+from pipecut.solvers.cpsat.on_atoms.families import families_of, tables_of_places
+from pipecut.solvers.cpsat.on_atoms.support import accepts
+from pipecut.solvers.cpsat.variables import Variables, make_variables, read_plan
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.search.stoppable import stoppable, tell_first
 
 NAME = "cpsat_atoms"
 STEP = 8

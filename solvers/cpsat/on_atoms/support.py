@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from formulation.costs.tables import possible_kinds
-from formulation.limits import TooLargeError
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, StageTime
-from solvers.atoms.times import check_size
-from solvers.search.support import Support, sized
+from pipecut.formulation.costs.tables import possible_kinds
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime
+from pipecut.solvers.atoms.times import check_size
+from pipecut.solvers.search.support import Support, sized
 
 BYTES_A_CLAUSE = 200
 """For each stage, place and kind: a clause in the model, and its copy in the solver."""

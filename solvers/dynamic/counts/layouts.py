@@ -19,12 +19,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from formulation.limits import TooLargeError
-from formulation.problem.constraints import Placement
-from formulation.problem.groups import Group, modes_by_size
-from formulation.problem.instance import Instance
-from formulation.problem.shares import lanes, same_servers
-from formulation.problem.units import Link, slowest
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.groups import Group, modes_by_size
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.shares import lanes, same_servers
+from pipecut.formulation.problem.units import Link, slowest
 
 Hand = tuple[bool, int]
 """On the line: whether a stage lies in several servers, and how many of their adapters it has."""

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from formulation.costs.tables import Tables
-from formulation.problem.groups import Group
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import Link
-from solvers.dynamic.counts.layouts import CountedPlace, common_lanes
-from solvers.dynamic.counts.packing import packed
-from solvers.dynamic.counts.reach import CountReach, CountSpace
-from solvers.dynamic.counts.unslotted import UnslottedReach
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.dynamic.counts.layouts import CountedPlace, common_lanes
+from pipecut.solvers.dynamic.counts.packing import packed
+from pipecut.solvers.dynamic.counts.reach import CountReach, CountSpace
+from pipecut.solvers.dynamic.counts.unslotted import UnslottedReach
 
 Chosen = tuple[CountedPlace, Span, Group]
 """A stage: its place up to alike servers, its layers, and a group of that place."""

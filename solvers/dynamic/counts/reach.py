@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.units import Link
-from solvers.dynamic.counts.layouts import CountedPlace, CountLayout
-from solvers.dynamic.tables.stage_table import StageTable
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.dynamic.counts.layouts import CountedPlace, CountLayout
+from pipecut.solvers.dynamic.tables.stage_table import StageTable
 
 Devices = NDArray[np.int16 | np.int32]
 """Numbers of devices; by layer, then by devices taken of every class but the counted one."""

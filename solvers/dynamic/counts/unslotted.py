@@ -18,11 +18,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.limits import in_time
-from formulation.problem.plan import Span
-from solvers.dynamic.counts.layouts import CountedPlace
-from solvers.dynamic.counts.reach import CountSpace, alike_hands, crossed
-from solvers.dynamic.tables.stage_table import StageTable
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.plan import Span
+from pipecut.solvers.dynamic.counts.layouts import CountedPlace
+from pipecut.solvers.dynamic.counts.reach import CountSpace, alike_hands, crossed
+from pipecut.solvers.dynamic.tables.stage_table import StageTable
 
 Devices = NDArray[np.int32]
 

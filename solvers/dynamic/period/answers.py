@@ -24,14 +24,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.limits import TooLargeError, in_time
-from formulation.problem.options import BoundaryCharge
-from formulation.problem.plan import Span
-from solvers.dynamic.period.stage_periods import PeriodStages, StagePeriods
-from solvers.dynamic.period.walk import Found, WayBack
-from solvers.dynamic.states.states import Numbers, StateSpace, Steps
-from solvers.executed.unbeaten import numbered, unbeaten
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import TooLargeError, in_time
+from pipecut.formulation.problem.options import BoundaryCharge
+from pipecut.formulation.problem.plan import Span
+from pipecut.solvers.dynamic.period.stage_periods import PeriodStages, StagePeriods
+from pipecut.solvers.dynamic.period.walk import Found, WayBack
+from pipecut.solvers.dynamic.states.states import Numbers, StateSpace, Steps
+from pipecut.solvers.executed.unbeaten import numbered, unbeaten
 
 AT_ONCE = 1 << 22
 """So many numbers of answers are made in one go."""

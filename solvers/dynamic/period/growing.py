@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, Times
-from formulation.limits import TooLargeError
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import forms_on
-from formulation.problem.layers import Split
-from formulation.problem.options import StageTime
-from formulation.problem.plan import Span
-from solvers.dynamic.period.parts import PassParts
-from solvers.executed.unbeaten import numbered, unbeaten
-from solvers.reference.algorithm_1 import edges_into
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.plan import Span
+from pipecut.solvers.dynamic.period.parts import PassParts
+from pipecut.solvers.executed.unbeaten import numbered, unbeaten
+from pipecut.solvers.reference.algorithm_1 import edges_into
 
 Index = NDArray[np.intp]
 Forms = tuple[int, ...]

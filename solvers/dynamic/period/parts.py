@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.costs.passes import change_passes, passes_apart
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.modes import forward_passes
-from formulation.problem.options import Compute, StageTime, Synchronisation
-from formulation.problem.plan import Span
-from solvers.dynamic.tables.stage_table import stage_time_ns
+from pipecut.formulation.costs.passes import change_passes, passes_apart
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.modes import forward_passes
+from pipecut.formulation.problem.options import Compute, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Span
+from pipecut.solvers.dynamic.tables.stage_table import stage_time_ns
 
 Cell = Callable[[int, int, int, int], int]
 """What a layer takes on a kind, in a form, in a stage that starts at some layer."""

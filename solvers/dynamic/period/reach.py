@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.limits import in_time
-from formulation.problem.options import BoundaryCharge
-from formulation.problem.plan import Span
-from solvers.dynamic.period.stage_periods import Pair, PeriodStages, StagePeriods
-from solvers.dynamic.period.walk import Found, WayBack
-from solvers.dynamic.states.states import Numbers, StateSpace, Steps
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.options import BoundaryCharge
+from pipecut.formulation.problem.plan import Span
+from pipecut.solvers.dynamic.period.stage_periods import Pair, PeriodStages, StagePeriods
+from pipecut.solvers.dynamic.period.walk import Found, WayBack
+from pipecut.solvers.dynamic.states.states import Numbers, StateSpace, Steps
 
 NEVER_NS = 1 << 60
 """The excess of no suffix at all."""

@@ -13,28 +13,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from formulation.costs.bounds import ceiling, lower_bound
-from formulation.costs.tables import all_tables, possible_kinds
-from formulation.limits import StoppedError, TooLargeError
-from formulation.outcome import Limits, Outcome, begin
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.options import Synchronisation
-from formulation.problem.plan import Plan
-from formulation.suffixes import suffixes
-from solvers.dynamic.period.answers import AnswerReach
-from solvers.dynamic.period.reach import PeriodReach
-from solvers.dynamic.period.stage_periods import StagePeriods
-from solvers.dynamic.period.walk import plan_of
-from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.dynamic.tables.demanded import told_apart
-from solvers.executed.demands import demanded_spaces, unseen_by_executed
-from solvers.reference.algorithm_1 import check_size
-from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent, close, questions, search_in_parts
-from solvers.search.stoppable import STOPPED, stoppable
-from solvers.search.support import Support, sized
+from pipecut.formulation.costs.bounds import ceiling, lower_bound
+from pipecut.formulation.costs.tables import all_tables, possible_kinds
+from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.suffixes import suffixes
+from pipecut.solvers.dynamic.period.answers import AnswerReach
+from pipecut.solvers.dynamic.period.reach import PeriodReach
+from pipecut.solvers.dynamic.period.stage_periods import StagePeriods
+from pipecut.solvers.dynamic.period.walk import plan_of
+from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.dynamic.tables.demanded import told_apart
+from pipecut.solvers.executed.demands import demanded_spaces, unseen_by_executed
+from pipecut.solvers.reference.algorithm_1 import check_size
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent, close, questions, search_in_parts
+from pipecut.solvers.search.stoppable import STOPPED, stoppable
+from pipecut.solvers.search.support import Support, sized
 
 NAME = "period_dp"
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
-from formulation.problem.plan import Span
-from formulation.schedules.keeps import Keeps
-from solvers.dynamic.period.growing import Forms, StageGrowth
-from solvers.dynamic.period.parts import PassParts, pass_parts
-from solvers.dynamic.tables.demanded import admitted, stage_counts
-from solvers.dynamic.tables.forms_under_memory import Thrift
-from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.reference.algorithm_1 import StageTimes, best_forms
-from solvers.reference.line import atom_tables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.dynamic.period.growing import Forms, StageGrowth
+from pipecut.solvers.dynamic.period.parts import PassParts, pass_parts
+from pipecut.solvers.dynamic.tables.demanded import admitted, stage_counts
+from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
+from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
+from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms
+from pipecut.solvers.reference.line import atom_tables
 
 Numbers = NDArray[np.int64]
 Pair = tuple[int, int]

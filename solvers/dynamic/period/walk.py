@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from formulation.costs.tables import Tables
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.dynamic.period.stage_periods import Pair, StagePeriods
-from solvers.dynamic.states.states import StateSpace, Steps
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.dynamic.period.stage_periods import Pair, StagePeriods
+from pipecut.solvers.dynamic.states.states import StateSpace, Steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from formulation.costs.tables import Tables
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.dynamic.states.reach import StateReach
-from solvers.dynamic.states.states import Steps
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.dynamic.states.reach import StateReach
+from pipecut.solvers.dynamic.states.states import Steps
 
 
 def path_of(reach: StateReach, tables: Tables) -> Plan | None:

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.suffixes import slots_matter
-from solvers.dynamic.states.states import Numbers, StateSpace, Steps
-from solvers.dynamic.tables.stage_table import StageTable
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.suffixes import slots_matter
+from pipecut.solvers.dynamic.states.states import Numbers, StateSpace, Steps
+from pipecut.solvers.dynamic.tables.stage_table import StageTable
 
 Packed = NDArray[np.uint8]
 MOST_AT_ONCE = 1 << 25

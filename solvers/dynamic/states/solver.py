@@ -15,31 +15,31 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from formulation.costs.bounds import lower_bound
-from formulation.costs.tables import Tables, Times, all_tables, build_tables, possible_kinds
-from formulation.limits import StoppedError, TooLargeError
-from formulation.outcome import Limits, Outcome, Proof, begin
-from formulation.problem.constraints import Goal, Placement
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from formulation.suffixes import suffixes
-from solvers.dynamic.counts.layouts import CountLayout, count_layout
-from solvers.dynamic.counts.paths import count_path
-from solvers.dynamic.counts.reach import CountReach, CountSpace, count_reach
-from solvers.dynamic.counts.unslotted import UnslottedReach
-from solvers.dynamic.states.paths import path_of
-from solvers.dynamic.states.reach import StateReach, reach_at
-from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.dynamic.tables.doubled_times import DoubledTimes, doubled_times, size_of
-from solvers.dynamic.tables.stage_table import StageTable
-from solvers.reference.line import atom_tables
-from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent, close, questions
-from solvers.search.stoppable import STOPPED, stoppable
-from solvers.search.support import Support, sized
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.tables import Tables, Times, all_tables, build_tables, possible_kinds
+from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome, Proof, begin
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.suffixes import suffixes
+from pipecut.solvers.dynamic.counts.layouts import CountLayout, count_layout
+from pipecut.solvers.dynamic.counts.paths import count_path
+from pipecut.solvers.dynamic.counts.reach import CountReach, CountSpace, count_reach
+from pipecut.solvers.dynamic.counts.unslotted import UnslottedReach
+from pipecut.solvers.dynamic.states.paths import path_of
+from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
+from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.dynamic.tables.doubled_times import DoubledTimes, doubled_times, size_of
+from pipecut.solvers.dynamic.tables.stage_table import StageTable
+from pipecut.solvers.reference.line import atom_tables
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent, close, questions
+from pipecut.solvers.search.stoppable import STOPPED, stoppable
+from pipecut.solvers.search.support import Support, sized
 
 NAME = "state_dp"
 Reach = StateReach | CountReach | UnslottedReach

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables
-from formulation.limits import in_time
-from formulation.problem.constraints import Placement
-from formulation.problem.groups import Group
-from formulation.problem.shares import server_classes
-from formulation.suffixes import End, State, Step, Suffixes, suffixes
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.shares import server_classes
+from pipecut.formulation.suffixes import End, State, Step, Suffixes, suffixes
 
 Numbers = NDArray[np.int32] | NDArray[np.int64]
 

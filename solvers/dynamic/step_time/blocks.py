@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.problem.instance import FORBIDDEN
-from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.reference.line import AtomTables
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
+from pipecut.solvers.reference.line import AtomTables
 
 BASE = 8
 """Blocks of more cuts than this are made of blocks of so many."""

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.limits import Deadline, in_time
-from solvers.dynamic.step_time.blocks import StageSpans
-from solvers.dynamic.step_time.latency import INFINITE
-from solvers.dynamic.step_time.proposals import Correction, CutPath
-from solvers.dynamic.step_time.steps import FlatSteps
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.solvers.dynamic.step_time.blocks import StageSpans
+from pipecut.solvers.dynamic.step_time.latency import INFINITE
+from pipecut.solvers.dynamic.step_time.proposals import Correction, CutPath
+from pipecut.solvers.dynamic.step_time.steps import FlatSteps
 
 Node = tuple[int, int]
 """A state, and the class of the servers of the first stage of its suffix."""

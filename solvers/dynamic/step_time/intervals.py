@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.plan import Plan
-from solvers.dynamic.step_time.blocks import BASE, Bits, Blocks, blocks, coarser
-from solvers.dynamic.step_time.exactly import ExactLatency
-from solvers.dynamic.step_time.latency import INFINITE, LatencyValues, least_path, through, values
-from solvers.dynamic.step_time.network import Layout, Network, first_network, kept
-from solvers.dynamic.step_time.plans import Plans
-from solvers.dynamic.step_time.proposals import CutPath, corrected
-from solvers.dynamic.step_time.refining import halved, ranked
-from solvers.dynamic.step_time.steps import FlatSteps
-from solvers.dynamic.step_time.windows import windows
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.dynamic.step_time.blocks import BASE, Bits, Blocks, blocks, coarser
+from pipecut.solvers.dynamic.step_time.exactly import ExactLatency
+from pipecut.solvers.dynamic.step_time.latency import INFINITE, LatencyValues, least_path, through, values
+from pipecut.solvers.dynamic.step_time.network import Layout, Network, first_network, kept
+from pipecut.solvers.dynamic.step_time.plans import Plans
+from pipecut.solvers.dynamic.step_time.proposals import CutPath, corrected
+from pipecut.solvers.dynamic.step_time.refining import halved, ranked
+from pipecut.solvers.dynamic.step_time.steps import FlatSteps
+from pipecut.solvers.dynamic.step_time.windows import windows
 
 LOWEST_PARTS = 1_000
 """The least bottleneck is looked for to one part in so many."""

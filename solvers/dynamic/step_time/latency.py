@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from solvers.dynamic.step_time.network import Arcs, Network
+from pipecut.formulation.costs.tables import Times
+from pipecut.solvers.dynamic.step_time.network import Arcs, Network
 
 INFINITE = 1 << 60
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from solvers.dynamic.step_time.blocks import Bits, Blocks, Index
-from solvers.dynamic.step_time.steps import FlatSteps
-from solvers.dynamic.step_time.windows import Windows
+from pipecut.formulation.costs.tables import Times
+from pipecut.solvers.dynamic.step_time.blocks import Bits, Blocks, Index
+from pipecut.solvers.dynamic.step_time.steps import FlatSteps
+from pipecut.solvers.dynamic.step_time.windows import Windows
 
 MAX_MARKED = 30_000_000
 

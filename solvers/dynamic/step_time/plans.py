@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from formulation.costs.tables import Times
-from formulation.outcome import FalseClaimError
-from formulation.problem.groups import Group
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.plan import Plan, Span
-from solvers.dynamic.step_time.blocks import StageSpans
-from solvers.dynamic.step_time.network import Network
-from solvers.dynamic.step_time.proposals import Correction, CutPath, groups_on, plan_of, potential_of
-from solvers.dynamic.step_time.sequence import Weights, best_cuts
-from solvers.dynamic.step_time.stages import TrueStages
-from solvers.dynamic.step_time.steps import FlatSteps
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.outcome import FalseClaimError
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.plan import Plan, Span
+from pipecut.solvers.dynamic.step_time.blocks import StageSpans
+from pipecut.solvers.dynamic.step_time.network import Network
+from pipecut.solvers.dynamic.step_time.proposals import Correction, CutPath, groups_on, plan_of, potential_of
+from pipecut.solvers.dynamic.step_time.sequence import Weights, best_cuts
+from pipecut.solvers.dynamic.step_time.stages import TrueStages
+from pipecut.solvers.dynamic.step_time.steps import FlatSteps
 
 PROPOSING = 0.25
 """Share of the time that may go into plans for proposed devices, beside one second."""

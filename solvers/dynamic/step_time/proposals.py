@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from formulation.costs.tables import Tables
-from formulation.problem.groups import Group
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.dynamic.step_time.blocks import Index
-from solvers.dynamic.step_time.network import Network
-from solvers.dynamic.step_time.steps import FlatSteps
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.dynamic.step_time.blocks import Index
+from pipecut.solvers.dynamic.step_time.network import Network
+from pipecut.solvers.dynamic.step_time.steps import FlatSteps
 
 
 def groups_on(steps: FlatSteps, chosen: Sequence[int], tables: Tables) -> tuple[Group, ...]:

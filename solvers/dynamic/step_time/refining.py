@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.dynamic.step_time.blocks import Blocks, Index
-from solvers.dynamic.step_time.network import Drawn, Layout, Network, assemble
+from pipecut.solvers.dynamic.step_time.blocks import Blocks, Index
+from pipecut.solvers.dynamic.step_time.network import Drawn, Layout, Network, assemble
 
 
 def halved(network: Network, finer: Blocks, most_ns: int) -> Network:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.problem.groups import Group
-from formulation.problem.instance import FORBIDDEN
-from solvers.dynamic.step_time.blocks import StageSpans
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.dynamic.step_time.blocks import StageSpans
 
 MAX_LIMITS = 24
 COARSE_STEP = 0.97

@@ -11,29 +11,29 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field, replace
 
-from formulation.costs.bounds import ceiling
-from formulation.costs.tables import Tables, all_tables
-from formulation.limits import StoppedError
-from formulation.outcome import Limits, Outcome, Progress, begin
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from formulation.problem.units import ceil_div
-from solvers.dynamic.states import solver as states
-from solvers.dynamic.states.states import StateSpace, state_space
-from solvers.dynamic.step_time.blocks import StageSpans
-from solvers.dynamic.step_time.intervals import Intervals, Sizes
-from solvers.dynamic.step_time.plans import Plans
-from solvers.dynamic.step_time.sequence import Weights
-from solvers.dynamic.step_time.steps import flat_steps
-from solvers.dynamic.tables.stage_table import StageTable
-from solvers.reference.line import AtomTables, atom_tables
-from solvers.search.first_plan import first_plan
-from solvers.search.incumbent import Incumbent
-from solvers.search.stoppable import stoppable, tell_first
-from solvers.search.support import Support, sized
+from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs.tables import Tables, all_tables
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.dynamic.step_time.blocks import StageSpans
+from pipecut.solvers.dynamic.step_time.intervals import Intervals, Sizes
+from pipecut.solvers.dynamic.step_time.plans import Plans
+from pipecut.solvers.dynamic.step_time.sequence import Weights
+from pipecut.solvers.dynamic.step_time.steps import flat_steps
+from pipecut.solvers.dynamic.tables.stage_table import StageTable
+from pipecut.solvers.reference.line import AtomTables, atom_tables
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.search.stoppable import stoppable, tell_first
+from pipecut.solvers.search.support import Support, sized
 
 NAME = "paced_dp"
 

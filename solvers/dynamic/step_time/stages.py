@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.atoms.chains import Chains, Chosen
-from solvers.dynamic.step_time.blocks import StageSpans
-from solvers.dynamic.tables.stage_table import stage_time_ns
-from solvers.reference.algorithm_1 import best_forms
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.atoms.chains import Chains, Chosen
+from pipecut.solvers.dynamic.step_time.blocks import StageSpans
+from pipecut.solvers.dynamic.tables.stage_table import stage_time_ns
+from pipecut.solvers.reference.algorithm_1 import best_forms
 
 
 class TrueStages:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Tables
-from solvers.dynamic.states.states import StateSpace
-from solvers.dynamic.step_time.blocks import Bits, Index
+from pipecut.formulation.costs.tables import Tables
+from pipecut.solvers.dynamic.states.states import StateSpace
+from pipecut.solvers.dynamic.step_time.blocks import Bits, Index
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.dynamic.step_time.blocks import Index, StageSpans
-from solvers.dynamic.step_time.steps import FlatSteps
+from pipecut.solvers.dynamic.step_time.blocks import Index, StageSpans
+from pipecut.solvers.dynamic.step_time.steps import FlatSteps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

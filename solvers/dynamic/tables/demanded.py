@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.constraints.layers.pin import Pinned
-from formulation.costs.tables import Tables
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
+from pipecut.formulation.constraints.layers.pin import Pinned
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
 
 Bits = NDArray[np.bool_]
 FIRST, LAST = 0, -1

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import TooLargeError, in_time
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import StageTime
-from formulation.problem.plan import Span
-from solvers.atoms.programs import OUTSIDE
-from solvers.reference.algorithm_1 import StageTimes, check_size, edges_into, last_uses
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import TooLargeError, in_time
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.plan import Span
+from pipecut.solvers.atoms.programs import OUTSIDE
+from pipecut.solvers.reference.algorithm_1 import StageTimes, check_size, edges_into, last_uses
 
 MOST_LAYOUTS = 64
 """Layouts of the layers that are live at one place, with OUTSIDE: three layers that have all forms."""

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.groups import forms_on
-from formulation.problem.layers import EVERY_FORM, Split
-from formulation.problem.options import StageTime
-from formulation.problem.plan import Span
-from formulation.schedules.keeps import Keeps
-from solvers.reference.algorithm_1 import edges_into
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.problem.layers import EVERY_FORM, Split
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.reference.algorithm_1 import edges_into
 
 Rows = NDArray[np.int64]
 COLUMNS = 20

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Times
-from formulation.schedules.keeps import Keeps
-from solvers.reference.algorithm_1 import StageTimes
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.reference.algorithm_1 import StageTimes
 
 
 class StageLimits:

@@ -13,17 +13,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from formulation.costs.tables import Tables, Times
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.options import StageTime
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.atoms.chains import Chains, Chosen, ExactRow
-from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.reference.algorithm_1 import best_forms
-from solvers.reference.line import AtomTables
-from solvers.search.stoppable import distinct
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.atoms.chains import Chains, Chosen, ExactRow
+from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
+from pipecut.solvers.reference.algorithm_1 import best_forms
+from pipecut.solvers.reference.line import AtomTables
+from pipecut.solvers.search.stoppable import distinct
 
 
 class StageTable:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from formulation.problem.training import Training
-from solvers.executed.bounds.game import Game, play
-from solvers.executed.bounds.paths import PassPath
-from solvers.executed.bounds.spans import Index, Spans
-from solvers.executed.bounds.sums import LeastPlan, Sums
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers.executed.bounds.game import Game, play
+from pipecut.solvers.executed.bounds.paths import PassPath
+from pipecut.solvers.executed.bounds.spans import Index, Spans
+from pipecut.solvers.executed.bounds.sums import LeastPlan, Sums
 
 SMALL = 4
 """Boxes of so many pairs for a stage are no longer parted."""

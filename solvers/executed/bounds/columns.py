@@ -14,13 +14,13 @@ from typing import Protocol
 
 import numpy as np
 
-from formulation.costs.passes import change_parts, change_passes, layer_parts, layer_passes
-from formulation.costs.tables import Times
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FormEdge
-from formulation.problem.options import StageTime
-from formulation.problem.precision import Copy
+from pipecut.formulation.costs.passes import change_parts, change_passes, layer_parts, layer_passes
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FormEdge
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.precision import Copy
 
 FORWARD, BACKWARD, SYNC, WEIGHTS = 0, 1, 2, 3
 """The passes of a stage: forward, backward (with what it computes again), synchronisation once a step.

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.problem.training import Training
-from solvers.executed.bounds.paths import BACKWARD, FORWARD, ROWS, PassPath, longest_path
-from solvers.executed.bounds.simplex import most_worth
-from solvers.executed.bounds.sums import NEVER_NS, LeastPlan, Sums
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers.executed.bounds.paths import BACKWARD, FORWARD, ROWS, PassPath, longest_path
+from pipecut.solvers.executed.bounds.simplex import most_worth
+from pipecut.solvers.executed.bounds.sums import NEVER_NS, LeastPlan, Sums
 
 MOST_WEIGHT = 1 << 14
 """Weights are whole numbers that add up to about so many."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.limits import Deadline, in_time
-from formulation.problem.training import Training
-from solvers.executed.bounds.game import Game, play
-from solvers.executed.bounds.pairs import Pairs, pairs_of
-from solvers.executed.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC
-from solvers.executed.bounds.rays import Proportion
-from solvers.executed.bounds.rest import Rest
-from solvers.executed.bounds.sums import NEVER_NS, Sums
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers.executed.bounds.game import Game, play
+from pipecut.solvers.executed.bounds.pairs import Pairs, pairs_of
+from pipecut.solvers.executed.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, SYNC
+from pipecut.solvers.executed.bounds.rays import Proportion
+from pipecut.solvers.executed.bounds.rest import Rest
+from pipecut.solvers.executed.bounds.sums import NEVER_NS, Sums
 
 TURNS = 12
 ROUNDS = 6

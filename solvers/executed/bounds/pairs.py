@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN
-from solvers.executed.bounds.columns import COLUMNS
-from solvers.executed.bounds.pass_tables import PassTables
-from solvers.executed.bounds.spans import Bits, Index, Spans
-from solvers.executed.bounds.ways import NOTHING, Ways
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.executed.bounds.columns import COLUMNS
+from pipecut.solvers.executed.bounds.pass_tables import PassTables
+from pipecut.solvers.executed.bounds.spans import Bits, Index, Spans
+from pipecut.solvers.executed.bounds.ways import NOTHING, Ways
 
 MOST_PAIRS = 1 << 20
 """So many pairs of a way and a stage are looked at in a slot."""

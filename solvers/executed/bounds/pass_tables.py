@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Split
-from formulation.problem.precision import Copy
-from solvers.executed.bounds.columns import PassColumns, columns_of
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.precision import Copy
+from pipecut.solvers.executed.bounds.columns import PassColumns, columns_of
 
 HELD, WORKING = -2, -1
 """Behind the columns of a row, where memory may run out: bytes that are held, and the largest working set."""

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.training import Schedule, Training
 
 FORWARD, BACKWARD, ACTIVATION, GRADIENT, SYNC = range(5)
 ROWS = 5

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.limits import in_time
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, longest_run_ns
-from solvers.executed.bounds.pass_tables import PassTables
-from solvers.executed.bounds.simplex import most_worth
-from solvers.reference.algorithm_1 import StageTimes
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, longest_run_ns
+from pipecut.solvers.executed.bounds.pass_tables import PassTables
+from pipecut.solvers.executed.bounds.simplex import most_worth
+from pipecut.solvers.reference.algorithm_1 import StageTimes
 
 Proportion = tuple[int, int, int]
 """So many forward passes, backward passes and synchronisations."""

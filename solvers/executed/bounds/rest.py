@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from formulation.costs.tables import Times
-from formulation.limits import Deadline, in_time
-from solvers.executed.bounds.rays import least_of
-from solvers.executed.bounds.spans import Bits, Index, Spans
-from solvers.executed.bounds.ways import NOTHING, Ways
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.solvers.executed.bounds.rays import least_of
+from pipecut.solvers.executed.bounds.spans import Bits, Index, Spans
+from pipecut.solvers.executed.bounds.ways import NOTHING, Ways
 
 NEVER_NS = 1 << 58
 """The time of no plan at all."""

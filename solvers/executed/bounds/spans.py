@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables, Times
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.options import BoundaryCharge
-from solvers.dynamic.tables.demanded import admitted, stage_counts
-from solvers.dynamic.tables.stage_limits import StageLimits
-from solvers.executed.bounds.pass_tables import PassTables
-from solvers.executed.bounds.rays import PACE, Proportion, Rays, least_of, least_times
-from solvers.reference.line import atom_tables
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.options import BoundaryCharge
+from pipecut.solvers.dynamic.tables.demanded import admitted, stage_counts
+from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
+from pipecut.solvers.executed.bounds.pass_tables import PassTables
+from pipecut.solvers.executed.bounds.rays import PACE, Proportion, Rays, least_of, least_times
+from pipecut.solvers.reference.line import atom_tables
 
 OWN = 2
 """Paces and whole steps are known by places, other proportions by blocks of places."""

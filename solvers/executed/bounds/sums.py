@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Times
-from formulation.limits import Deadline, in_time
-from solvers.executed.bounds.pairs import Pairs, pairs_of_ways
-from solvers.executed.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, ROWS, SYNC
-from solvers.executed.bounds.rays import parts_of, passes_of
-from solvers.executed.bounds.spans import Spans
-from solvers.executed.bounds.ways import Ways
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.solvers.executed.bounds.pairs import Pairs, pairs_of_ways
+from pipecut.solvers.executed.bounds.paths import ACTIVATION, BACKWARD, FORWARD, GRADIENT, ROWS, SYNC
+from pipecut.solvers.executed.bounds.rays import parts_of, passes_of
+from pipecut.solvers.executed.bounds.spans import Spans
+from pipecut.solvers.executed.bounds.ways import Ways
 
 NEVER_NS = 1 << 58
 """More than any sum that counts."""

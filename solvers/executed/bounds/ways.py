@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from formulation.costs.tables import Tables
-from formulation.limits import TooLargeError, in_time
-from formulation.problem.options import BoundaryCharge
-from solvers.dynamic.states.states import StateSpace
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.limits import TooLargeError, in_time
+from pipecut.formulation.problem.options import BoundaryCharge
+from pipecut.solvers.dynamic.states.states import StateSpace
 
 MOST_WAYS = 50_000
 NOTHING = -1

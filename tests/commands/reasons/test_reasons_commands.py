@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from commands.main import main
-from formulation.evaluate import evaluate
-from ingest.plans.plan_file import read_plan
-from ingest.scenario.load import load_scenario
-from solvers import catalogue
+from pipecut.commands.main import main
+from pipecut.formulation.evaluate import evaluate
+from pipecut.ingest.plans.plan_file import read_plan
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import catalogue
 from tests.command_line import Command
 from tests.commands.fakes import ROOT, instead_of, wrong_proof
 
@@ -104,7 +104,7 @@ def test_executed_goals_are_explained_by_the_chain(pipecut: Command, scenario: P
 def test_what_is_not_answered_in_time_is_said(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.explain.REASONS_S", 0.0)
+    monkeypatch.setattr("pipecut.commands.explain.REASONS_S", 0.0)
     plan = written("hand.json", (LAYERS[:2], {"node0": 1}), (LAYERS[2:], {"node1": 2}))
     ran = pipecut("explain", plan, scenario)
     assert "not answered in time" in ran.out and "\nopen " in ran.out and "--time-limit" in ran.out
@@ -158,7 +158,7 @@ def test_a_neighbour_refutes_a_false_proof(
 ) -> None:
     """Also where nobody else was asked about the proof."""
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", wrong_proof))
-    monkeypatch.setattr("solvers.auto.solve.cross_checked", lambda _, outcome, __: outcome)
+    monkeypatch.setattr("pipecut.solvers.auto.solve.cross_checked", lambda _, outcome, __: outcome)
     ran = pipecut("explain", scenario, "--set", "solver.name=cpsat")
     assert ran.code == 4 and "is better" in ran.err
 

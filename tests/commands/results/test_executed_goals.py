@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import pipecut as pipecut_module
-from formulation.constraints.constraint import Violation
-from formulation.constraints.plans.own import Own
-from formulation.outcome import Proof
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from ingest.scenario.load import load_scenario
-from solvers.cpsat.variables import Posted, Variables
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.outcome import Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.cpsat.variables import Posted, Variables
 from tests.command_line import Command
 
 STEP = ("objective=step_time", "training.schedule=one_f_one_b")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from formulation.problem.layers import Layer, Split, layer_graph
 from pipecut import listing
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 
 
 def test_the_calls_of_the_listing_find_the_plan(scenario: Path) -> None:

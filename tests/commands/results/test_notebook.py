@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pipecut
-from commands.results.planned import layer_table, tell_notebook
+from pipecut.commands.results.planned import layer_table, tell_notebook
 from tests.report.runs import EVIL, case
 
 IMAGE = re.compile(r'<img alt="[^"]*" style="max-width: 100%" src="data:image/svg\+xml;base64,([^"]+)">')

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pipecut
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from tests.commands.test_evaluate_command import LAYERS, write_plan
 from tests.report.test_page import Page
 

@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor
 
 import pytest
 
-from commands.sweep.work import _STOP, processes
+from pipecut.commands.sweep.work import _STOP, processes
 
 
 def looking(seconds: float) -> bool:

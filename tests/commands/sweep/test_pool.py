@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from commands.sweep.sweep import ResultsFile, bar_text, key_of
-from commands.sweep.work import DIED, WorkPool
-from commands.terminal.failures import InputError
-from formulation.problem.instance import Instance
-from ingest.scenario.load import load_scenario
+from pipecut.commands.sweep.sweep import ResultsFile, bar_text, key_of
+from pipecut.commands.sweep.work import DIED, WorkPool
+from pipecut.commands.terminal.failures import InputError
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.scenario.load import load_scenario
 from tests.commands.fakes import SCENARIO, write_scenario
 
 
@@ -193,7 +193,7 @@ def test_the_bar_says_how_long_the_rest_takes() -> None:
 def test_without_dask_a_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from commands.sweep.work import scheduler
+    from pipecut.commands.sweep.work import scheduler
 
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"needs dask.*pip install 'pipecut\[dask\]'"), scheduler("tcp://host:1"):
@@ -204,7 +204,7 @@ def test_a_scheduler_is_asked_through_its_executor(monkeypatch: pytest.MonkeyPat
     import sys
     from concurrent.futures import ThreadPoolExecutor
 
-    from commands.sweep.work import scheduler
+    from pipecut.commands.sweep.work import scheduler
 
     said: list[Any] = []
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from commands.sweep import sweep
+from pipecut.commands.sweep import sweep
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 
@@ -161,7 +161,14 @@ def children(process: int) -> list[int]:
 
 
 def begun(folder: Path) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", "from commands.entry import main; main()", "sweep", "grid.sweep.yaml", "--json"]
+    words = [
+        sys.executable,
+        "-c",
+        "from pipecut.commands.entry import main; main()",
+        "sweep",
+        "grid.sweep.yaml",
+        "--json",
+    ]
     return subprocess.Popen(
         [*words, "--processes", "2"],
         stdout=subprocess.PIPE,

@@ -26,7 +26,7 @@ class Slow:
                 raise ImportError("an interrupt that comes out as something else")
 
 sys.meta_path.insert(0, Slow())
-from commands.entry import main
+from pipecut.commands.entry import main
 sys.exit(main())
 """
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
@@ -48,7 +48,9 @@ def interrupted(name: str, *arguments: str) -> tuple[int, str, str]:
 
 
 @POSIX
-@pytest.mark.parametrize("name", ["commands.main", "commands.parser.options", "commands.plan", "yaml"])
+@pytest.mark.parametrize(
+    "name", ["pipecut.commands.main", "pipecut.commands.parser.options", "pipecut.commands.plan", "yaml"]
+)
 def test_an_interrupt_during_imports_is_one_line(name: str) -> None:
     scenario = str(ROOT / "scenarios" / "pipepar" / "vgg16.yaml")
     assert interrupted(name, "plan", scenario) == (130, "", "aborted\n")
@@ -57,7 +59,7 @@ def test_an_interrupt_during_imports_is_one_line(name: str) -> None:
 def test_a_limit_that_ends_during_imports_is_one_line() -> None:
     """On a busy machine importing takes seconds, in which nobody looks at the clock."""
     scenario = str(ROOT / "scenarios" / "pipepar" / "vgg16.yaml")
-    for name in ("yaml", "commands.plan"):
+    for name in ("yaml", "pipecut.commands.plan"):
         words = [sys.executable, "-c", SLOWLY.format(name=name), "plan", scenario, "--time-limit", "0.2"]
         ran = subprocess.run(
             words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=50
@@ -68,14 +70,16 @@ def test_a_limit_that_ends_during_imports_is_one_line() -> None:
 
 @POSIX
 def test_with_json_it_is_one_object_as_well() -> None:
-    code, out, err = interrupted("commands.main", "plan", "x.yaml", "--json")
+    code, out, err = interrupted("pipecut.commands.main", "plan", "x.yaml", "--json")
     assert (code, err) == (130, "aborted\n")
     assert json.loads(out) == {"error": {"code": 130, "kind": "aborted", "messages": [{"message": "aborted"}]}}
 
 
 def test_nothing_is_imported_before_an_interrupt_is_one_line() -> None:
     """What Python itself imports is there already; in everything else Ctrl-C would still be a traceback."""
-    code = "import sys; before = set(sys.modules); import commands.entry; print(*set(sys.modules) - before)"
+    code = (
+        "import sys; before = set(sys.modules); import pipecut.commands.entry; print(*set(sys.modules) - before)"
+    )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) - {
         "os",
@@ -87,7 +91,7 @@ def test_nothing_is_imported_before_an_interrupt_is_one_line() -> None:
         "_collections_abc",
     } == {
         "commands",
-        "commands.entry",
-        "commands.terminal",
-        "commands.terminal.first_interrupt",
+        "pipecut.commands.entry",
+        "pipecut.commands.terminal",
+        "pipecut.commands.terminal.first_interrupt",
     }

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.terminal import terminal as human
+from pipecut.commands.terminal import terminal as human
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 import pipecut
-from commands.terminal.interrupt import run_stoppable
-from commands.terminal.progress import progress_text
-from formulation.limits import NEVER
-from formulation.outcome import Progress
-from solvers import catalogue
-from solvers.choices.standing import LEFT
+from pipecut.commands.terminal.interrupt import run_stoppable
+from pipecut.commands.terminal.progress import progress_text
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Progress
+from pipecut.solvers import catalogue
+from pipecut.solvers.choices.standing import LEFT
 from tests.commands.fakes import GRACE, ROOT, SEARCHING, entries, some_plan
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals and terminals")

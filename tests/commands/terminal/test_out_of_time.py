@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.scenario.load import Scenario
+from pipecut.ingest.scenario.load import Scenario
 from tests.command_line import Command
 
 LATE = "no plan found in time: the time limit of 0.05 s was over while the model was read"

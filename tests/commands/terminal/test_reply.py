@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from commands.outputs.schema import OUTPUTS, check_output, schema_text
-from commands.terminal.failures import ExitCode, Problem
-from commands.terminal.reply import Reply
+from pipecut.commands.outputs.schema import OUTPUTS, check_output, schema_text
+from pipecut.commands.terminal.failures import ExitCode, Problem
+from pipecut.commands.terminal.reply import Reply
 from tests.command_line import Command
 from tests.commands.fakes import ROOT, SEARCHING
 from tests.commands.terminal.test_interrupt import PATIENCE_S, read_until, started, stderr_of
@@ -105,7 +105,7 @@ def test_the_command_line(pipecut: Command, words: list[str]) -> None:
 
 
 def test_help_is_no_result(pipecut: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    from commands.main import main
+    from pipecut.commands.main import main
 
     assert main(["plan", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: pipecut plan")
@@ -172,7 +172,7 @@ def test_a_certificate_that_does_not_hold(pipecut: Command, scenario: Path) -> N
 
 
 def test_a_number_that_json_lacks_is_a_defect(pipecut: Command, scenario: Path, monkeypatch: Any) -> None:
-    from commands import plan
+    from pipecut.commands import plan
 
     monkeypatch.setattr(plan, "outcome_to_dict", lambda *_: {"gap": float("nan")})
     ran = pipecut("plan", scenario, "--json")
@@ -205,8 +205,8 @@ def test_ctrl_c_before_and_while_there_is_a_result(scenario: Path) -> None:
 
 
 def test_an_interrupt_while_the_object_is_written_sends_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from commands.terminal import reply as ending
-    from commands.terminal import terminal as output
+    from pipecut.commands.terminal import reply as ending
+    from pipecut.commands.terminal import terminal as output
 
     written: list[str] = []
 

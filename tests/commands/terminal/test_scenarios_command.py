@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from commands.parser.options import parse
-from commands.parts.opening import file_of, open_scenario, shipped_names, shortest
-from commands.parts.scenarios import title_of
-from commands.terminal.failures import InputError
-from ingest.scenario.load import load_scenario
-from ingest.scenario.shipped import SHIPPED, scenario_files
+from pipecut.commands.parser.options import parse
+from pipecut.commands.parts.opening import file_of, open_scenario, shipped_names, shortest
+from pipecut.commands.parts.scenarios import title_of
+from pipecut.commands.terminal.failures import InputError
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 from tests.commands.terminal.test_start_up import RUN, heavy_after
@@ -163,7 +163,7 @@ def test_a_title_is_what_a_file_says_first(text: str, title: str) -> None:
 def test_a_scenario_that_is_wrong_is_told_with_its_line(pipecut: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("own").mkdir()
     Path("own", "net.yaml").write_text("name: 5\n", encoding="utf-8")
-    monkeypatch.setattr("commands.parts.scenarios.SHIPPED", Path("own").resolve())
+    monkeypatch.setattr("pipecut.commands.parts.scenarios.SHIPPED", Path("own").resolve())
     ran = pipecut("scenarios")
     assert ran.code == 2 and "net.yaml:1: name: " in ran.err
 
@@ -174,7 +174,7 @@ def test_listing_imports_neither_torch_nor_a_solver() -> None:
 
 
 def test_it_runs_from_any_working_directory(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "commands.entry", "scenarios", "--json"]
+    words = [sys.executable, "-m", "pipecut.commands.entry", "scenarios", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert len(json.loads(done.stdout)["scenarios"]) == len(FILES)

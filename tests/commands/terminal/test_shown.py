@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commands.outputs.schema import OUTPUTS
-from commands.parser.grammar import EXAMPLES, did_you_mean
-from commands.tables import KEYS, KeyLines, StageLines, measure_lines, stage_in_words
-from commands.terminal.progress import progress_text
-from commands.terminal.terminal import broken, drawn
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Constraints, Recompute
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.options import Combine, CostModel
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.commands.outputs.schema import OUTPUTS
+from pipecut.commands.parser.grammar import EXAMPLES, did_you_mean
+from pipecut.commands.tables import KEYS, KeyLines, StageLines, measure_lines, stage_in_words
+from pipecut.commands.terminal.progress import progress_text
+from pipecut.commands.terminal.terminal import broken, drawn
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Constraints, Recompute
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Combine, CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 from tests.command_line import Command
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.report.runs import content
@@ -117,9 +117,9 @@ def test_every_command_has_examples_that_the_command_line_takes(pipecut: Command
 def test_an_example_parses(line: str) -> None:
     import shlex
 
-    from commands.parser.options import parse
+    from pipecut.commands.parser.options import parse
 
-    assert parse(shlex.split(line)).run.startswith("commands.")
+    assert parse(shlex.split(line)).run.startswith("pipecut.commands.")
 
 
 def test_files_that_were_written_are_named(pipecut: Command, scenario: Path) -> None:

@@ -22,7 +22,7 @@ HEAVY = (
     "pydantic",
     "rich",
     "yaml",
-    "commands.parts.task",
+    "pipecut.commands.parts.task",
 )
 
 
@@ -47,7 +47,7 @@ sys.stderr.write(json.dumps([name for name in {HEAVY!r} if name in sys.modules])
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
-RUN = "from commands.main import main; main()"
+RUN = "from pipecut.commands.main import main; main()"
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from commands.main import main
-from commands.terminal import terminal
-from commands.terminal import terminal as output
-from commands.terminal.progress import ProgressLine
-from formulation.outcome import Progress
+from pipecut.commands.main import main
+from pipecut.commands.terminal import terminal
+from pipecut.commands.terminal import terminal as output
+from pipecut.commands.terminal.progress import ProgressLine
+from pipecut.formulation.outcome import Progress
 from tests.command_line import Command, Ran
 from tests.commands.fakes import ROOT, write_scenario
 

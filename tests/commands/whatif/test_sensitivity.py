@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from commands.sensitivity import other_devices
-from ingest.plans.plan_file import read_plan
-from ingest.scenario.load import load_scenario
+from pipecut.commands.sensitivity import other_devices
+from pipecut.ingest.plans.plan_file import read_plan
+from pipecut.ingest.scenario.load import load_scenario
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.main import main
+from pipecut.commands.main import main
 from tests.commands.fakes import ROOT
 
 PAGE = (ROOT / "docs" / "what-if.md").read_text(encoding="utf-8")

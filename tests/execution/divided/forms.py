@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from execution.running.layout import RunLayout, layout_of
-from execution.running.pipeline import Pipeline
-from execution.splitting.stages import ModelProgram
-from formulation.problem.plan import Plan
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
+from pipecut.execution.running.layout import RunLayout, layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.execution.splitting.stages import ModelProgram
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule
 from tests.execution import models
 from tests.execution.cases import Groups, batch_of, divided_plan, mean_square, part_of, unsplit
 from tests.execution.threads import Network, ThreadChannel, in_threads

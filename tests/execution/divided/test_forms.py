@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from execution.dividing.moves import bounds, dealt, shortened
-from execution.errors import StagesError
-from execution.running.layout import RunLayout, layout_of
-from formulation.problem.plan import Plan
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.execution.dividing.moves import bounds, dealt, shortened
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.layout import RunLayout, layout_of
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from tests.execution import models
 from tests.execution.cases import Groups
 from tests.execution.divided.forms import run_divided

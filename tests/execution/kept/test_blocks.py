@@ -11,19 +11,19 @@ pytest.importorskip("torch")
 import torch
 
 import pipecut
-from execution.measuring import peak_bytes
-from execution.running.layout import RunLayout, layout_of
-from execution.running.pipeline import Pipeline
-from formulation.costs.memory import MemoryParts
-from formulation.problem.constraints import Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.table import PipelineSchedule
-from ingest.models.gpt import GPT
+from pipecut.execution.measuring import peak_bytes
+from pipecut.execution.running.layout import RunLayout, layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.ingest.models.gpt import GPT
 from tests.execution import models
 from tests.execution.cases import mean_square
 from tests.execution.divided.forms import run_divided

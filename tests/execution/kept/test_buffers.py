@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from execution.errors import StagesError
-from execution.running.layout import RunLayout, layout_of
-from formulation.problem.plan import Plan
-from formulation.schedules.table import PipelineSchedule
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.layout import RunLayout, layout_of
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.table import PipelineSchedule
 from tests.execution import models
 from tests.execution.divided.forms import run_divided
 from tests.execution.kept.test_named_layers import named

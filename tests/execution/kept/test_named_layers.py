@@ -15,23 +15,23 @@ import torch
 from torch import nn
 
 import pipecut
-from execution.errors import StagesError
-from execution.measuring import peak_bytes
-from execution.running.layout import RunLayout, layout_of
-from execution.running.pipeline import Pipeline
-from formulation.costs.memory import MemoryParts
-from formulation.problem.constraints import Recompute
-from formulation.problem.groups import Group
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from ingest.torch.groups import group, names
-from ingest.torch.record import Followed
+from pipecut.execution.errors import StagesError
+from pipecut.execution.measuring import peak_bytes
+from pipecut.execution.running.layout import RunLayout, layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.ingest.torch.groups import group, names
+from pipecut.ingest.torch.record import Followed
 from tests.execution import models
 from tests.execution.cases import Groups, mean_square
 from tests.execution.divided.forms import run_divided

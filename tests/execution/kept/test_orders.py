@@ -11,17 +11,17 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from execution.errors import StagesError
-from execution.running.job import TorchPipeline
-from execution.running.layout import layout_of
-from execution.splitting.stages import ModelProgram
-from formulation.outcome import Limits, Proof
-from formulation.problem.plan import Plan
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.durations import Durations, Execution
-from ingest.plans.schedule_file import read_schedule, write_schedule
-from solvers.order.problem import OrderProblem
-from solvers.order.solve import solve
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.job import TorchPipeline
+from pipecut.execution.running.layout import layout_of
+from pipecut.execution.splitting.stages import ModelProgram
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.durations import Durations, Execution
+from pipecut.ingest.plans.schedule_file import read_schedule, write_schedule
+from pipecut.solvers.order.problem import OrderProblem
+from pipecut.solvers.order.solve import solve
 from tests.execution import models
 from tests.execution.cases import divided_plan, equal_plan, mean_square
 from tests.execution.test_pipeline import run

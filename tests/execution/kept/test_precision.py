@@ -12,12 +12,12 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from execution.errors import StagesError
-from execution.running.layout import layout_of
-from execution.running.pipeline import Pipeline
-from formulation.problem.precision import Precision
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.layout import layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
 from tests.execution.cases import equal_plan, mean_square
 from tests.execution.threads import Network, ThreadChannel, in_threads
 

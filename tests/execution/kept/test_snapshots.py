@@ -16,12 +16,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.errors import StagesError
-from execution.running.layout import layout_of
-from execution.running.pipeline import Pipeline
-from execution.splitting.stages import ModelProgram
-from formulation.problem.plan import Plan
-from formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running.layout import layout_of
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.execution.splitting.stages import ModelProgram
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from tests.execution import models
 from tests.execution.cases import batch_of, divided_plan, equal_plan, mean_square
 from tests.execution.threads import Network, ThreadChannel, in_threads

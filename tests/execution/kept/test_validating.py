@@ -16,18 +16,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from execution.errors import StagesError
-from execution.running import pipeline as pipelines
-from execution.running.exchange import Exchange
-from execution.running.job import RunJob
-from execution.running.layout import layout_of
-from execution.running.passes import StageRunner
-from execution.running.pipeline import Pipeline
-from execution.running.precision import Formats
-from execution.running.validating import StepsCompared, validate
-from execution.splitting.stages import ModelProgram, StageModule
-from formulation.problem.precision import Precision
-from formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.execution.errors import StagesError
+from pipecut.execution.running import pipeline as pipelines
+from pipecut.execution.running.exchange import Exchange
+from pipecut.execution.running.job import RunJob
+from pipecut.execution.running.layout import layout_of
+from pipecut.execution.running.passes import StageRunner
+from pipecut.execution.running.pipeline import Pipeline
+from pipecut.execution.running.precision import Formats
+from pipecut.execution.running.validating import StepsCompared, validate
+from pipecut.execution.splitting.stages import ModelProgram, StageModule
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from tests.execution.cases import divided_plan, equal_plan
 from tests.execution.threads import Network, ThreadChannel, ThreadPeers, in_threads
 from tests.ingest.torch.tiny_models import Calls

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from execution.splitting.stages import ModelStages
-from formulation.problem.groups import Group
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.execution.splitting.stages import ModelStages
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 from tests.execution.models import Inputs
 
 Result = dict[str, torch.Tensor | None]

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import pipecut
-from execution.errors import StagesError
-from execution.splitting.stages import ModelProgram, StageModule, stages
-from ingest.models.gpt import gpt
+from pipecut.execution.errors import StagesError
+from pipecut.execution.splitting.stages import ModelProgram, StageModule, stages
+from pipecut.ingest.models.gpt import gpt
 from tests.execution import models
 from tests.execution.split.own_loop import called, loss_of, plan_of, split, unlike, unsplit
 from tests.ingest.torch.tiny_models import Calls

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from execution.splitting.stages import ModelProgram
+from pipecut.execution.splitting.stages import ModelProgram
 from tests.execution.models import MODELS, Made
 from tests.execution.split.own_loop import plan_of, split, unlike, unsplit
 

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 import torch  # noqa: E402
 
-from execution.splitting.stages import ModelProgram  # noqa: E402
+from pipecut.execution.splitting.stages import ModelProgram  # noqa: E402
 from tests.execution.models import Made  # noqa: E402
 from tests.execution.split.own_loop import plan_of, split, unlike, unsplit  # noqa: E402
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.executed.period import keeps_to_period
-from formulation.certificates.executed.step import keeps_to_step
-from formulation.outcome import Proof
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
-from solvers import exhaustive
+from pipecut.formulation.certificates.executed.period import keeps_to_period
+from pipecut.formulation.certificates.executed.step import keeps_to_step
+from pipecut.formulation.outcome import Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
+from pipecut.solvers import exhaustive
 from tests.solvers.dynamic.test_period import in_rounds, judged_by_period
 from tests.solvers.executed.test_step_dp import judged_by_step, with_much_to_synchronise
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.constraints.constraint import Violation
-from formulation.constraints.devices.reserve import Reserve
-from formulation.constraints.layers.forms import FormLimit
-from formulation.constraints.layers.pin import Pin, Pinned
-from formulation.constraints.plans.own import Own
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Demands
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import LayerGraph, layer_graph
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.devices.reserve import Reserve
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.constraints.layers.pin import Pin, Pinned
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Demands
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import LayerGraph, layer_graph
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 
 LAYERS = chain([matrix("in", 6), matrix("mid.0"), follow("mid.1"), matrix("fc[3]", allowed=(0, 2))], [1, 1, 1])

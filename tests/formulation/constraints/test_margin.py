@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.constraints.devices.memory import Memory, more_memory
-from formulation.constraints.devices.reserve import Reserve
-from formulation.costs.memory import MemoryParts
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance, with_servers
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.scope import scope_of, scope_parts
-from ingest.mistakes import ScenarioError
-from ingest.scenario.load import load_scenario
-from ingest.scenario.shipped import SHIPPED
+from pipecut.formulation.constraints.devices.memory import Memory, more_memory
+from pipecut.formulation.constraints.devices.reserve import Reserve
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance, with_servers
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.scope import scope_of, scope_parts
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.shipped import SHIPPED
 from tests.examples import chain, matrix
 
 FILE = SHIPPED / "witness" / "line.yaml"

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from formulation.constraints.constraint import Constraint
-from formulation.constraints.layers.together import Together
-from formulation.constraints.plans.stages import StageCount
-from formulation.problem.constraints import Constraints, kinds
-from ingest.scenario.schema import ConstraintsSection
-from solvers.cpsat.model import FAMILIES
-from solvers.explain import limits_of
-from solvers.reference.line import PLACES
-from solvers.search.support import unseen
+from pipecut.formulation.constraints.constraint import Constraint
+from pipecut.formulation.constraints.layers.together import Together
+from pipecut.formulation.constraints.plans.stages import StageCount
+from pipecut.formulation.problem.constraints import Constraints, kinds
+from pipecut.ingest.scenario.schema import ConstraintsSection
+from pipecut.solvers.cpsat.model import FAMILIES
+from pipecut.solvers.explain import limits_of
+from pipecut.solvers.reference.line import PLACES
+from pipecut.solvers.search.support import unseen
 from tests.examples import chain, instance_of, matrix, mesh
 
 ROOT = Path(__file__).parents[3]
@@ -31,7 +31,7 @@ def files(room: Path) -> set[str]:
 
 def test_every_constraint_with_a_number_has_a_family_in_the_file_of_its_name() -> None:
     numbered = {kind.__module__: kind for kind in kinds() if kind.number}
-    paths = {name.removeprefix("formulation.constraints.").replace(".", "/") + ".py" for name in numbered}
+    paths = {name.removeprefix("pipecut.formulation.constraints.").replace(".", "/") + ".py" for name in numbered}
     assert paths == files(FAMILIES_ROOM)
     assert {kind.number: kind.rule for kind in numbered.values()}.items() <= {
         family.number: family.name for family in FAMILIES
@@ -46,7 +46,7 @@ def test_every_file_is_one_constraint() -> None:
 def test_a_family_shares_no_code_with_its_rule(path: str) -> None:
     tree = ast.parse((FAMILIES_ROOM / path).read_text(encoding="utf-8"))
     taken = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module}
-    assert not {module for module in taken if module.startswith("formulation.constraints")}
+    assert not {module for module in taken if module.startswith("pipecut.formulation.constraints")}
 
 
 def test_every_field_has_one_owner_and_asks_for_nothing_by_itself() -> None:
@@ -77,7 +77,7 @@ def test_the_formulas_name_the_file_of_every_rule() -> None:
     page = (ROOT / "docs/formulation.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| .+ \| `(\w+\.\w+)` \|$", page, re.MULTILINE)
     expected = [
-        (str(kind.number), kind.rule, kind.__module__.removeprefix("formulation.constraints."))
+        (str(kind.number), kind.rule, kind.__module__.removeprefix("pipecut.formulation.constraints."))
         for kind in kinds()
         if kind.number
     ]

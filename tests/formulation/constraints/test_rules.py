@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.constraints.rules import (
+from pipecut.formulation.constraints.rules import (
     RULES,
     check_cover,
     check_devices,
     structure_violations,
 )
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.groups import Group
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.every_plan import plans
-from solvers.exhaustive import count_plans
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.every_plan import plans
+from pipecut.solvers.exhaustive import count_plans
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

@@ -7,18 +7,18 @@ from fractions import Fraction
 
 import pytest
 
-from formulation.costs import forms
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Constraints
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import build_instance
-from formulation.problem.layers import FORMS, Across, Axis, Split
-from formulation.problem.modes import Mode, modes
-from formulation.problem.options import AllReduce, CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import equal_shares
-from formulation.problem.training import Training
-from formulation.problem.units import NOTHING, Volume
+from pipecut.formulation.costs import forms
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.layers import FORMS, Across, Axis, Split
+from pipecut.formulation.problem.modes import Mode, modes
+from pipecut.formulation.problem.options import AllReduce, CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.shares import equal_shares
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import NOTHING, Volume
 from tests.examples import chain, join, matrix, mesh
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)

@@ -9,26 +9,26 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs import times
-from formulation.costs.bounds import ceiling
-from formulation.costs.forms import ROWS, WHOLE, Fullest
-from formulation.costs.megatron_forms import as_megatron
-from formulation.costs.memory import MemoryParts
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.prices import stage_costs
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import Cluster
-from formulation.problem.constraints import Constraints, Goal, Sharded
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance, longest_ns, most_bytes
-from formulation.problem.layers import PAIRS, Across, Axis
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.shares import equal_shares
-from formulation.problem.units import Link, ceil_div
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs.forms import ROWS, WHOLE, Fullest
+from pipecut.formulation.costs.megatron_forms import as_megatron
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import Cluster
+from pipecut.formulation.problem.constraints import Constraints, Goal, Sharded
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance, longest_ns, most_bytes
+from pipecut.formulation.problem.layers import PAIRS, Across, Axis
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.shares import equal_shares
+from pipecut.formulation.problem.units import Link, ceil_div
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
 from tests.examples import BYTE_LINK, GIGA, mesh
 from tests.formulation.costs.test_megatron_block import BLOCK, BSH, ONE, block
 from tests.generators import on_grids

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.costs.memory import MemoryParts
-from formulation.problem.constraints import Constraints, Recompute
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.modes import Mode
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.problem.constraints import Constraints, Recompute
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
 from tests.examples import PLAIN, instance_of, mesh
 
 S, B, H, A = 16, 3, 24, 6

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.bounds import lower_bound
-from formulation.costs.goals import goal_value
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.options import CostModel
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive as brute_force
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive as brute_force
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (
     OF_SINGLE_STAGES,

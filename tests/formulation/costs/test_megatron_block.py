@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.constraints.layers.forms import FormLimit
-from formulation.costs.megatron_forms import as_megatron, megatron_forms
-from formulation.costs.prices import stage_costs
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Constraints
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
-from formulation.problem.modes import modes
-from formulation.problem.options import Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.costs.megatron_forms import as_megatron, megatron_forms
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Across, Axis, Layer, Split, layer_graph
+from pipecut.formulation.problem.modes import modes
+from pipecut.formulation.problem.options import Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
 from tests.examples import BYTE_LINK, PLAIN, UNIT, instance_of, mesh
 
 BSH, HEADS = 720, 4

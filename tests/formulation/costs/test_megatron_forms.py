@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.costs.megatron_forms import megatron_forms
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Constraints
-from formulation.problem.groups import Group
-from formulation.problem.layers import layer_graph
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.costs.megatron_forms import megatron_forms
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 from tests.examples import chain, follow, instance_of, join, matrix, mesh
 
 

@@ -9,17 +9,17 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory import MemoryParts
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Sharded
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import Samples, Sharing
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.timeline.from_plan import footprint_of
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Samples, Sharing
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.timeline.from_plan import footprint_of
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.generators import groups as any_group

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.predictor import curves
-from formulation.predictor.curves import Measured
-from formulation.predictor.layer_times import Predictor, Share
-from formulation.predictor.roofline import Product, Roofline, Work
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.layers import Layer, Split
-from formulation.problem.options import Compute, CostModel, Samples, StageTime
-from formulation.problem.training import Training
+from pipecut.formulation.predictor import curves
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.predictor.layer_times import Predictor, Share
+from pipecut.formulation.predictor.roofline import Product, Roofline, Work
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.layers import Layer, Split
+from pipecut.formulation.problem.options import Compute, CostModel, Samples, StageTime
+from pipecut.formulation.problem.training import Training
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances
 

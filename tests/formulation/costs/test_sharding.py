@@ -7,21 +7,21 @@ from fractions import Fraction
 
 import pytest
 
-from formulation.costs import times
-from formulation.costs.memory import MemoryParts
-from formulation.costs.times import Shared
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import Server, cluster_graph
-from formulation.problem.constraints import Constraints, OnHost, Sharded
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.options import AllReduce, CostModel, Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.precision import Precision
-from formulation.problem.training import Training
-from formulation.problem.units import NOTHING, Link, Volume
-from formulation.timeline.from_plan import durations_of
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.times import Shared
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, OnHost, Sharded
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import AllReduce, CostModel, Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import NOTHING, Link, Volume
+from pipecut.formulation.timeline.from_plan import durations_of
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh
 
 BILLION = 10**9

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.costs import times
-from formulation.costs.bulk.alike import number_of_forms
-from formulation.costs.bulk.crossing import crossing_bytes
-from formulation.costs.tables import build_tables, line_groups
-from formulation.problem.groups import Group, GroupKind, forms_on
-from formulation.problem.instance import FORBIDDEN
-from formulation.problem.layers import SINGLE_FORMS, Split
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.bulk.alike import number_of_forms
+from pipecut.formulation.costs.bulk.crossing import crossing_bytes
+from pipecut.formulation.costs.tables import build_tables, line_groups
+from pipecut.formulation.problem.groups import Group, GroupKind, forms_on
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.layers import SINGLE_FORMS, Split
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import groups, instances, on_grids
 

@@ -7,15 +7,15 @@ from fractions import Fraction
 
 import pytest
 
-from formulation.costs import times
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.layers import Edge, FormEdge, layer_graph
-from formulation.problem.modes import Mode
-from formulation.problem.options import AllReduce, Boundary, CostModel
-from formulation.problem.plan import Span
-from formulation.problem.training import Training
-from formulation.problem.units import Link, Volume
+from pipecut.formulation.costs import times
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.layers import Edge, FormEdge, layer_graph
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import AllReduce, Boundary, CostModel
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link, Volume
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, follow, instance_of, join, matrix, mesh
 
 PAIR = GroupKind(2, (0,), BYTE_LINK, BYTE_LINK)

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.costs.goals import goal_value
-from formulation.costs.prices import stage_costs
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Goal
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.timeline import run
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.timeline import run
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import any_costs, chunked
 

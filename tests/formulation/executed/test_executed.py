@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.goals import goal_value
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.prices import stage_costs
-from formulation.executed import PipelinePasses, exact_period_ns, period_ns, step_ns
-from formulation.problem.constraints import Goal
-from formulation.problem.options import Combine
-from formulation.problem.training import Schedule
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.table import Kind, positions
-from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.timeline import run
-from report.simulation import one_f_one_b_period_ns
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.executed import PipelinePasses, exact_period_ns, period_ns, step_ns
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.table import Kind, positions
+from pipecut.formulation.timeline.durations import Durations, Execution
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.timeline import run
+from pipecut.report.simulation import one_f_one_b_period_ns
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.constraints.rules import structure_violations
-from formulation.costs.goals import goal_value
-from formulation.costs.prices import stage_costs
-from formulation.evaluate import evaluate
-from formulation.executed import PipelinePasses, step_ns
-from formulation.problem.constraints import Goal
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import (
+from pipecut.formulation.constraints.rules import structure_violations
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import PipelinePasses, step_ns
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import (
     DeadlockError,
     Kind,
     PipelineSchedule,
@@ -29,11 +29,11 @@ from formulation.schedules.table import (
     one_rank_each,
     validate,
 )
-from formulation.schedules.table import run as actions_of
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.measures import peak_in_flight
-from formulation.timeline.timeline import run
-from report.simulation import one_f_one_b_period_ns
+from pipecut.formulation.schedules.table import run as actions_of
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.measures import peak_in_flight
+from pipecut.formulation.timeline.timeline import run
+from pipecut.report.simulation import one_f_one_b_period_ns
 from tests.formulation.executed.test_executed import durations_of, passes_of
 from tests.formulation.schedules.test_schedules import tokens
 from tests.formulation.timeline.test_timeline_of_plan import line_plans

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from formulation.limits import NEVER, Deadline, StoppedError, in_time
-from formulation.outcome import Limits, begin
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError, in_time
+from pipecut.formulation.outcome import Limits, begin
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the clock, to be set."""
     time = [100.0]
-    monkeypatch.setattr("formulation.limits.time.monotonic", lambda: time[0])
+    monkeypatch.setattr("pipecut.formulation.limits.time.monotonic", lambda: time[0])
     return time
 
 

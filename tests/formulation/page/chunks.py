@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
 from tests.formulation.page.numbers import Numbers
 
 

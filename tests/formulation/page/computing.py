@@ -6,9 +6,9 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING
 
-from formulation.problem.layers import Layer, Split
-from formulation.problem.options import Compute, Count, StageTime, Synchronisation
-from formulation.problem.training import Schedule
+from pipecut.formulation.problem.layers import Layer, Split
+from pipecut.formulation.problem.options import Compute, Count, StageTime, Synchronisation
+from pipecut.formulation.problem.training import Schedule
 from tests.formulation.page.numbers import Numbers
 
 if TYPE_CHECKING:

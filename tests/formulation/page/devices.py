@@ -9,14 +9,14 @@ from itertools import combinations
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from formulation.problem.layers import Axis
-from formulation.problem.options import Samples, Sharing
+from pipecut.formulation.problem.layers import Axis
+from pipecut.formulation.problem.options import Samples, Sharing
 from tests.formulation.page.numbers import Link, Numbers, slowest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from formulation.problem.plan import Stage
+    from pipecut.formulation.problem.plan import Stage
 
 
 @dataclass(frozen=True)

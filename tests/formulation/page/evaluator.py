@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
 from tests.formulation.page.goals import peaks, priced, value
 from tests.formulation.page.memory import capacity_bytes
 from tests.formulation.page.numbers import numbers_of

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from formulation.problem.constraints import Goal
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
 from tests.formulation.page.chunks import groups, on
 from tests.formulation.page.memory import group_peak_bytes, peak_bytes
 from tests.formulation.page.numbers import Numbers

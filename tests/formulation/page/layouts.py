@@ -6,8 +6,8 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from formulation.problem.layers import Layer, Split
-from formulation.problem.options import AllReduce
+from pipecut.formulation.problem.layers import Layer, Split
+from pipecut.formulation.problem.options import AllReduce
 from tests.formulation.page.computing import Part, part
 from tests.formulation.page.numbers import Link, Numbers, transfer_ns
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from formulation.problem.layers import Split
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.training import Schedule, Training
 from tests.formulation.page.chunks import kept, on
 from tests.formulation.page.numbers import Numbers
 from tests.formulation.page.stages import PricedStage

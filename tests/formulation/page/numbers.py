@@ -11,12 +11,12 @@ from math import ceil
 
 import networkx as nx
 
-from formulation.problem.cluster import Server
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Layer
-from formulation.problem.options import AllReduce, CostModel
-from formulation.problem.training import Training
+from pipecut.formulation.problem.cluster import Server
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer
+from pipecut.formulation.problem.options import AllReduce, CostModel
+from pipecut.formulation.problem.training import Training
 
 Link = tuple[int, int]
 """Bandwidth in bits per second, latency in ns of a message."""

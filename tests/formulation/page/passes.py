@@ -6,8 +6,8 @@ from dataclasses import replace
 from math import ceil
 from operator import add
 
-from formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
-from formulation.problem.training import Schedule
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
+from pipecut.formulation.problem.training import Schedule
 from tests.formulation.page.chunks import groups, in_order, on
 from tests.formulation.page.computing import passes_ns
 from tests.formulation.page.memory import gradients_made, in_flight

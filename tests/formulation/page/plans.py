@@ -10,21 +10,21 @@ from typing import NamedTuple
 import networkx as nx
 from hypothesis import strategies as st
 
-from formulation.constraints.constraint import Violation
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.constraints.plans.own import Own
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import FORMS_ALONG, PAIRS, Axis, Layer, Split, with_pairs
-from formulation.problem.modes import Mode
-from formulation.problem.options import StageTime
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.precision import Precision
-from formulation.problem.training import Schedule, Training
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import FORMS_ALONG, PAIRS, Axis, Layer, Split, with_pairs
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import StageTime
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.problem.training import Schedule, Training
 from tests.generators import (
     CLASSES,
     OF_SINGLE_STAGES,

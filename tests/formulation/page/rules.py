@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations, pairwise
 
-from formulation.constraints.layers.pin import Pin
-from formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis, Layer, Split
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.problem.constraints import OnHost, Placement, Recompute, Sharded
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis, Layer, Split
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
 from tests.formulation.page.chunks import dealt, groups
 from tests.formulation.page.goals import peaks, priced, value
 from tests.formulation.page.layouts import FORMS, PAIRS

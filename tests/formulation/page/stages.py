@@ -7,10 +7,10 @@ from functools import cached_property
 from math import ceil, prod
 from operator import mul
 
-from formulation.problem.constraints import Sharded
-from formulation.problem.layers import Split
-from formulation.problem.options import Boundary, BoundaryCharge, StageTime, Synchronisation
-from formulation.problem.plan import Plan
+from pipecut.formulation.problem.constraints import Sharded
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import Boundary, BoundaryCharge, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Plan
 from tests.formulation.page.chunks import on
 from tests.formulation.page.computing import Part, hidden_ns, part, passes_ns, updating_ns
 from tests.formulation.page.devices import Devices

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from formulation.evaluate import evaluate
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.plan import Plan
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.plan import Plan
 from tests.formulation.page.evaluator import evaluate_page
 
 ROOT = Path(__file__).parents[3]

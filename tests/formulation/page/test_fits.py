@@ -8,12 +8,12 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.labels import StageFits
-from formulation.problem.constraints import Constraints
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import BoundaryCharge
-from formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.certificates.labels import StageFits
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.options import BoundaryCharge
+from pipecut.formulation.problem.plan import Plan, Span, Stage
 from tests.formulation.page.memory import capacity_bytes, peak_bytes
 from tests.formulation.page.numbers import numbers_of
 from tests.formulation.page.plans import free_instances, offered

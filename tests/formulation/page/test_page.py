@@ -14,20 +14,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.layers.pin import Pin
-from formulation.costs.passes import pipeline_passes
-from formulation.evaluate import evaluate
-from formulation.predictor.curves import Measured
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import NAMED, Constraints, Goal, OnHost, Recompute
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import BoundaryCharge, CostModel, Samples, Sharing, StageTime, Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import NAMED, Constraints, Goal, OnHost, Recompute
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import (
+    BoundaryCharge,
+    CostModel,
+    Samples,
+    Sharing,
+    StageTime,
+    Synchronisation,
+)
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
 from tests.examples import BYTE_LINK, GIGA, PLAIN, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import StagePrice, evaluate_page
 from tests.formulation.page.layouts import PAIRS
@@ -145,9 +152,9 @@ def test_the_second_evaluator_takes_only_data_from_the_first(name: str) -> None:
     source = (HERE / f"{name}.py").read_text(encoding="utf-8")
     assert sum(1 for line in source.splitlines() if line.strip()) <= MOST_LINES
     for node in ast.walk(ast.parse(source)):
-        assert not (isinstance(node, ast.Import) and any(one.name.startswith("formulation") for one in node.names))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("formulation"):
-            assert (node.module or "").removeprefix("formulation.") in USER_FACING
+        assert not (isinstance(node, ast.Import) and any(one.name.startswith("pipecut") for one in node.names))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pipecut."):
+            assert (node.module or "").removeprefix("pipecut.formulation.") in USER_FACING
             assert all(alias.name[0].isupper() for alias in node.names), "classes, no functions"
 
 

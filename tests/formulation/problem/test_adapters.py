@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.shares import lanes
-from formulation.problem.units import Link
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.shares import lanes
+from pipecut.formulation.problem.units import Link
 from tests.examples import chain, instance_of, matrix
 from tests.generators import groups, instances
 

@@ -8,8 +8,8 @@ import networkx as nx
 import pytest
 from hypothesis import given
 
-from formulation.problem.cluster import Cluster, Server, cluster_graph, servers_of
-from formulation.problem.units import Link
+from pipecut.formulation.problem.cluster import Cluster, Server, cluster_graph, servers_of
+from pipecut.formulation.problem.units import Link
 from tests.examples import UNIT
 from tests.formulation.page.plans import rings
 

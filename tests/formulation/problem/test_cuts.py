@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.problem.constraints import Constraints
-from formulation.problem.cuts import CutSpace
-from formulation.problem.plan import Span
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.plan import Span
 from tests.examples import chain, instance_of, matrix, mesh
 
 

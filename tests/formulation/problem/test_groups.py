@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formulation.problem.groups import Group, line
+from pipecut.formulation.problem.groups import Group, line
 from tests.examples import chain, instance_of, matrix, mesh
 
 

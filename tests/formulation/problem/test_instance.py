@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 
 import pipecut
-from formulation.certificates.check import fingerprint
-from formulation.constraints.devices.reserve import Reserve
-from formulation.constraints.layers.forms import FormLimit
-from formulation.constraints.layers.pin import Pin
-from formulation.problem.cluster import Cluster, Server, Wiring
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance, build_instance, with_layers, with_servers
-from formulation.problem.layers import Layer, LayerGraph
-from formulation.problem.options import Combine, CostModel
-from formulation.problem.training import Training
-from ingest.scenario.load import load_scenario
+from pipecut.formulation.certificates.check import fingerprint
+from pipecut.formulation.constraints.devices.reserve import Reserve
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.problem.cluster import Cluster, Server, Wiring
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance, build_instance, with_layers, with_servers
+from pipecut.formulation.problem.layers import Layer, LayerGraph
+from pipecut.formulation.problem.options import Combine, CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.ingest.scenario.load import load_scenario
 from tests.examples import BYTE_LINK, PLAIN, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances
 

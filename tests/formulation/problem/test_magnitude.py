@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 
 import pipecut
-from formulation.constraints.devices.memory import enough_bytes
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.bounds import ceiling
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import Cluster
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.groups import Group
-from formulation.problem.instance import (
+from pipecut.formulation.constraints.devices.memory import enough_bytes
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import Cluster
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import (
     MOST,
     MOST_NS,
     Instance,
@@ -27,10 +27,10 @@ from formulation.problem.instance import (
     longest_ns,
     most_bytes,
 )
-from formulation.problem.layers import LayerGraph
-from formulation.problem.options import BoundaryCharge, CostModel
-from formulation.problem.training import Schedule, Training
-from solvers.every_plan import plans
+from pipecut.formulation.problem.layers import LayerGraph
+from pipecut.formulation.problem.options import BoundaryCharge, CostModel
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers.every_plan import plans
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 

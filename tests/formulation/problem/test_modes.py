@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.devices.recompute import Recomputation
-from formulation.constraints.rules import check_mode
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome
-from formulation.problem import modes as modes_of
-from formulation.problem.constraints import Constraints, Goal, OnHost, Recompute, Sharded
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Axis
-from formulation.problem.modes import ONE_COPY, Mode, modes
-from formulation.problem.plan import Plan, Span, Stage
-from ingest.plans.plan_file import plan_of, plan_to_dict
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
-from solvers.dynamic.step_time import solver as paced
-from solvers.reference import line as line_dp
+from pipecut.formulation.constraints.devices.recompute import Recomputation
+from pipecut.formulation.constraints.rules import check_mode
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem import modes as modes_of
+from pipecut.formulation.problem.constraints import Constraints, Goal, OnHost, Recompute, Sharded
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Axis
+from pipecut.formulation.problem.modes import ONE_COPY, Mode, modes
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.ingest.plans.plan_file import plan_of, plan_to_dict
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.step_time import solver as paced
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import sharded_kinds
 
@@ -158,7 +158,11 @@ def test_every_solver_hands_modes_on_whole(name: str, monkeypatch: pytest.Monkey
     def painted(instance: Instance, devices: int) -> tuple[Mode, ...]:
         return tuple(Painted(mode.replicas, mode.recompute, coats=3) for mode in modes_of.modes(instance, devices))
 
-    for module in ("formulation.problem.groups", "solvers.search.first_plan", "solvers.search.first_plan"):
+    for module in (
+        "pipecut.formulation.problem.groups",
+        "pipecut.solvers.search.first_plan",
+        "pipecut.solvers.search.first_plan",
+    ):
         monkeypatch.setattr(f"{module}.modes", painted)
     constraints = Constraints(tensor_parallel_degrees=(1, 2), recompute=Recompute.ALLOWED)
     instance = replace(TWO_LAYERS, constraints=constraints)
@@ -173,8 +177,8 @@ def test_every_solver_hands_modes_on_whole(name: str, monkeypatch: pytest.Monkey
 
 def test_nobody_copies_a_mode_field_by_field() -> None:
     """No call that makes a group, a kind or a mode takes a field of another one."""
-    folders = ("formulation", "ingest", "solvers", "report", "scenarios")
-    sources = itertools.chain(ROOT.glob("*.py"), *((ROOT / folder).rglob("*.py") for folder in folders))
+    folders = ("face", "formulation", "ingest", "solvers", "report", "scenarios")
+    sources = itertools.chain(*((ROOT / folder).rglob("*.py") for folder in folders))
     copies = [
         f"{path.relative_to(ROOT)}:{call.lineno}"
         for path in sources

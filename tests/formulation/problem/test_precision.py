@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, LayerGraph, Split
-from formulation.problem.options import Compute, CostModel
-from formulation.problem.precision import Precision
-from formulation.problem.training import Training
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, LayerGraph, Split
+from pipecut.formulation.problem.options import Compute, CostModel
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.problem.training import Training
 
 BITS = st.sampled_from([4, 8, 16]) | st.integers(1, 64)
 COUNTS = st.integers(0, 999)

@@ -12,21 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem import training
-from formulation.schedules import keeps
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b, in_flight_of_replica
-from formulation.schedules.catalogue import schedule_of
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import Action, DeadlockError, Kind, PipelineSchedule, ScheduleError, validate
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.schedules.zero_bubble_v import zero_bubble_v
-from formulation.timeline.durations import Durations, uniform
-from formulation.timeline.measures import peak_in_flight
-from formulation.timeline.timeline import run
-from report import simulation as theory
+from pipecut.formulation.problem import training
+from pipecut.formulation.schedules import keeps
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b, in_flight_of_replica
+from pipecut.formulation.schedules.catalogue import schedule_of
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import (
+    Action,
+    DeadlockError,
+    Kind,
+    PipelineSchedule,
+    ScheduleError,
+    validate,
+)
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.schedules.zero_bubble_v import zero_bubble_v
+from pipecut.formulation.timeline.durations import Durations, uniform
+from pipecut.formulation.timeline.measures import peak_in_flight
+from pipecut.formulation.timeline.timeline import run
+from pipecut.report import simulation as theory
 from tests.generators import OF_SINGLE_STAGES
 
 SIZES = st.integers(1, 6)
@@ -72,7 +79,7 @@ def test_an_action_below_zero_is_refused():
 
 @pytest.mark.parametrize(("name", "schedule", "durations"), EVERY_DIAGRAM, ids=[row[0] for row in EVERY_DIAGRAM])
 def test_the_diagram_in_the_docstring_is_the_timeline(name: str, schedule: PipelineSchedule, durations: Durations):
-    module = importlib.import_module(f"formulation.schedules.{name}")
+    module = importlib.import_module(f"pipecut.formulation.schedules.{name}")
     assert diagram_of(module) == drawn(schedule, durations)
 
 

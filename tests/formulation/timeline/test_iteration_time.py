@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.naive import naive
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.durations import Durations, Execution
-from formulation.timeline.timeline import run
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.naive import naive
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.durations import Durations, Execution
+from pipecut.formulation.timeline.timeline import run
 
 TIMES = st.integers(1, 30)
 QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": 60}

@@ -7,16 +7,16 @@ from fractions import Fraction
 
 import pytest
 
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import Action, DeadlockError, PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.critical_path import Reason, critical_chain
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.measures import Footprint, TimelineMeasures
-from formulation.timeline.timeline import run
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import Action, DeadlockError, PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline.critical_path import Reason, critical_chain
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
+from pipecut.formulation.timeline.measures import Footprint, TimelineMeasures
+from pipecut.formulation.timeline.timeline import run
 from tests.timelines import messages, stamps
 
 FIFO = Execution(contention=Contention.FIFO)

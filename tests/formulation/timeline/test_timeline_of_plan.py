@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.costs import times
-from formulation.costs.prices import StageCost
-from formulation.evaluate import evaluate
-from formulation.problem.groups import Group, GroupKind, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import layer_graph
-from formulation.problem.modes import Mode, forward_passes
-from formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.timeline.durations import Contention, Transfers
-from formulation.timeline.from_plan import PlanRun, durations_of
-from formulation.timeline.measures import TimelineMeasures
-from formulation.timeline.timeline import run
-from report.simulation import one_f_one_b_period_ns
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.prices import StageCost
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.groups import Group, GroupKind, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.modes import Mode, forward_passes
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.timeline.durations import Contention, Transfers
+from pipecut.formulation.timeline.from_plan import PlanRun, durations_of
+from pipecut.formulation.timeline.measures import TimelineMeasures
+from pipecut.formulation.timeline.timeline import run
+from pipecut.report.simulation import one_f_one_b_period_ns
 from tests.examples import BYTE_LINK, PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import OF_SINGLE_STAGES, cost_models, instances, layer_graphs
 

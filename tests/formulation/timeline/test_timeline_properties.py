@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.schedules.table import Kind, PipelineSchedule
-from formulation.timeline.critical_path import Reason, critical_chain
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.measures import Footprint, TimelineMeasures, peak_in_flight
-from formulation.timeline.timeline import Timeline, run
+from pipecut.formulation.schedules.table import Kind, PipelineSchedule
+from pipecut.formulation.timeline.critical_path import Reason, critical_chain
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
+from pipecut.formulation.timeline.measures import Footprint, TimelineMeasures, peak_in_flight
+from pipecut.formulation.timeline.timeline import Timeline, run
 from tests.timelines import durations_for, messages, schedules, stamps, timelines
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ingest.errors import ModelError
-from ingest.graphs.cut_places import blocks_of, cut_at
-from ingest.graphs.graph_file import graph_document, graph_from_document
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.graphs.cut_places import blocks_of, cut_at
+from pipecut.ingest.graphs.graph_file import graph_document, graph_from_document
 from tests.ingest.torch.tiny_models import Calls, traced
 
 X = (2, 8)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from formulation.predictor.curves import Measured
-from formulation.problem.layers import Split, layers_of
-from ingest.graphs.foreign import SHOWN, FormatError
-from ingest.graphs.pipedream_profile import LARGEST_FILE, measured_layers, read_profile
-from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.layers import Split, layers_of
+from pipecut.ingest.graphs.foreign import SHOWN, FormatError
+from pipecut.ingest.graphs.pipedream_profile import LARGEST_FILE, measured_layers, read_profile
+from pipecut.ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 NUMBERS = "forward_compute_time=0.361, backward_compute_time=1.5, activation_size=512.000, parameter_size=40.0"

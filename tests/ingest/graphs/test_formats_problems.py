@@ -1,7 +1,7 @@
 import pytest
 
-from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
-from planners.dnn_partitioning.problem import PlacementNode
+from pipecut.ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut.planners.dnn_partitioning.problem import PlacementNode
 
 
 def layer(name, description="ReLU"):

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.problem.layers import Layer, Split, layer_graph, layers_of
-from ingest.errors import GraphFileError, ModelError
-from ingest.graphs import graph_file
-from ingest.graphs.graph_file import graph_document, graph_from_document, read_graph, write_graph
-from ingest.graphs.module_calls import ModuleCall
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph, layers_of
+from pipecut.ingest.errors import GraphFileError, ModelError
+from pipecut.ingest.graphs import graph_file
+from pipecut.ingest.graphs.graph_file import graph_document, graph_from_document, read_graph, write_graph
+from pipecut.ingest.graphs.module_calls import ModuleCall
 
 COUNTS = st.integers(0, 2**63 - 1)
 TEXT = st.text(string.printable + "äß层:.", min_size=1, max_size=20)

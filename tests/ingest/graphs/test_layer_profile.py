@@ -12,13 +12,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from execution import profiling as profile
-from execution.errors import RunFailedError
-from execution.profiling import ProfiledPasses, segments_of, turn
-from execution.splitting.stages import ModelProgram
-from ingest.errors import GraphFileError, ModelError
-from ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile, with_times
-from ingest.graphs.layer_profile import write_profile as written_again
+from pipecut.execution import profiling as profile
+from pipecut.execution.errors import RunFailedError
+from pipecut.execution.profiling import ProfiledPasses, segments_of, turn
+from pipecut.execution.splitting.stages import ModelProgram
+from pipecut.ingest.errors import GraphFileError, ModelError
+from pipecut.ingest.graphs.layer_profile import LayerProfile, machine_name, read_profile, with_times
+from pipecut.ingest.graphs.layer_profile import write_profile as written_again
 from tests.command_line import Command
 from tests.commands.test_execution_commands import NET, SCENARIO, write_plan
 from tests.execution import models

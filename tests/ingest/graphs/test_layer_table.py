@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.predictor.curves import Measured
-from formulation.problem.layers import Layer, LayerGraph, Split
-from ingest.errors import GraphFileError
-from ingest.graphs.foreign import FormatError
-from ingest.graphs.layer_profile import read_profile
-from ingest.graphs.layer_table import _divided, with_table
-from ingest.graphs.module_calls import ModuleCall
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.layers import Layer, LayerGraph, Split
+from pipecut.ingest.errors import GraphFileError
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.ingest.graphs.layer_profile import read_profile
+from pipecut.ingest.graphs.layer_table import _divided, with_table
+from pipecut.ingest.graphs.module_calls import ModuleCall
 
 
 def graph() -> nx.DiGraph:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from commands.main import main
-from formulation.predictor.curves import Measured
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import build_instance
-from formulation.problem.layers import layer_graph
-from formulation.problem.options import CostModel
-from formulation.problem.training import Training
-from ingest.graphs.graph_file import read_graph, write_graph
+from pipecut.commands.main import main
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.ingest.graphs.graph_file import read_graph, write_graph
 from tests.examples import BYTE_LINK, chain, matrix
 
 PROFILE = (

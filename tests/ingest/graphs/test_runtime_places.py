@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from formulation.problem.modes import Mode
-from ingest.errors import ModelError
-from ingest.graphs.cut_places import cut_for
-from ingest.graphs.graph_file import write_graph
+from pipecut.formulation.problem.modes import Mode
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.graphs.cut_places import cut_for
+from pipecut.ingest.graphs.graph_file import write_graph
 from tests.command_line import Command
 from tests.exchange.test_exports import NAMES, SOURCE, exported_plan, held, instance_of, layout, plan_of
 

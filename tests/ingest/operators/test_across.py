@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from formulation.problem.layers import Across, Axis, Layer, Split, layers_of
-from ingest.graphs.graph_file import read_graph, write_graph
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import Across, Axis, Layer, Split, layers_of
+from pipecut.ingest.graphs.graph_file import read_graph, write_graph
+from pipecut.ingest.torch.trace import trace
 from tests.ingest.torch.test_kept import LANGUAGE, SEQUENCE, WIDTH, Wrapped, words
 from tests.ingest.torch.tiny_models import by_name, linear8, traced
 

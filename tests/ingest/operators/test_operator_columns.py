@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from ingest.operators.columns import Columns, reshaped, whole
-from ingest.operators.costs import OPERATORS
-from ingest.torch.record import record
+from pipecut.ingest.operators.columns import Columns, reshaped, whole
+from pipecut.ingest.operators.costs import OPERATORS
+from pipecut.ingest.torch.record import record
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

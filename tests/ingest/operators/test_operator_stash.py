@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from formulation.problem.layers import layers_of
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.ingest.torch.trace import trace
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 BATCH = 4

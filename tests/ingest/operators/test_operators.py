@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from formulation.problem.layers import Layer, Split
-from ingest.errors import ModelError, told_of_unpriced
-from ingest.graphs.graph_file import graph_document, graph_from_document
-from ingest.operators.columns import element_wise
-from ingest.operators.costs import OPERATORS, Operator
-from ingest.operators.stash import nothing
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import Layer, Split
+from pipecut.ingest.errors import ModelError, told_of_unpriced
+from pipecut.ingest.graphs.graph_file import graph_document, graph_from_document
+from pipecut.ingest.operators.columns import element_wise
+from pipecut.ingest.operators.costs import OPERATORS, Operator
+from pipecut.ingest.operators.stash import nothing
+from pipecut.ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import Calls, by_name, linear8, only, traced
 
 

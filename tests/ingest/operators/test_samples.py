@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ingest.errors import TraceError
-from ingest.torch.trace import trace
+from pipecut.ingest.errors import TraceError
+from pipecut.ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import Calls, Function, linear8, traced
 
 MIXED: dict[str, tuple[Function, Sequence[int], str]] = {

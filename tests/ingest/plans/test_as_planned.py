@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from formulation.certificates.check import Certificate
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from ingest.plans.certificate_file import (
+from pipecut.formulation.certificates.check import Certificate
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.plans.certificate_file import (
     CertificateFileError,
     read_certificate,
     read_certificate_as_made,
     write_certificate,
 )
-from ingest.plans.plan_file import PlanError, as_planned, read_plan, read_plan_as_made, write_plan
+from pipecut.ingest.plans.plan_file import PlanError, as_planned, read_plan, read_plan_as_made, write_plan
 
 
 def two_branches() -> Instance:

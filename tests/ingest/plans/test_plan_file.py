@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from ingest.files import atomic_write
-from ingest.plans.plan_file import PRICES, PlanError, plan_of, plan_to_dict, read_plan, write_plan
-from ingest.scenario.load import load_scenario
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.files import atomic_write
+from pipecut.ingest.plans.plan_file import PRICES, PlanError, plan_of, plan_to_dict, read_plan, write_plan
+from pipecut.ingest.scenario.load import load_scenario
 
 ROOT = Path(__file__).parents[3]
 
@@ -245,7 +245,7 @@ def test_text_that_is_no_plan_json(tmp_path: Path, text: str, message: str) -> N
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlanError, match="No such file"):
         read_plan(tmp_path / "none.json", SMALL)
-    monkeypatch.setattr("ingest.plans.plan_file.LARGEST_FILE", 10)
+    monkeypatch.setattr("pipecut.ingest.plans.plan_file.LARGEST_FILE", 10)
     with pytest.raises(PlanError, match="larger than 10 bytes"):
         read_text(tmp_path, '{"stages": []}')
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.schedules.async_one_f_one_b import async_one_f_one_b
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.interleaved import interleaved
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import DeadlockError, PipelineSchedule
-from formulation.schedules.zero_bubble_h1 import zero_bubble_h1
-from formulation.timeline.durations import uniform
-from formulation.timeline.timeline import run
-from ingest.plans.schedule_file import LARGEST_FILE, ScheduleFileError, read_schedule, write_schedule
+from pipecut.formulation.schedules.async_one_f_one_b import async_one_f_one_b
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.interleaved import interleaved
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import DeadlockError, PipelineSchedule
+from pipecut.formulation.schedules.zero_bubble_h1 import zero_bubble_h1
+from pipecut.formulation.timeline.durations import uniform
+from pipecut.formulation.timeline.timeline import run
+from pipecut.ingest.plans.schedule_file import LARGEST_FILE, ScheduleFileError, read_schedule, write_schedule
 
 
 def tokens(schedule: PipelineSchedule) -> list[str]:

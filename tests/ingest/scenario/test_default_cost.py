@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import pipecut
-from formulation.problem.options import Compute
-from ingest.mistakes import ScenarioError
-from ingest.scenario.load import Scenario, load_scenario
-from ingest.scenario.shipped import SHIPPED
+from pipecut.formulation.problem.options import Compute
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.scenario.load import Scenario, load_scenario
+from pipecut.ingest.scenario.shipped import SHIPPED
 
 OWN = "devices: {card: {memory: 1 GiB, peak: 1 TFLOP/s}}\n  servers: [{name: n, device: card, devices: 1}]"
 WITH = OWN.replace("peak:", "memory_bandwidth: 10 GB/s, peak:")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.options import CostModel, default_goals
-from formulation.problem.training import Schedule, Training
-from ingest.scenario.load import Scenario, load_scenario
-from ingest.scenario.shipped import SHIPPED, scenario_files
-from solvers.auto.solve import plan
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.options import CostModel, default_goals
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.ingest.scenario.load import Scenario, load_scenario
+from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
+from pipecut.solvers.auto.solve import plan
 
 STEP, PERIOD, BOTTLENECK = (Goal.STEP_TIME,), (Goal.PERIOD,), (Goal.BOTTLENECK,)
 

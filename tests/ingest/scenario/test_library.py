@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from formulation.problem.units import BITS_PER_BYTE
-from ingest.mistakes import ScenarioError
-from ingest.scenario.fields import NumberFormat
-from ingest.scenario.library import Library, LibraryFile
-from ingest.scenario.shipped import LIBRARY, SHIPPED, scenario_files
-from ingest.text.yaml_source import Document
+from pipecut.formulation.problem.units import BITS_PER_BYTE
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.scenario.fields import NumberFormat
+from pipecut.ingest.scenario.library import Library, LibraryFile
+from pipecut.ingest.scenario.shipped import LIBRARY, SHIPPED, scenario_files
+from pipecut.ingest.text.yaml_source import Document
 
 LIBRARY_READ = Library.read()
 DEVICES, MACHINES = LIBRARY_READ.devices, LIBRARY_READ.machines

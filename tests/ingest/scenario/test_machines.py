@@ -8,14 +8,14 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from formulation.problem.cluster import Cluster, Server, servers_of
-from formulation.problem.layers import Layer, Split
-from formulation.problem.units import Link
-from ingest.mistakes import ScenarioError
-from ingest.scenario import machines
-from ingest.scenario.library import Library, near_names
-from ingest.scenario.load import Scenario, load_scenario
-from ingest.text.yaml_source import parse_document
+from pipecut.formulation.problem.cluster import Cluster, Server, servers_of
+from pipecut.formulation.problem.layers import Layer, Split
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.scenario import machines
+from pipecut.ingest.scenario.library import Library, near_names
+from pipecut.ingest.scenario.load import Scenario, load_scenario
+from pipecut.ingest.text.yaml_source import parse_document
 from tests.command_line import Command
 
 ROOT = Path(__file__).parents[3]

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from formulation.problem.cluster import Cluster, servers_of
-from formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, Samples
-from formulation.problem.precision import Precision
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from ingest.mistakes import ScenarioError
-from ingest.scenario.fields import Section
-from ingest.scenario.load import load_scenario
-from ingest.scenario.schema import CostSection, TrainingSection, schema_text
-from ingest.scenario.shipped import scenario_files
+from pipecut.formulation.problem.cluster import Cluster, servers_of
+from pipecut.formulation.problem.layers import Layer, LayerGraph, Split, layer_graph
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, Samples
+from pipecut.formulation.problem.precision import Precision
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.scenario.fields import Section
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.schema import CostSection, TrainingSection, schema_text
+from pipecut.ingest.scenario.shipped import scenario_files
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = scenario_files(ROOT / "scenarios")
@@ -285,7 +285,7 @@ def test_load_asks_the_model_source_relative_to_the_file(tmp_path: Path, monkeyp
         asked.append((spec, base))
         return small_layers()
 
-    monkeypatch.setattr("ingest.torch.source.load_model_graph", load_model_graph)
+    monkeypatch.setattr("pipecut.ingest.torch.source.load_model_graph", load_model_graph)
     instance = load_scenario(write(tmp_path, SMALL)).load()
     assert asked == [("small.json", tmp_path)]
     assert (instance.devices, instance.training.global_batch, len(instance.layers)) == (4, 8, 1)
@@ -293,7 +293,7 @@ def test_load_asks_the_model_source_relative_to_the_file(tmp_path: Path, monkeyp
 
 def test_loading_imports_neither_torch_nor_a_solver() -> None:
     code = (
-        "import sys; from ingest.scenario.load import load_scenario; load_scenario(sys.argv[1]); "
+        "import sys; from pipecut.ingest.scenario.load import load_scenario; load_scenario(sys.argv[1]); "
         "print([name for name in ('torch', 'ortools', 'numpy', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run(

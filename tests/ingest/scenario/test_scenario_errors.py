@@ -14,11 +14,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.mistakes import ScenarioError
-from ingest.scenario.load import load_scenario
-from ingest.scenario.machines import by_hand
-from ingest.text import yaml_source
-from ingest.text.yaml_source import parse_document
+from pipecut.ingest.mistakes import ScenarioError
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.machines import by_hand
+from pipecut.ingest.text import yaml_source
+from pipecut.ingest.text.yaml_source import parse_document
 
 ROOT = Path(__file__).parents[3]
 MISTAKES = sorted((Path(__file__).parent / "mistakes").glob("*.yaml"))

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.text.quantities import LARGEST, QuantityError, bandwidth, duration, memory, needed_memory, ratio, speed
+from pipecut.ingest.text.quantities import (
+    LARGEST,
+    QuantityError,
+    bandwidth,
+    duration,
+    memory,
+    needed_memory,
+    ratio,
+    speed,
+)
 
 READ: tuple[tuple[Callable[[object], int], str, int], ...] = (
     (bandwidth, "10 Gbit/s", 10_000_000_000),

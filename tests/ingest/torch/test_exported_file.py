@@ -17,12 +17,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from formulation.problem.layers import layers_of
-from ingest.errors import ModelError
-from ingest.torch import exported_file as archive
-from ingest.torch.exported_file import EVALUATION, Strided, viewable
-from ingest.torch.source import load_model_graph
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.torch import exported_file as archive
+from pipecut.ingest.torch.exported_file import EVALUATION, Strided, viewable
+from pipecut.ingest.torch.source import load_model_graph
+from pipecut.ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import Calls, attend, linear8
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,7 +114,7 @@ def test_nothing_is_executed_and_torch_is_not_needed(tmp_path: Path) -> None:
             pickled = entry.filename.endswith(".pt")
             new.writestr(entry.filename, pickle.dumps(Trap()) if pickled else old.read(entry))
     code = (
-        "import sys; from ingest.torch.source import load_model_graph; "
+        "import sys; from pipecut.ingest.torch.source import load_model_graph; "
         "print(len(load_model_graph(sys.argv[1])), 'torch' in sys.modules)"
     )
     done = subprocess.run(

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from ingest.errors import ModelError
-from ingest.graphs.cut_places import cut_at
-from ingest.scenario.load import load_scenario
-from ingest.torch.hugging_face import TASKS, Configured
-from ingest.torch.source import load_configured_graph
-from ingest.torch.trace import trace
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.graphs.cut_places import cut_at
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.torch.hugging_face import TASKS, Configured
+from pipecut.ingest.torch.source import load_configured_graph
+from pipecut.ingest.torch.trace import trace
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'pipecut[hf]'")
 
@@ -108,7 +108,7 @@ def test_a_second_look_is_read_from_the_cache_until_the_configuration_changes(
     path, asked = written(tmp_path, LLAMA | {"made_up": 1}), Configured(sequence=16)
     first = load_configured_graph(path, asked)
     assert first.graph["notes"]
-    monkeypatch.setattr("ingest.torch.source.build", None)
+    monkeypatch.setattr("pipecut.ingest.torch.source.build", None)
     assert load_configured_graph(path, asked).graph == first.graph
     for change in (lambda: written(tmp_path, LLAMA | {"num_hidden_layers": 2}), lambda: None):
         change()

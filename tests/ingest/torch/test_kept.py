@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from formulation.problem.layers import layers_of
-from ingest.models.resnet import resnet34, resnet50
-from ingest.models.vgg import vgg13
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.ingest.models.resnet import resnet34, resnet50
+from pipecut.ingest.models.vgg import vgg13
+from pipecut.ingest.torch.trace import trace
 from tests.ingest.operators.test_operator_stash import kept_by_autograd
 
 BATCH, SEQUENCE, WORDS, WIDTH = 2, 32, 128, 64

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.errors import ModelError, with_causes
-from ingest.torch.source import load_model_graph
+from pipecut.ingest.errors import ModelError, with_causes
+from pipecut.ingest.torch.source import load_model_graph
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = """
@@ -99,7 +99,7 @@ def test_a_dictionary_in_a_tuple_is_one_argument(models: Path) -> None:
 
 
 def test_nothing_of_torchs_log_is_shown(models: Path) -> None:
-    code = "import commands.entry, sys; sys.argv[0] = 'pipecut'; sys.exit(commands.entry.main())"
+    code = "import pipecut.commands.entry, sys; sys.argv[0] = 'pipecut'; sys.exit(pipecut.commands.entry.main())"
     done = subprocess.run(
         [sys.executable, "-c", code, "trace", "mistaken:shape", "--out", "x.json"],
         cwd=models,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.errors import ModelError
-from ingest.graphs.graph_file import write_graph
-from ingest.torch.source import load_model_graph
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.graphs.graph_file import write_graph
+from pipecut.ingest.torch.source import load_model_graph
 
 HEADER = "import torch\nfrom torch import nn\n"
 

@@ -10,9 +10,9 @@ import networkx as nx
 import pytest
 import torch
 
-from formulation.problem.layers import Layer, Split, layers_of
-from ingest.models import gpt, resnet, vgg
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import Layer, Split, layers_of
+from pipecut.ingest.models import gpt, resnet, vgg
+from pipecut.ingest.torch.trace import trace
 
 # PipePar's Table I ("Parameters", "Total Flops (G)"), and exact multiply-accumulates in units of 10^9.
 TABLE = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from formulation.problem.layers import layers_of
-from ingest.graphs.cut_places import cut_at
-from ingest.torch.source import load_model_graph
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.ingest.graphs.cut_places import cut_at
+from pipecut.ingest.torch.source import load_model_graph
+from pipecut.ingest.torch.trace import trace
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/models.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"<!-- needs: (\w+) -->\n```python\n(.*?)```", PAGE, re.S))

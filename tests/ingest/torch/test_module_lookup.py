@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ingest.errors import ModelError
-from ingest.torch.cache import cache_folder, find_module
-from ingest.torch.hugging_face import Configured
-from ingest.torch.source import load_configured_graph
+from pipecut.ingest.errors import ModelError
+from pipecut.ingest.torch.cache import cache_folder, find_module
+from pipecut.ingest.torch.hugging_face import Configured
+from pipecut.ingest.torch.source import load_configured_graph
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from formulation.predictor.roofline import Product, Work
-from formulation.problem.layers import Layer, Split, layers_of
-from ingest.torch.trace import trace
+from pipecut.formulation.predictor.roofline import Product, Work
+from pipecut.formulation.problem.layers import Layer, Split, layers_of
+from pipecut.ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import (
     ANY,
     Calls,

@@ -14,9 +14,9 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from formulation.problem.layers import layers_of
-from ingest.torch import cache as trace_cache
-from ingest.torch.source import load_model_graph
+from pipecut.formulation.problem.layers import layers_of
+from pipecut.ingest.torch import cache as trace_cache
+from pipecut.ingest.torch.source import load_model_graph
 
 ROOT = Path(__file__).parents[3]
 MODEL = """
@@ -95,7 +95,7 @@ def test_without_the_cache_the_model_runs_every_time(project: Path) -> None:
 
 def test_a_second_process_imports_neither_torch_nor_the_model(project: Path) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom ingest.torch.source import load_model_graph\n"
+        "import sys, time\nfrom pathlib import Path\nfrom pipecut.ingest.torch.source import load_model_graph\n"
         "start = time.perf_counter()\n"
         f"graph = load_model_graph('net:build', Path({str(project)!r}))\n"
         "seconds = time.perf_counter() - start\n"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingest.errors import TraceError
+from pipecut.ingest.errors import TraceError
 from tests.ingest.torch.tiny_models import Calls, Function, Part, traced
 
 

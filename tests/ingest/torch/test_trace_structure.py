@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from formulation.problem.layers import Layer, Split, layers_of
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import Layer, Split, layers_of
+from pipecut.ingest.torch.trace import trace
 from tests.ingest.torch.tiny_models import Calls, by_name, linear8, only, traced
 
 # --- forms ---

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from formulation.problem.layers import Layer, layers_of
-from ingest.torch.trace import trace
+from pipecut.formulation.problem.layers import Layer, layers_of
+from pipecut.ingest.torch.trace import trace
 
 ANY = (0, 1, 2)
 Function = Callable[..., torch.Tensor]

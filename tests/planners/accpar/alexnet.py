@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Layer
-from formulation.problem.units import Link
-from planners.accpar.levels import array, chain_graph
-from planners.accpar.published import ALEXNET
-from planners.common.one_stage import prefer
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, Layer
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.accpar.levels import array, chain_graph
+from pipecut.planners.accpar.published import ALEXNET
+from pipecut.planners.common.one_stage import prefer
 
 
 def alexnet(devices: int) -> Instance:

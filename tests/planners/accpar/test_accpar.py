@@ -7,21 +7,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import build_instance
-from formulation.problem.layers import Split
-from formulation.problem.options import AllReduce, CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link, ceil_fraction
-from planners.accpar import planner as accpar
-from planners.accpar.code import ACCPAR, optimise
-from planners.accpar.published import ALEXNET
-from planners.baselines import data_parallel
-from planners.common.halves import Halves, LayerShare, bisected, moved_bytes, summed_bytes
-from planners.common.one_stage import sum_of_costs
-from solvers.reference import line as line_dp
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import AllReduce, CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link, ceil_fraction
+from pipecut.planners.accpar import planner as accpar
+from pipecut.planners.accpar.code import ACCPAR, optimise
+from pipecut.planners.accpar.published import ALEXNET
+from pipecut.planners.baselines import data_parallel
+from pipecut.planners.common.halves import Halves, LayerShare, bisected, moved_bytes, summed_bytes
+from pipecut.planners.common.one_stage import sum_of_costs
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, GIGA, chain, instance_of, matrix, mesh
 from tests.generators import cost_models, flat_clusters, instances, layer_graphs, trainings
 from tests.planners.accpar.alexnet import alexnet

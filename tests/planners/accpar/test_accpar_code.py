@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from planners.accpar.code import ACCPAR, HYPAR, MatrixLayer, between, optimise
+from pipecut.planners.accpar.code import ACCPAR, HYPAR, MatrixLayer, between, optimise
 
 # AlexNet: input channels, input map, kernel, output channels, output map after pooling.
 ALEXNET = [

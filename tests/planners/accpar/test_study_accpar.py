@@ -6,15 +6,15 @@ from fractions import Fraction
 
 import pytest
 
-from formulation.problem.units import Link
-from planners.accpar.code import HYPAR, optimise
-from planners.accpar.levels import Planner, array, chain_graph, equal_parts, step
-from planners.accpar.published import ALEXNET, BATCH, BYTES_PER_ELEMENT, PROGRAM_TYPES
-from planners.accpar.study import run, types_table
-from planners.common.halves import Halves, bisected
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import StudyInputs
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.accpar.code import HYPAR, optimise
+from pipecut.planners.accpar.levels import Planner, array, chain_graph, equal_parts, step
+from pipecut.planners.accpar.published import ALEXNET, BATCH, BYTES_PER_ELEMENT, PROGRAM_TYPES
+from pipecut.planners.accpar.study import run, types_table
+from pipecut.planners.common.halves import Halves, bisected
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import StudyInputs
 from tests.commands.fakes import ROOT
 
 GBIT = Link(10**9)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.graphs.foreign import FormatError
-from planners.common.json_source import LARGEST_FILE
-from planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND, EdgeCosts, read_dnn_partitioning
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.planners.common.json_source import LARGEST_FILE
+from pipecut.planners.dnn_partitioning.file import LINK_BYTES_PER_SECOND, EdgeCosts, read_dnn_partitioning
 from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from planners.common.errors import NothingFitsError, TooManyDownsetsError
-from planners.dnn_partitioning.dp import load, place
-from planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
-from planners.dnn_partitioning.graph import ContiguousSets, contracted, original, prepared, with_twins
-from planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
+from pipecut.planners.common.errors import NothingFitsError, TooManyDownsetsError
+from pipecut.planners.dnn_partitioning.dp import load, place
+from pipecut.planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
+from pipecut.planners.dnn_partitioning.graph import ContiguousSets, contracted, original, prepared, with_twins
+from pipecut.planners.dnn_partitioning.problem import PlacementNode, PlacementProblem
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

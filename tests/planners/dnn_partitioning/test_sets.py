@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.outcome import Limits, Outcome
-from formulation.problem.instance import Instance
-from planners.common.errors import NothingFitsError
-from planners.dnn_partitioning import study
-from planners.dnn_partitioning.dp import load, place
-from planners.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
-from planners.dnn_partitioning.problem import PlacementProblem
-from planners.dnn_partitioning.sets import decide
-from planners.studies.study import StudyInputError, StudyInputs
-from solvers.auto.solve import plan
-from solvers.choices.any_order import any_order
+from pipecut.formulation.outcome import Limits, Outcome
+from pipecut.formulation.problem.instance import Instance
+from pipecut.planners.common.errors import NothingFitsError
+from pipecut.planners.dnn_partitioning import study
+from pipecut.planners.dnn_partitioning.dp import load, place
+from pipecut.planners.dnn_partitioning.instance import as_instance, in_whole_ns, largest_load_s
+from pipecut.planners.dnn_partitioning.problem import PlacementProblem
+from pipecut.planners.dnn_partitioning.sets import decide
+from pipecut.planners.studies.study import StudyInputError, StudyInputs
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.any_order import any_order
 from tests.planners.dnn_partitioning.test_peers_dnn_partitioning import DATA, PUBLISHED, check, made_up, problem
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planners.gpipe.amoebanet import NORMAL, Convolution, amoebanet_d
+from pipecut.planners.gpipe.amoebanet import NORMAL, Convolution, amoebanet_d
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.schedules.gpipe import gpipe
-from formulation.timeline.measures import peak_in_flight
-from planners.gpipe.memory import (
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.timeline.measures import peak_in_flight
+from pipecut.planners.gpipe.memory import (
     GPipeBatch,
     boundary_bytes,
     largest_layers,
@@ -19,7 +19,7 @@ from planners.gpipe.memory import (
     pipeline_activation_bytes,
     sample_bytes,
 )
-from planners.megatron.transformer import TransformerShape
+from pipecut.planners.megatron.transformer import TransformerShape
 
 GIB = 2**30
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planners.common.accelerator import Accelerator
-from planners.gpipe.memory import GPipeBatch
-from planners.gpipe.time import (
+from pipecut.planners.common.accelerator import Accelerator
+from pipecut.planners.gpipe.memory import GPipeBatch
+from pipecut.planners.gpipe.time import (
     LayerLine,
     closed_form_speed,
     gpipe_durations,
@@ -19,7 +19,7 @@ from planners.gpipe.time import (
     samples_per_second,
     transformer_network,
 )
-from planners.megatron.transformer import TransformerShape
+from pipecut.planners.megatron.transformer import TransformerShape
 
 MACHINE = Accelerator("machine", 10**9, near_bytes_per_second=10**6)
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)

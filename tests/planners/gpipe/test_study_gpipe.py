@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from planners.gpipe.published import TRANSFORMER_ROWS
-from planners.gpipe.study import estimated_micro_batches, run
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import Study, StudyInputs
+from pipecut.planners.gpipe.published import TRANSFORMER_ROWS
+from pipecut.planners.gpipe.study import estimated_micro_batches, run
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import Study, StudyInputs
 from tests.commands.fakes import ROOT
 
 

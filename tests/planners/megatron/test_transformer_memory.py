@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
-from planners.megatron.transformer_memory import (
+from pipecut.planners.megatron.transformer import LayerRecompute, TransformerShape, iteration_flops
+from pipecut.planners.megatron.transformer_memory import (
     KEPT,
     ActivationLayout,
     counted_first_stage_bytes,
@@ -119,7 +119,7 @@ def test_flops_and_parameters_are_those_of_megatron(l: int, h: int, s: int, v: i
 @pytest.mark.parametrize(("hidden", "heads", "sequence"), [(64, 4, 32), (48, 2, 16), (32, 8, 40)])
 def test_a_traced_layer_keeps_what_the_formula_says(hidden: int, heads: int, sequence: int) -> None:
     pytest.importorskip("torch")
-    from planners.fidelity.memory import statistics_bytes, traced_layer_bytes
+    from pipecut.planners.fidelity.memory import statistics_bytes, traced_layer_bytes
 
     shape = TransformerShape(2, hidden, heads, sequence, 50)
     # No scores (fused attention keeps none), no dropout, 32-bit numbers instead of 16-bit ones, statistics.

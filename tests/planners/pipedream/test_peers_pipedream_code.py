@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.graphs.pipedream_profile import read_profile
-from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
-from planners.common.errors import NothingFitsError, TooManyDownsetsError
-from planners.pipedream.code import MachineLevel, Options, optimise, optimise_states
-from planners.pipedream.states import antichain_states, downset_states
+from pipecut.ingest.graphs.pipedream_profile import read_profile
+from pipecut.ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut.planners.common.errors import NothingFitsError, TooManyDownsetsError
+from pipecut.planners.pipedream.code import MachineLevel, Options, optimise, optimise_states
+from pipecut.planners.pipedream.states import antichain_states, downset_states
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 FAST, SLOW = 25e9 / 8, 10e9 / 8  # 25 and 10 Gbit/s in bytes/s

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.graphs.pipedream_profile import read_profile
-from ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
-from planners.pipedream.code import MachineLevel, PipeDreamStage
-from planners.pipedream.code import optimise as as_the_program
-from planners.pipedream.paper import LayerRow, optimise, price, row
+from pipecut.ingest.graphs.pipedream_profile import read_profile
+from pipecut.ingest.graphs.profiled_model import ProfiledLayer, ProfiledModel
+from pipecut.planners.pipedream.code import MachineLevel, PipeDreamStage
+from pipecut.planners.pipedream.code import optimise as as_the_program
+from pipecut.planners.pipedream.paper import LayerRow, optimise, price, row
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

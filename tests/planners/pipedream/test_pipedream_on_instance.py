@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from formulation.outcome import Proof, checked
-from formulation.problem.constraints import Constraints
-from formulation.problem.layers import layer_graph
-from formulation.problem.options import Boundary, CostModel
-from formulation.problem.plan import Span
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from planners.common.errors import TooManyDownsetsError
-from planners.pipedream import planner as pipedream
-from planners.pipedream.code import MachineLevel, PipeDreamStage
-from planners.pipedream.paper import price
-from planners.pipedream.states import antichain_states
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.constraints import Constraints
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.options import Boundary, CostModel
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.common.errors import TooManyDownsetsError
+from pipecut.planners.pipedream import planner as pipedream
+from pipecut.planners.pipedream.code import MachineLevel, PipeDreamStage
+from pipecut.planners.pipedream.paper import price
+from pipecut.planners.pipedream.states import antichain_states
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import GIGA, PLAIN, chain, instance_of, join, matrix, mesh
 from tests.generators import cluster_graphs, divisible, instances, layer_graphs
 from tests.planners.expected import expected_ns

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from planners.pipedream.code import PipeDreamStage
-from planners.pipedream.paper import LayerRow
-from planners.pipedream.study import run, saved
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import StudyInputError, StudyInputs
+from pipecut.planners.pipedream.code import PipeDreamStage
+from pipecut.planners.pipedream.paper import LayerRow
+from pipecut.planners.pipedream.study import run, saved
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import StudyInputError, StudyInputs
 from tests.commands.fakes import ROOT
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.instance import build_instance
-from formulation.problem.layers import Split
-from formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, Samples, StageTime
-from formulation.problem.plan import Span
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from planners.baselines import data_parallel
-from solvers import exhaustive as brute_force
-from solvers.reference import algorithm_2 as pipepar
-from solvers.reference import algorithm_2_as_printed as pipepar_listed
-from solvers.reference import line as line_dp
-from solvers.reference.flat_cluster import flat_view, slowest_link
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combine, CostModel, Samples, StageTime
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.baselines import data_parallel
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.reference import algorithm_2 as pipepar
+from pipecut.solvers.reference import algorithm_2_as_printed as pipepar_listed
+from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference.flat_cluster import flat_view, slowest_link
 from tests.examples import BYTE_LINK, GIGA, PLAIN, TURING, UNIT, chain, instance_of, matrix, mesh, vgg16
 from tests.generators import cost_models, divisible, flat_clusters, instances, layer_graphs, trainings
 from tests.planners.expected import expected_ns

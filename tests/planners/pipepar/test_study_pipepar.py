@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits
-from planners import catalogue
-from planners.pipepar import speed as pipepar_speed
-from planners.pipepar.published import BATCHES, FIGURE_4, TABLE_I
-from planners.pipepar.speed import (
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits
+from pipecut.planners import catalogue
+from pipecut.planners.pipepar import speed as pipepar_speed
+from pipecut.planners.pipepar.published import BATCHES, FIGURE_4, TABLE_I
+from pipecut.planners.pipepar.speed import (
     ACCPAR,
     PIPEPAR,
     READINGS,
@@ -21,7 +21,7 @@ from planners.pipepar.speed import (
     planned,
     times_of,
 )
-from planners.pipepar.study import (
+from pipecut.planners.pipepar.study import (
     claims_table,
     plan_table,
     published_plan,
@@ -31,9 +31,9 @@ from planners.pipepar.study import (
     table_ii_instance,
     title_of,
 )
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import StudyInputs
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import StudyInputs
 from tests.commands.fakes import ROOT
 
 pytest.importorskip("torch")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from formulation.problem.plan import Span
-from ingest.graphs.foreign import FormatError
-from planners.sailor.folder import read_global_batch, read_machine, read_plans
-from planners.sailor.plan_file import read_sailor_plan
-from planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
-from planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorMeasurement, SailorReplica
+from pipecut.formulation.problem.plan import Span
+from pipecut.ingest.graphs.foreign import FormatError
+from pipecut.planners.sailor.folder import read_global_batch, read_machine, read_plans
+from pipecut.planners.sailor.plan_file import read_sailor_plan
+from pipecut.planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
+from pipecut.planners.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorMeasurement, SailorReplica
 from tests.ingest.edited import edited
 
 DATA = Path(os.environ.get("PIPECUT_DATA", Path(__file__).parents[4] / "shared" / "data"))

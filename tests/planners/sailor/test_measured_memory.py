@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.problem.plan import Span
-from planners.sailor.constants import GROUP_BYTES, SailorRun, constants_for, constants_of
-from planners.sailor.memory import MIB, predict_memory
-from planners.sailor.profile import ProfiledMachine
-from planners.sailor.run import (
+from pipecut.formulation.problem.plan import Span
+from pipecut.planners.sailor.constants import GROUP_BYTES, SailorRun, constants_for, constants_of
+from pipecut.planners.sailor.memory import MIB, predict_memory
+from pipecut.planners.sailor.profile import ProfiledMachine
+from pipecut.planners.sailor.run import (
     LayerSizes,
     LayerTimes,
     LinkFit,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from planners.sailor.network import BUCKET_BYTES, NodeLink, all_reduce_ns, links_out, send_ns
-from planners.sailor.profile import NotProfiledError
-from planners.sailor.run import LinkFit, SailorLinks, SailorReplica
+from pipecut.planners.sailor.network import BUCKET_BYTES, NodeLink, all_reduce_ns, links_out, send_ns
+from pipecut.planners.sailor.profile import NotProfiledError
+from pipecut.planners.sailor.run import LinkFit, SailorLinks, SailorReplica
 
 FLAT = LinkFit(0.0, 0.0, 10.0, 1e10)
 SLOW = LinkFit(0.0, 0.0, 1.0, 1e9)

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import ScheduleError
-from formulation.timeline.durations import Durations
-from formulation.timeline.measures import uniform_iteration_ns
-from formulation.timeline.timeline import run
-from planners.sailor.pipeline import blocking_pipeline_ns
-from report.simulation import naive_iteration_ns
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import ScheduleError
+from pipecut.formulation.timeline.durations import Durations
+from pipecut.formulation.timeline.measures import uniform_iteration_ns
+from pipecut.formulation.timeline.timeline import run
+from pipecut.planners.sailor.pipeline import blocking_pipeline_ns
+from pipecut.report.simulation import naive_iteration_ns
 
 TIMES = st.integers(0, 40)
 

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from planners.sailor.profile import DegreeProfile, NotProfiledError, ProfiledMachine
-from planners.sailor.run import LayerSizes, LayerTimes, SailorLinks
+from pipecut.planners.sailor.profile import DegreeProfile, NotProfiledError, ProfiledMachine
+from pipecut.planners.sailor.run import LayerSizes, LayerTimes, SailorLinks
 
 
 def rows(**forward_and_backward):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.problem.plan import Span
-from planners.sailor.constants import SailorRun, constants_for, constants_of
-from planners.sailor.profile import NotProfiledError, ProfiledMachine
-from planners.sailor.run import (
+from pipecut.formulation.problem.plan import Span
+from pipecut.planners.sailor.constants import SailorRun, constants_for, constants_of
+from pipecut.planners.sailor.profile import NotProfiledError, ProfiledMachine
+from pipecut.planners.sailor.run import (
     LayerSizes,
     LayerTimes,
     LinkFit,
@@ -17,7 +17,7 @@ from planners.sailor.run import (
     SailorReplica,
     SailorStage,
 )
-from planners.sailor.time import order_statistic, predict_time
+from pipecut.planners.sailor.time import order_statistic, predict_time
 
 MB = 10**6
 MS = 1_000_000

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from planners.sailor.study import run
-from planners.sailor.tables import short_names
-from planners.studies.catalogue import STUDIES
-from planners.studies.markdown import to_markdown
-from planners.studies.study import StudyInputs
+from pipecut.planners.sailor.study import run
+from pipecut.planners.sailor.tables import short_names
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.markdown import to_markdown
+from pipecut.planners.studies.study import StudyInputs
 from tests.command_line import Command
 from tests.commands.fakes import ROOT
 

@@ -10,23 +10,23 @@ from itertools import product
 import pytest
 from ortools.sat.python import cp_model
 
-from formulation.outcome import FalseClaimError, Limits, Proof
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.schedules.table import Action, PipelineSchedule, ScheduleError
-from formulation.timeline.durations import Contention, Durations, Execution, uniform
-from formulation.timeline.measures import Footprint, peak_in_flight
-from formulation.timeline.timeline import run
-from planners.studies.order_cases import drawn, family, same_memory, too_few_in_flight
-from solvers.cpsat.engine import make_solver
-from solvers.order.compare import compare
-from solvers.order.families import FAMILIES
-from solvers.order.fixed import execute
-from solvers.order.outcome import OrderOutcome, checked
-from solvers.order.problem import OrderError, OrderProblem
-from solvers.order.solve import best_order, solve
-from solvers.order.valid import IN_TURN, VALID
-from solvers.order.variables import OrderVariables
+from pipecut.formulation.outcome import FalseClaimError, Limits, Proof
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.schedules.table import Action, PipelineSchedule, ScheduleError
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, uniform
+from pipecut.formulation.timeline.measures import Footprint, peak_in_flight
+from pipecut.formulation.timeline.timeline import run
+from pipecut.planners.studies.order_cases import drawn, family, same_memory, too_few_in_flight
+from pipecut.solvers.cpsat.engine import make_solver
+from pipecut.solvers.order.compare import compare
+from pipecut.solvers.order.families import FAMILIES
+from pipecut.solvers.order.fixed import execute
+from pipecut.solvers.order.outcome import OrderOutcome, checked
+from pipecut.solvers.order.problem import OrderError, OrderProblem
+from pipecut.solvers.order.solve import best_order, solve
+from pipecut.solvers.order.valid import IN_TURN, VALID
+from pipecut.solvers.order.variables import OrderVariables
 from tests.solvers.order.ordered import best_of_all
 
 LIMITS = Limits()

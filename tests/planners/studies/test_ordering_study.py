@@ -7,17 +7,17 @@ from itertools import islice
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import Limits, Proof
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.from_plan import PlanRun
-from formulation.timeline.timeline import run
-from planners.studies.catalogue import STUDIES
-from planners.studies.order_cases import family, too_few_in_flight
-from planners.studies.orders import case_table, figures, summary
-from solvers.order.compare import compare
-from solvers.order.fixed import fixed_orders
-from solvers.order.problem import OrderProblem
-from solvers.order.solve import best_order
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.from_plan import PlanRun
+from pipecut.formulation.timeline.timeline import run
+from pipecut.planners.studies.catalogue import STUDIES
+from pipecut.planners.studies.order_cases import family, too_few_in_flight
+from pipecut.planners.studies.orders import case_table, figures, summary
+from pipecut.solvers.order.compare import compare
+from pipecut.solvers.order.fixed import fixed_orders
+from pipecut.solvers.order.problem import OrderProblem
+from pipecut.solvers.order.solve import best_order
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import instances
 

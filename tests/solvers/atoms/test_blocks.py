@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory import stage_parts
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.prices import stage_costs
-from formulation.costs.tables import all_tables
-from formulation.outcome import Limits, checked
-from formulation.problem.constraints import Constraints, Goal, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import forms_on
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Split
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule
-from formulation.schedules.keeps import Keeps
-from solvers import exhaustive as brute_force
-from solvers.atoms.chains import Chains
-from solvers.catalogue import find_solver
+from pipecut.formulation.costs.memory import stage_parts
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.outcome import Limits, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import forms_on
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.atoms.chains import Chains
+from pipecut.solvers.catalogue import find_solver
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.test_blocks import choosing, whole_stages

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import solvers.atoms.fronts
-import solvers.atoms.programs
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Tables, all_tables
-from formulation.outcome import Limits, Proof
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.plan import Span
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive as brute_force
-from solvers.atoms.chains import Chains
-from solvers.atoms.labels import HELD, TIME, WORKING, Labels, unbeaten
-from solvers.atoms.programs import programs
-from solvers.dynamic.states import solver
-from solvers.dynamic.tables.forms_under_memory import Thrift
-from solvers.dynamic.tables.stage_table import stage_time_ns
+import pipecut.solvers.atoms.fronts as solvers_atoms_fronts
+import pipecut.solvers.atoms.programs as solvers_atoms_programs
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, all_tables
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.atoms.chains import Chains
+from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, Labels, unbeaten
+from pipecut.solvers.atoms.programs import programs
+from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
+from pipecut.solvers.dynamic.tables.stage_table import stage_time_ns
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 from tests.problems import problems
 from tests.solvers.cpsat.test_cpsat_memory import limited
@@ -152,7 +152,7 @@ def test_a_follower_without_weights_keeps_its_source_in_view(monkeypatch: pytest
     found = solver.solve(instance, Limits(workers=1))
     assert found.proof is expected.proof is Proof.OPTIMAL and found.objective == expected.objective
     forgetful = _looks_without(lambda tables, layer: bool(tables.inside[:, layer, 0].any()))
-    monkeypatch.setattr(solvers.atoms.programs, "last_looks", forgetful)
+    monkeypatch.setattr(solvers_atoms_programs, "last_looks", forgetful)
     tables = all_tables(instance)
     chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
@@ -198,7 +198,7 @@ def test_the_working_set_is_no_part_of_what_is_held(monkeypatch: pytest.MonkeyPa
 
     tables = all_tables(instance)
     kind = next(at for at, one in enumerate(tables.kinds) if one.devices == 2)
-    monkeypatch.setattr(solvers.atoms.fronts, "best_rows", added)
+    monkeypatch.setattr(solvers_atoms_fronts, "best_rows", added)
     chains = Chains(tables, MemoryTables.of(tables), CutSpace.everywhere(instance))
     assert chains.row(0, kind, 0, 1000).time[2] > 1000
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation import limits as size
-from formulation.costs.tables import all_tables
-from formulation.limits import TooLargeError
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import layer_graph
-from solvers.atoms import times
-from solvers.atoms.programs import programs
-from solvers.atoms.times import least_times
-from solvers.reference.algorithm_1 import StageTimes
+from pipecut.formulation import limits as size
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.solvers.atoms import times
+from pipecut.solvers.atoms.programs import programs
+from pipecut.solvers.atoms.times import least_times
+from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import PLAIN, chain, instance_of, join, matrix, mesh
 from tests.problems import problems
 

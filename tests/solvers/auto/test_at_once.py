@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from benchmarks.size.large import llama_405b, many_operators
-from formulation.costs.bounds import lower_bound
-from formulation.outcome import Limits, Progress, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from solvers.auto import solve as at_once
-from solvers.auto.advice import without_demands
-from solvers.auto.solve import plan
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.outcome import Limits, Progress, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.auto import solve as at_once
+from pipecut.solvers.auto.advice import without_demands
+from pipecut.solvers.auto.solve import plan
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 
@@ -38,7 +38,7 @@ def test_what_is_told_never_falls_back_and_ends_in_the_outcome(instance: Instanc
 def test_a_large_instance_has_a_plan_before_any_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is asked: whatever builds tables would raise."""
     instance, told = many_operators(1_000), list[Progress]()
-    monkeypatch.setattr("formulation.costs.tables.build_tables", None)
+    monkeypatch.setattr("pipecut.formulation.costs.tables.build_tables", None)
     limits = at_once.told_at_once(instance, Limits(progress=told.append))
     assert told[0].bound == told[-1].bound == lower_bound(instance)
     assert told[-1].objective is not None

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from formulation.constraints.layers.pin import Pin
-from formulation.costs.bounds import lower_bound
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from ingest.scenario.load import load_scenario
-from ingest.scenario.shipped import SHIPPED, scenario_files
-from solvers import catalogue
-from solvers.auto import solve as auto
-from solvers.auto.advice import plan_of_a_neighbour
-from solvers.auto.solve import plan
-from solvers.catalogue import SOLVERS, find_solver
-from solvers.crosscheck import SAME_OPTIMUM, better
-from solvers.goals import solve_in_order
-from solvers.ingredients import independent_of, methods_of
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
+from pipecut.solvers import catalogue
+from pipecut.solvers.auto import solve as auto
+from pipecut.solvers.auto.advice import plan_of_a_neighbour
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import SOLVERS, find_solver
+from pipecut.solvers.crosscheck import SAME_OPTIMUM, better
+from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.ingredients import independent_of, methods_of
 from tests.commands.fakes import instead_of, some_plan
 from tests.enumerator import truth
 from tests.problems import problems
@@ -117,9 +117,9 @@ def test_a_plan_of_one_and_the_bound_of_another_are_a_proof(instance: Instance) 
 
 def test_what_is_not_proved_says_what_to_try(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", silent))
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.auto.advice.MANY_CUTS", 3)
-    monkeypatch.setattr("solvers.auto.advice.MANY_KINDS", 0)
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.auto.advice.MANY_CUTS", 3)
+    monkeypatch.setattr("pipecut.solvers.auto.advice.MANY_KINDS", 0)
     instance = load_scenario(scenario, UNSEEN).load()
     tries = [note for note in plan(instance, Limits()).notes if note.startswith("to try: ")]
     reason = find_solver("state_dp").accepts(instance).reason
@@ -139,8 +139,8 @@ STEP_ON_SERVERS = ["objective=step_time", "constraints.stages_per_server=2"]
 def test_an_executed_time_that_no_search_sees_says_what_to_try(
     scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.crosscheck.LARGEST_EXECUTED_BYTES", 0)
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.crosscheck.LARGEST_EXECUTED_BYTES", 0)
     instance = load_scenario(scenario, STEP_ON_SERVERS[:1]).load()
     demanding = replace(instance.constraints, pins=(Pin("conv2", stage=1),))
     instance = replace(instance, constraints=demanding)

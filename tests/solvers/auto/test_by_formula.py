@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from formulation.constraints.layers.pin import Pin
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule, Training
-from ingest.scenario.load import load_scenario
-from solvers.auto.by_formula import planned_by_formula
-from solvers.auto.solve import plan
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers.auto.by_formula import planned_by_formula
+from pipecut.solvers.auto.solve import plan
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import OF_SINGLE_STAGES
 from tests.solvers.test_stopped_anywhere import example
@@ -59,7 +59,7 @@ def test_a_large_step_has_a_plan_that_is_no_worse_than_the_best_by_the_formula(
     instance = scenario.load()
     proved = plan(instance, Limits())
     assert (proved.solver, proved.proof) == ("cpsat", Proof.OPTIMAL) and proved.bound is not None
-    monkeypatch.setattr("solvers.crosscheck.LARGEST_EXECUTED_BYTES", 0)
+    monkeypatch.setattr("pipecut.solvers.crosscheck.LARGEST_EXECUTED_BYTES", 0)
     found = checked(instance, plan(instance, Limits()))
     by_formula = plan(replace(instance, goals=(Goal.ITERATION_TIME,)), Limits()).plan
     assert found.proof is Proof.FEASIBLE and found.solver == "by_formula"

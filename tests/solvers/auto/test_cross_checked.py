@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from formulation.costs.amounts import goal_amount
-from formulation.limits import StoppedError
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from ingest.scenario.load import load_scenario
-from planners.catalogue import find_any
-from solvers import catalogue
-from solvers import crosscheck as checked_solve
-from solvers.auto.solve import plan
-from solvers.catalogue import SOLVERS, SolverEntry, find_solver
-from solvers.crosscheck import (
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers import catalogue
+from pipecut.solvers import crosscheck as checked_solve
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import SOLVERS, SolverEntry, find_solver
+from pipecut.solvers.crosscheck import (
     SAME_INFEASIBLE,
     SAME_OPTIMUM,
     TIGHT,
@@ -77,7 +77,7 @@ def test_where_the_model_is_too_large_a_certificate_is_the_second_proof(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     assert plan(instance, Limits(), find_any("line_dp")).notes[-1] == SAME_OPTIMUM.format(
         find_solver("cpsat_atoms").summary
     )
@@ -99,7 +99,7 @@ def test_nobody_is_asked_in_vain_where_memory_decides_single_stages(
     small = cross_checked(limited, refused, Limits()).notes[-1]
     assert small == SAME_OPTIMUM.format(find_solver("cpsat").summary)
     monkeypatch.setattr(checked_solve, "QUICK_BYTES", 0)
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
     assert cross_checked(limited, found, Limits()).notes[-1] == small
     monkeypatch.setattr(checked_solve.certificate, "ask", lambda *_: pytest.fail("a certificate was made"))
@@ -118,8 +118,8 @@ def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypat
     def note() -> str:
         return plan(instance, Limits(time_limit_s=60), find_any("cpsat")).notes[-1]
 
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.crosscheck.certifiable", lambda _: "not today")
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.crosscheck.certifiable", lambda _: "not today")
     everyone = instead_of("line_dp", picky)
     monkeypatch.setattr(catalogue, "SOLVERS", everyone)
     assert note() == SAME_OPTIMUM.format(find_solver("state_dp").summary)
@@ -158,14 +158,14 @@ def test_a_second_method_that_is_blind_to_a_rule_agrees_only_in_part(
     scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides = ["cluster.devices.card.memory=6 MB", *SLOW_NETWORK, RECEIVER]
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     outcome = plan(load_scenario(scenario, overrides).load(), Limits(), find_any("cpsat"))
     assert outcome.proof is Proof.OPTIMAL
     assert outcome.notes[-1].startswith("not cross-checked in full: line_dp, blind to memory, finds ")
 
 
 def test_free_placement_is_at_least_as_good_as_the_line(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     instance = load_scenario(scenario, ["constraints.placement=free", RECEIVER]).load()
     outcome = plan(instance, Limits(), find_any("cpsat"))
     assert outcome.notes[-1].startswith("not cross-checked in full: the best plan of line_dp has ")
@@ -176,7 +176,7 @@ def test_the_second_method_gets_what_is_left_of_the_time(
 ) -> None:
     now = [0.0]
     spent = iter([9.0, 10.0])
-    monkeypatch.setattr("formulation.limits.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipecut.formulation.limits.time.monotonic", lambda: now[0])
     left: list[float | None] = []
 
     def first(instance: Instance, limits: Limits) -> Outcome:
@@ -215,8 +215,8 @@ def test_a_certificate_that_is_stopped_confirms_nothing(
         raise StoppedError
 
     monkeypatch.setattr(checked_solve, "LARGEST_BYTES", 0)
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.crosscheck.certify", stopped)
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.crosscheck.certify", stopped)
     monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
     notes = plan(instance, Limits(time_limit_s=60), find_any("line_dp")).notes
     why = "the model of cpsat is too large to prove it again; a certificate was not ready in 0.0 s"

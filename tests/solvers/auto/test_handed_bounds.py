@@ -8,21 +8,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.layers.pin import Pin
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.limits import ProvedBound
-from formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance
-from solvers import catalogue, exhaustive
-from solvers.auto import by_formula
-from solvers.auto.solve import plan
-from solvers.catalogue import find_solver
-from solvers.cpsat import solver as declarative
-from solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, double_check
-from solvers.executed.demands import unseen_by_executed
-from solvers.goals import solve_in_order
-from solvers.ingredients import PROPOSES, Ingredient, independent_of, methods_of, shared_with
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.limits import ProvedBound
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers import catalogue, exhaustive
+from pipecut.solvers.auto import by_formula
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.cpsat import solver as declarative
+from pipecut.solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, double_check
+from pipecut.solvers.executed.demands import unseen_by_executed
+from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.ingredients import PROPOSES, Ingredient, independent_of, methods_of, shared_with
 from tests.solvers.auto.test_by_formula import asking_for_the_middle
 from tests.solvers.cpsat.demanded import MADE, SLOW
 from tests.solvers.dynamic.test_period import judged_by_period
@@ -162,8 +162,8 @@ def test_a_proof_that_rests_on_two_methods_is_checked_by_a_third(monkeypatch: py
     found = plan(instance, ONE)
     assert (found.solver, found.bound_by, found.proof) == ("cpsat", ("step_dp",), Proof.OPTIMAL)
     assert found.notes[-2:] == (WORDS, SAME_OPTIMUM.format(find_solver("brute_force").summary))
-    monkeypatch.setattr("solvers.exhaustive.MAX_PLANS", 0)
-    monkeypatch.setattr("solvers.crosscheck.certifiable", lambda _: "not today")
+    monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
+    monkeypatch.setattr("pipecut.solvers.crosscheck.certifiable", lambda _: "not today")
     assert plan(instance, ONE).notes[-1] == f"not cross-checked: {NO_SECOND}"
 
 

@@ -6,18 +6,18 @@ import random
 
 import pytest
 
-from formulation import limits as size
-from formulation.costs.tables import all_tables
-from formulation.limits import TooLargeError
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from formulation.problem.training import Training
-from solvers.auto import advice as simpler
-from solvers.auto.advice import some_cuts, with_some_cuts
-from solvers.auto.solve import plan
-from solvers.catalogue import find_solver
-from solvers.reference.algorithm_1 import StageTimes
+from pipecut.formulation import limits as size
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers.auto import advice as simpler
+from pipecut.solvers.auto.advice import some_cuts, with_some_cuts
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import chain, instance_of, matrix, mesh
 
 

@@ -10,18 +10,18 @@ import networkx as nx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.cuts import AtomGraph
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Combine, CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers import exhaustive
-from solvers.choices.any_order import AnyOrder, any_order, has_other_orders, in_order
-from solvers.reference import line as line_dp
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.cuts import AtomGraph
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import Combine, CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive
+from pipecut.solvers.choices.any_order import AnyOrder, any_order, has_other_orders, in_order
+from pipecut.solvers.reference import line as line_dp
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)

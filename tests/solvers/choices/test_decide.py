@@ -9,22 +9,22 @@ import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
-from formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.cuts import AtomGraph
-from formulation.problem.instance import Instance, with_servers
-from formulation.problem.layers import Split, layer_graph
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers import exhaustive
-from solvers.auto.solve import plan
-from solvers.choices import any_order
-from solvers.choices.any_order import MOST_ORDERS, covering, in_order
-from solvers.choices.trainings import DecideAsk as Ask
-from solvers.choices.trainings import decide, instances_of, times_in_a_step
-from solvers.goals import solve_in_order
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.cuts import AtomGraph
+from pipecut.formulation.problem.instance import Instance, with_servers
+from pipecut.formulation.problem.layers import Split, layer_graph
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices import any_order
+from pipecut.solvers.choices.any_order import MOST_ORDERS, covering, in_order
+from pipecut.solvers.choices.trainings import DecideAsk as Ask
+from pipecut.solvers.choices.trainings import decide, instances_of, times_in_a_step
+from pipecut.solvers.goals import solve_in_order
 from tests.enumerator import more_plans_than, truth
 from tests.generators import any_costs, any_recomputation, cluster_graphs, goals_of, instances, layer_graphs
 from tests.problems import MEMORY_BYTES

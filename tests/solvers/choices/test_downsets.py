@@ -8,21 +8,21 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.bounds import lower_bound
-from formulation.limits import TooLargeError
-from formulation.outcome import Limits
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Placement, Recompute
-from formulation.problem.cuts import AtomGraph
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Split, layer_graph
-from formulation.problem.options import Combine, CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.choices import any_order as choices
-from solvers.choices import any_order as downsets
-from solvers.choices.any_order import any_order, bound_of_all, given_order, in_order, over_downsets
-from solvers.choices.relaxed import relaxed
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Placement, Recompute
+from pipecut.formulation.problem.cuts import AtomGraph
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Split, layer_graph
+from pipecut.formulation.problem.options import Combine, CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.choices import any_order as choices
+from pipecut.solvers.choices import any_order as downsets
+from pipecut.solvers.choices.any_order import any_order, bound_of_all, given_order, in_order, over_downsets
+from pipecut.solvers.choices.relaxed import relaxed
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs
 from tests.solvers.choices.test_any_order import ask, ask_line, block, one_device_a_stage, orders, towers
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Progress, Proof, checked
-from formulation.problem.instance import Instance
-from solvers.choices.standing import LEFT, Standing
-from solvers.every_plan import plans
-from solvers.exhaustive import count_plans
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Progress, Proof, checked
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.choices.standing import LEFT, Standing
+from pipecut.solvers.every_plan import plans
+from pipecut.solvers.exhaustive import count_plans
 from tests.problems import problems
 
 SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow]

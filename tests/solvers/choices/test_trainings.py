@@ -8,22 +8,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import Combine, CostModel
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from planners.catalogue import find_any
-from solvers import exhaustive
-from solvers.auto.solve import plan
-from solvers.choices.trainings import best_training, decide
-from solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
-from solvers.goals import solve_in_order
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import Combine, CostModel
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.planners.catalogue import find_any
+from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.choices.trainings import best_training, decide
+from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
+from pipecut.solvers.goals import solve_in_order
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)

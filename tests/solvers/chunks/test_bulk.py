@@ -9,23 +9,23 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.constraints import Constraints, Goal, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers.chunks.beam import Beam
-from solvers.chunks.bulk import BROKEN, ManyPlans
-from solvers.chunks.case import Case, Dealt, case_of, plan_of
-from solvers.chunks.layouts import layouts
-from solvers.chunks.moves import first_plan, improved
-from solvers.chunks.runs import KnownRuns
-from solvers.chunks.solver import solve
-from solvers.chunks.sums import sums_of
-from solvers.chunks.weighing import weighed
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.chunks.beam import Beam
+from pipecut.solvers.chunks.bulk import BROKEN, ManyPlans
+from pipecut.solvers.chunks.case import Case, Dealt, case_of, plan_of
+from pipecut.solvers.chunks.layouts import layouts
+from pipecut.solvers.chunks.moves import first_plan, improved
+from pipecut.solvers.chunks.runs import KnownRuns
+from pipecut.solvers.chunks.solver import solve
+from pipecut.solvers.chunks.sums import sums_of
+from pipecut.solvers.chunks.weighing import weighed
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.problems import dealt_out
 

@@ -11,27 +11,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Synchronisation
-from formulation.problem.plan import Plan
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.auto.solve import plan
-from solvers.catalogue import SOLVERS, find_solver
-from solvers.chunks.bulk import ManyPlans
-from solvers.chunks.case import Dealt, case_of
-from solvers.chunks.counting import counts_of
-from solvers.chunks.layouts import layouts
-from solvers.chunks.model import Question
-from solvers.chunks.moves import improved
-from solvers.chunks.runs import KnownRuns, Runs
-from solvers.chunks.solver import solve
-from solvers.chunks.support import accepts
-from solvers.cpsat.engine import make_solver
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import SOLVERS, find_solver
+from pipecut.solvers.chunks.bulk import ManyPlans
+from pipecut.solvers.chunks.case import Dealt, case_of
+from pipecut.solvers.chunks.counting import counts_of
+from pipecut.solvers.chunks.layouts import layouts
+from pipecut.solvers.chunks.model import Question
+from pipecut.solvers.chunks.moves import improved
+from pipecut.solvers.chunks.runs import KnownRuns, Runs
+from pipecut.solvers.chunks.solver import solve
+from pipecut.solvers.chunks.support import accepts
+from pipecut.solvers.cpsat.engine import make_solver
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.problems import dealt_out

@@ -8,19 +8,19 @@ import re
 import pytest
 
 from benchmarks.size.llama import NO_CUT, Shape, llama
-from exchange.exports import Source, exported_plan
-from formulation.constraints.layers.forms import FormLimit
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import Cluster, DeviceClass, Server
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.chunks.solver import solve
+from pipecut.exchange.exports import Source, exported_plan
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.chunks.solver import solve
 
 SHAPE = Shape(80, 8192, 1024, 28672, 64, 128256, sequence=4096)
 BY_COLUMNS = ("q_proj", "k_proj", "v_proj", "scaled_dot_product_attention", "gate_proj", "up_proj", "mul")

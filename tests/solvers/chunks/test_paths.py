@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.executed import PipelinePasses, chunks_step_ns
-from formulation.problem.training import Schedule, Training
-from solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
+from pipecut.formulation.executed import PipelinePasses, chunks_step_ns
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers.chunks.paths import ChunkPath, critical_path, paths, spent_ns
 
 SIZES = st.sampled_from([(2, 2), (2, 3), (3, 2), (4, 2), (3, 3)])
 MOST = st.sampled_from([0, 1, 9, 1_000])

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.chunks import solver
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.chunks import solver
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.problems import dealt_out

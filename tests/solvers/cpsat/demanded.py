@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from formulation.constraints.devices.reserve import Reserve
-from formulation.constraints.layers.forms import FormLimit
-from formulation.constraints.layers.pin import Pin
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, Split
+from pipecut.formulation.constraints.devices.reserve import Reserve
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, Split
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from commands.tables import stage_in_words
-from exchange.whole_blocks import TargetError, runs_of
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, checked
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
-from formulation.problem.training import Schedule, Training
-from ingest.graphs.runtimes import RUNTIMES
-from ingest.plans.plan_file import plan_of, plan_to_dict
-from solvers import exhaustive as brute_force
-from solvers.catalogue import SOLVERS
-from solvers.cpsat import solver as layered
+from pipecut.commands.tables import stage_in_words
+from pipecut.exchange.whole_blocks import TargetError, runs_of
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, checked
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.ingest.graphs.runtimes import RUNTIMES
+from pipecut.ingest.plans.plan_file import plan_of, plan_to_dict
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.catalogue import SOLVERS
+from pipecut.solvers.cpsat import solver as layered
 from tests.enumerator import truth
 from tests.examples import GIGA, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (

@@ -7,16 +7,16 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from formulation.costs.tables import build_tables, line_groups
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Progress, Proof, checked
-from formulation.problem.instance import Instance
-from formulation.problem.options import Combine, CostModel, Samples, StageTime
-from solvers import exhaustive as brute_force
-from solvers.cpsat.model import floors, lower_bound_ns
-from solvers.cpsat.solver import solve
-from solvers.reference import line as line_dp
-from solvers.search import first_plan as start
+from pipecut.formulation.costs.tables import build_tables, line_groups
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Progress, Proof, checked
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Combine, CostModel, Samples, StageTime
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat.model import floors, lower_bound_ns
+from pipecut.solvers.cpsat.solver import solve
+from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.search import first_plan as start
 from tests.examples import chain, instance_of, matrix, mesh, times_a, vgg16
 from tests.generators import instances, layer_graphs
 

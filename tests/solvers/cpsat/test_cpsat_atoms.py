@@ -11,22 +11,22 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.size.llama import Shape, llama, two_servers
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance, with_servers
-from formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
-from solvers.atoms.stages import AtomStages, ends_of
-from solvers.cpsat.on_atoms import solver
-from solvers.cpsat.on_atoms.charges import Charges
-from solvers.cpsat.on_atoms.families import within
-from solvers.cpsat.on_atoms.prices import DevicePrices
-from solvers.cpsat.on_atoms.support import accepts
-from solvers.dynamic.states import solver as states
-from solvers.goals import solve_in_order
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, with_servers
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel, StageTime
+from pipecut.solvers.atoms.stages import AtomStages, ends_of
+from pipecut.solvers.cpsat.on_atoms import solver
+from pipecut.solvers.cpsat.on_atoms.charges import Charges
+from pipecut.solvers.cpsat.on_atoms.families import within
+from pipecut.solvers.cpsat.on_atoms.prices import DevicePrices
+from pipecut.solvers.cpsat.on_atoms.support import accepts
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.goals import solve_in_order
 from tests.enumerator import every_plan, more_plans_than, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.problems import problems
@@ -154,10 +154,10 @@ def test_what_whole_stages_do_not_decide_is_not_taken(changed: dict[str, object]
 def test_what_is_refused_is_not_proposed_again() -> None:
     """The reach of a stage that was refused ends before it, in its slot and in all before it in the pipeline."""
     instance = two_servers(llama(SMALL), 5_500_000)
-    from formulation.costs.tables import all_tables
-    from formulation.problem.cuts import CutSpace
-    from formulation.problem.groups import Group
-    from formulation.problem.plan import Plan, Span, Stage
+    from pipecut.formulation.costs.tables import all_tables
+    from pipecut.formulation.problem.cuts import CutSpace
+    from pipecut.formulation.problem.groups import Group
+    from pipecut.formulation.problem.plan import Plan, Span, Stage
 
     tables, space = all_tables(instance), CutSpace.of(instance)
     stages = AtomStages(tables, space)

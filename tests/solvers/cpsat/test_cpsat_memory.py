@@ -9,21 +9,21 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.bulk.alike import number_of_forms
-from formulation.costs.memory import layer_parts
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import all_tables, build_tables, line_groups
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Recompute
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.layers import FORMS, SINGLE_FORMS, Layer, Split
-from formulation.problem.options import Samples
-from formulation.problem.plan import Span, Stage
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
+from pipecut.formulation.costs.bulk.alike import number_of_forms
+from pipecut.formulation.costs.memory import layer_parts
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import all_tables, build_tables, line_groups
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Recompute
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, SINGLE_FORMS, Layer, Split
+from pipecut.formulation.problem.options import Samples
+from pipecut.formulation.problem.plan import Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, instances, layer_graphs, on_grids
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.rules import check_devices
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import Cluster, Wiring
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import Link
-from solvers.cpsat import solver as layered
-from solvers.cpsat.constraints.symmetry import alike_servers
+from pipecut.formulation.constraints.rules import check_devices
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cluster import Cluster, Wiring
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
 from tests.examples import chain, instance_of, joined, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 

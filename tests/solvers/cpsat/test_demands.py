@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.devices.reserve import Reserve
-from formulation.constraints.layers.forms import FormLimit
-from formulation.constraints.layers.pin import Pin
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.constraints.plans.own import Own
-from formulation.constraints.rules import RULES
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from planners.baselines import data_parallel
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.cpsat.constraints.symmetry import alike_servers
-from solvers.reference import line as line_dp
+from pipecut.formulation.constraints.devices.reserve import Reserve
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.constraints.rules import RULES
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.planners.baselines import data_parallel
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW, constraints

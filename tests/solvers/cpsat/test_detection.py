@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from formulation.outcome import Limits, Proof, checked
-from formulation.predictor.curves import Measured
-from formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Recompute
-from formulation.problem.instance import build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import CostModel
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.predictor.curves import Measured
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver
 
 MATRIX, FOLLOW = Split.MATRIX, Split.FOLLOW
 LAYERS = [

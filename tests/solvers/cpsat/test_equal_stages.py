@@ -7,14 +7,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, checked
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.instance import Instance
-from solvers import exhaustive as brute_force
-from solvers.auto.solve import plan
-from solvers.cpsat import solver as layered
-from solvers.cpsat.on_atoms import solver as on_atoms
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, checked
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat.on_atoms import solver as on_atoms
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW

@@ -9,19 +9,19 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.constraints.plans.own import Own
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, checked
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.cpsat.accepts import accepts
-from solvers.cpsat.engine import make_solver
-from solvers.cpsat.model import FAMILIES, build_model, redundant_families
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat.accepts import accepts
+from pipecut.solvers.cpsat.engine import make_solver
+from pipecut.solvers.cpsat.model import FAMILIES, build_model, redundant_families
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import (
     any_costs,

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
-from formulation.constraints.constraint import Violation
-from formulation.constraints.layers.pin import Pin
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.constraints.plans.own import Own
-from formulation.constraints.rules import RULES
-from formulation.costs.tables import build_tables, line_groups
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.options import CostModel
-from formulation.problem.plan import Plan
-from formulation.problem.units import Link
-from solvers import exhaustive as brute_force
-from solvers.cpsat.model import FAMILIES, build_model, redundant_families
-from solvers.cpsat.variables import Family, Posted, Variables
-from solvers.reference import line as line_dp
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.constraints.rules import RULES
+from pipecut.formulation.costs.tables import build_tables, line_groups
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat.model import FAMILIES, build_model, redundant_families
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
 

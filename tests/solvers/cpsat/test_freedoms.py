@@ -10,28 +10,28 @@ import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.goals import goal_value
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.prices import stage_costs
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.options import Combine
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers import exhaustive as brute_force
-from solvers.catalogue import find_solver
-from solvers.certifying import certify
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
-from solvers.goals import solve_in_order
-from solvers.reference import line as line_dp
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (
     cluster_graphs,
@@ -207,7 +207,7 @@ def test_memory_tables_are_the_formula(
 def test_certificates_know_of_replicas(instance: Instance) -> None:
     instance = replace(instance, constraints=replace(instance.constraints, memory=False, placement=Placement.LINE))
     assume(has_groups(instance) and instance.cost.combine is Combine.MAX)
-    from formulation.certificates.check import certifiable, verify
+    from pipecut.formulation.certificates.check import certifiable, verify
 
     assume(certifiable(instance) is None)
     found = line_dp.solve(instance)

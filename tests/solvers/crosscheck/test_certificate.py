@@ -9,31 +9,31 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.check import Certificate, certifiable, fingerprint, verify
-from formulation.certificates.labels import CertificateError, FormSearch, Labels, StageFits, verify_labels
-from formulation.costs.least import StagePrices
-from formulation.costs.tables import build_tables, line_groups
-from formulation.evaluate import evaluate
-from formulation.outcome import Proof
-from formulation.problem.cluster import Server, cluster_graph
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance, with_layers
-from formulation.problem.options import Combine, CostModel
-from formulation.problem.plan import Plan, Span
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from formulation.schedules.keeps import Keeps
-from formulation.suffixes import slots_matter, suffixes
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive as brute_force
-from solvers.catalogue import find_solver
-from solvers.certifying import certify, labels_below, search_of
-from solvers.dynamic.states import solver
-from solvers.dynamic.states.reach import reach_at
-from solvers.dynamic.states.states import StateSpace
-from solvers.reference import line as line_dp
-from solvers.reference.algorithm_1 import StageTimes
+from pipecut.formulation.certificates.check import Certificate, certifiable, fingerprint, verify
+from pipecut.formulation.certificates.labels import CertificateError, FormSearch, Labels, StageFits, verify_labels
+from pipecut.formulation.costs.least import StagePrices
+from pipecut.formulation.costs.tables import build_tables, line_groups
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Proof
+from pipecut.formulation.problem.cluster import Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance, with_layers
+from pipecut.formulation.problem.options import Combine, CostModel
+from pipecut.formulation.problem.plan import Plan, Span
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.formulation.suffixes import slots_matter, suffixes
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify, labels_below, search_of
+from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.states.reach import reach_at
+from pipecut.solvers.dynamic.states.states import StateSpace
+from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import instances, layer_graphs
 from tests.solvers.dynamic.test_states import QUIET, cases

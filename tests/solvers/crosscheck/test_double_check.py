@@ -11,25 +11,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ortools.sat.python import cp_model
 
-from formulation.costs.tables import Tables
-from formulation.evaluate import evaluate
-from formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import CostModel
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers import crosscheck as exact
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.cpsat.model import FAMILIES, redundant_families
-from solvers.cpsat.variables import Family, Posted, Variables
-from solvers.crosscheck import ROUTES, Route, Verdict, double_check
-from solvers.goals import solve_in_order
-from solvers.reference import line as line_dp
-from solvers.search.stoppable import in_background
+from pipecut.formulation.costs.tables import Tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import crosscheck as exact
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.cpsat.model import FAMILIES, redundant_families
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.solvers.crosscheck import ROUTES, Route, Verdict, double_check
+from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.search.stoppable import in_background
 from tests import generators
 
 LIMITS = Limits(time_limit_s=120)
@@ -121,7 +121,7 @@ def excluded(_: pytest.MonkeyPatch) -> tuple[Instance, Outcome]:
 
 def hasty(patch: pytest.MonkeyPatch) -> tuple[Instance, Outcome]:
     """A solver below ours that says no to everything, so that the first plan seems optimal."""
-    patch.setattr("solvers.cpsat.engine.run", lambda *_: cp_model.INFEASIBLE)
+    patch.setattr("pipecut.solvers.cpsat.engine.run", lambda *_: cp_model.INFEASIBLE)
     return PLAIN, layered.solve(PLAIN, LIMITS)
 
 
@@ -131,7 +131,7 @@ def strict(patch: pytest.MonkeyPatch) -> tuple[Instance, Outcome]:
     def with_strict(tables: Tables) -> tuple[Family, ...]:
         return (*redundant_families(tables), Family(199, "strict", no_cuts))
 
-    patch.setattr("solvers.cpsat.solver.redundant_families", with_strict)
+    patch.setattr("pipecut.solvers.cpsat.solver.redundant_families", with_strict)
     return PLAIN, layered.solve(PLAIN, LIMITS)
 
 
@@ -223,7 +223,7 @@ def test_a_disagreement_brings_the_plan_that_refutes() -> None:
 
 def test_a_route_that_says_no_to_everything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model has to find the plan itself, so one without solutions does not pass for a proof."""
-    monkeypatch.setattr("solvers.cpsat.engine.run", lambda *_: cp_model.INFEASIBLE)
+    monkeypatch.setattr("pipecut.solvers.cpsat.engine.run", lambda *_: cp_model.INFEASIBLE)
     assert verdicts(PLAIN, truth(PLAIN))["cpsat"] is D
 
 

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.certificates.check import Certificate, certifiable, verify
-from formulation.certificates.executed import passes, step
-from formulation.certificates.executed.paths import WeighedPaths, busy_paths
-from formulation.certificates.labels import CertificateError
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Goal, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
-from ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive
-from solvers.catalogue import find_solver
-from solvers.certifying import certify
+from pipecut.formulation.certificates.check import Certificate, certifiable, verify
+from pipecut.formulation.certificates.executed import passes, step
+from pipecut.formulation.certificates.executed.paths import WeighedPaths, busy_paths
+from pipecut.formulation.certificates.labels import CertificateError
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
+from pipecut.ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.certifying import certify
 from tests.formulation.certificates.test_executed import by_links
 from tests.solvers.dynamic.test_period import judged_by_period
 from tests.solvers.executed.test_step_dp import judged_by_step, with_much_to_synchronise

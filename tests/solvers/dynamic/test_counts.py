@@ -10,21 +10,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.outcome import Proof, checked
-from formulation.problem.cluster import Cluster, Server
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.shares import same_servers
-from formulation.problem.training import Schedule
-from formulation.problem.units import Link
-from formulation.suffixes import alike_servers
-from solvers import exhaustive as brute_force
-from solvers.dynamic.counts.layouts import count_layout
-from solvers.dynamic.counts.packing import packed
-from solvers.dynamic.states import solver
-from solvers.dynamic.states.states import state_space
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.cluster import Cluster, Server
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.shares import same_servers
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.suffixes import alike_servers
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.dynamic.counts.layouts import count_layout
+from pipecut.solvers.dynamic.counts.packing import packed
+from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.states.states import state_space
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import CLASSES, instances, layer_graphs, links, recomputation, whole_passes
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups

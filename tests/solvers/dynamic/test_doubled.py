@@ -10,20 +10,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.size.large import many_operators
-from formulation.costs.tables import build_tables, line_groups
-from formulation.limits import TooLargeError
-from formulation.outcome import Proof, checked
-from formulation.problem.cluster import Server
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import Split, layer_graph
-from solvers import exhaustive as brute_force
-from solvers.dynamic.counts.unslotted import UnslottedReach
-from solvers.dynamic.states import solver
-from solvers.dynamic.tables import doubled_times
-from solvers.dynamic.tables.doubled_times import check_runs, size_of
-from solvers.reference.algorithm_1 import StageTimes
+from pipecut.formulation.costs.tables import build_tables, line_groups
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.outcome import Proof, checked
+from pipecut.formulation.problem.cluster import Server
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split, layer_graph
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.dynamic.counts.unslotted import UnslottedReach
+from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.tables import doubled_times
+from pipecut.solvers.dynamic.tables.doubled_times import check_runs, size_of
+from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, join, matrix, mesh
 from tests.generators import instances, layer_graphs
 from tests.solvers.dynamic.test_counts import counted_cases, on_cluster

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER, Deadline, StoppedError
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance
-from solvers import exhaustive as brute_force
-from solvers.dynamic.states.states import state_space
-from solvers.dynamic.step_time.blocks import StageSpans
-from solvers.dynamic.step_time.exactly import ExactLatency
-from solvers.dynamic.step_time.proposals import Correction
-from solvers.dynamic.step_time.steps import flat_steps
-from solvers.reference.line import atom_tables
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.dynamic.step_time.blocks import StageSpans
+from pipecut.solvers.dynamic.step_time.exactly import ExactLatency
+from pipecut.solvers.dynamic.step_time.proposals import Correction
+from pipecut.solvers.dynamic.step_time.steps import flat_steps
+from pipecut.solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_paced import paced, solved

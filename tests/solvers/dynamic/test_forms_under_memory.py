@@ -7,19 +7,19 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Placement
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.options import AllReduce, Boundary
-from formulation.problem.plan import Plan, Span, Stage
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
-from solvers.dynamic.tables.forms_under_memory import Thrift
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import AllReduce, Boundary
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
 from tests.generators import instances, layer_graphs, priced, sharings, whole_passes
 from tests.solvers.cpsat.test_cpsat_memory import limited
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.bounds import lower_bound
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.instance import build_instance
-from formulation.problem.options import (
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph, servers_of
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.instance import build_instance
+from pipecut.formulation.problem.options import (
     BoundaryCharge,
     Combine,
     CostModel,
@@ -24,11 +24,11 @@ from formulation.problem.options import (
     StageTime,
     Synchronisation,
 )
-from formulation.problem.plan import Span
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers import exhaustive as brute_force
-from solvers.reference import line as line_dp
+from pipecut.formulation.problem.plan import Span
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.reference import line as line_dp
 from tests.examples import (
     BYTE_LINK,
     GIGA,

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Progress, Proof, checked
-from formulation.problem.cluster import DeviceClass
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge, Combine
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver as states
-from solvers.dynamic.step_time import solver
-from solvers.dynamic.step_time.intervals import Sizes
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.cluster import DeviceClass
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.step_time import solver
+from pipecut.solvers.dynamic.step_time.intervals import Sizes
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
 from tests.solvers.cpsat.test_freedoms import freed, has_groups

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.limits import TooLargeError
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive
-from solvers.auto.solve import plan as planned
-from solvers.dynamic.period.solver import accepts, solve
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import TooLargeError
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.options import BoundaryCharge, Samples, StageTime, Synchronisation
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan as planned
+from pipecut.solvers.dynamic.period.solver import accepts, solve
 from tests.examples import BYTE_LINK, PLAIN, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import cluster_graphs, cost_models, hosts, layer_graphs, recomputation

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs import times
-from formulation.costs.tables import build_tables, line_groups
-from formulation.evaluate import evaluate
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import FORBIDDEN, Instance
-from formulation.problem.layers import FORMS, Split, layer_graph
-from formulation.problem.options import AllReduce, CostModel, StageTime
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.reference.algorithm_1 import StageTimes, best_forms
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.tables import build_tables, line_groups
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import FORMS, Split, layer_graph
+from pipecut.formulation.problem.options import AllReduce, CostModel, StageTime
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import instances, layer_graphs
 

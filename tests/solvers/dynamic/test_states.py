@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.costs.bounds import lower_bound
-from formulation.costs.tables import build_tables
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Progress, Proof, checked
-from formulation.problem.cluster import Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.groups import Group, GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.modes import Mode
-from formulation.problem.options import (
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.tables import build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.cluster import Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import (
     AllReduce,
     Boundary,
     BoundaryCharge,
@@ -27,14 +27,14 @@ from formulation.problem.options import (
     Sharing,
     Synchronisation,
 )
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from formulation.problem.units import Link
-from formulation.suffixes import alike_servers
-from solvers import exhaustive as brute_force
-from solvers.cpsat import solver as layered
-from solvers.dynamic.states import solver
-from solvers.dynamic.states.states import state_space
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.suffixes import alike_servers
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.states import solver
+from pipecut.solvers.dynamic.states.states import state_space
 from tests.examples import chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import (
     CLASSES,

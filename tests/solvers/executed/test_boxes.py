@@ -9,26 +9,26 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.tables import Tables, Times, all_tables
-from formulation.evaluate import evaluate
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule
-from solvers import exhaustive
-from solvers.dynamic.states.states import state_space
-from solvers.executed import asking
-from solvers.executed.bounds import boxes
-from solvers.executed.bounds.boxes import Boxes
-from solvers.executed.bounds.game import Shares, equilibrium
-from solvers.executed.bounds.pairs import Pairs
-from solvers.executed.bounds.rays import ALONE, PACE, parts_of, proportions
-from solvers.executed.bounds.simplex import most_worth
-from solvers.executed.bounds.spans import Index
-from solvers.executed.bounds.sums import NEVER_NS, Sums
-from solvers.executed.solver import accepts, solve
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.tables import Tables, Times, all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers import exhaustive
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.executed import asking
+from pipecut.solvers.executed.bounds import boxes
+from pipecut.solvers.executed.bounds.boxes import Boxes
+from pipecut.solvers.executed.bounds.game import Shares, equilibrium
+from pipecut.solvers.executed.bounds.pairs import Pairs
+from pipecut.solvers.executed.bounds.rays import ALONE, PACE, parts_of, proportions
+from pipecut.solvers.executed.bounds.simplex import most_worth
+from pipecut.solvers.executed.bounds.spans import Index
+from pipecut.solvers.executed.bounds.sums import NEVER_NS, Sums
+from pipecut.solvers.executed.solver import accepts, solve
 from tests.solvers.executed.test_chosen_warm_ups import with_long_transfers
 from tests.solvers.executed.test_mixtures import rows_of, sums_of
 from tests.solvers.executed.test_step_dp import judged_by_step, with_much_to_synchronise

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.executed import PipelinePasses
-from formulation.limits import NEVER, StoppedError
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import layer_graph
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers import exhaustive
-from solvers.executed.asking import Search
-from solvers.executed.bounds.paths import longest_path
-from solvers.executed.solver import accepts, solve
-from solvers.executed.warm_ups import warmed
-from solvers.search.first_plan import first_plan
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import PipelinePasses
+from pipecut.formulation.limits import NEVER, StoppedError
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive
+from pipecut.solvers.executed.asking import Search
+from pipecut.solvers.executed.bounds.paths import longest_path
+from pipecut.solvers.executed.solver import accepts, solve
+from pipecut.solvers.executed.warm_ups import warmed
+from pipecut.solvers.search.first_plan import first_plan
 from tests.examples import matrix
 from tests.solvers.executed.test_mixtures import rows_of
 from tests.solvers.executed.test_step_dp import CHARGED, judged_by_step, pipelines, step_given_ns

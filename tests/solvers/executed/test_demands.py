@@ -8,18 +8,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.layers.pin import Pin
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.groups import Group
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive
-from solvers.catalogue import find_solver
-from solvers.dynamic.tables.demanded import stage_counts
-from solvers.executed.demands import unseen_by_executed, with_seen_demands
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.dynamic.tables.demanded import stage_counts
+from pipecut.solvers.executed.demands import unseen_by_executed, with_seen_demands
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.solvers.cpsat.demanded import MADE, SLOW
 from tests.solvers.dynamic.test_period import judged_by_period

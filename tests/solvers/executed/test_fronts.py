@@ -9,19 +9,19 @@ from operator import le
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory import MemoryParts, capacity_bytes
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.tables import all_tables
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.plan import Plan, Span, Stage
-from solvers.executed.bounds.spans import spans_of
-from solvers.executed.fronts import StageFronts
-from solvers.executed.parts import stage_parts
-from solvers.executed.solver import accepts
-from solvers.halves.solver import accepts as in_halves_accepts
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.executed.bounds.spans import spans_of
+from pipecut.solvers.executed.fronts import StageFronts
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.executed.solver import accepts
+from pipecut.solvers.halves.solver import accepts as in_halves_accepts
 from tests.solvers.executed.test_step_dp import judged_by_step
 from tests.solvers.executed.test_tied import tied_steps
 from tests.solvers.halves.test_halves_dp import in_halves

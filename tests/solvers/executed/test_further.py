@@ -10,28 +10,28 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.options import BoundaryCharge
-from formulation.problem.plan import Plan
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive
-from solvers.dynamic.states.states import state_space
-from solvers.executed import fronts, further
-from solvers.executed.bounds.mixtures import Mixture, mixtures_of
-from solvers.executed.bounds.pairs import least_passes
-from solvers.executed.bounds.rest import rest_of
-from solvers.executed.bounds.spans import spans_of
-from solvers.executed.bounds.ways import ways_of
-from solvers.executed.parts import StageParts, stage_parts
-from solvers.executed.solver import accepts, solve
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.executed import fronts, further
+from pipecut.solvers.executed.bounds.mixtures import Mixture, mixtures_of
+from pipecut.solvers.executed.bounds.pairs import least_passes
+from pipecut.solvers.executed.bounds.rest import rest_of
+from pipecut.solvers.executed.bounds.spans import spans_of
+from pipecut.solvers.executed.bounds.ways import ways_of
+from pipecut.solvers.executed.parts import StageParts, stage_parts
+from pipecut.solvers.executed.solver import accepts, solve
 from tests.solvers.executed.test_boxes import asked_about
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.limits import NEVER, Deadline, StoppedError
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Constraints, Goal
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.problem.training import Training
-from solvers.executed import asking, responses, solver, unbeaten, warm_ups
-from solvers.search.first_plan import first_plan
+from pipecut.formulation.limits import NEVER, Deadline, StoppedError
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Constraints, Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers.executed import asking, responses, solver, unbeaten, warm_ups
+from pipecut.solvers.search.first_plan import first_plan
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.solvers.test_stopped_anywhere import Wish
 

@@ -9,28 +9,28 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.tables import Times, all_tables
-from formulation.evaluate import evaluate
-from formulation.executed import PipelinePasses
-from formulation.limits import NEVER
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.problem.training import Training
-from solvers import exhaustive
-from solvers.dynamic.states.states import state_space
-from solvers.executed import solver
-from solvers.executed.bounds.mixtures import Mixture, mixture
-from solvers.executed.bounds.pairs import least_passes, pairs_of
-from solvers.executed.bounds.paths import longest_path
-from solvers.executed.bounds.rays import rays_of
-from solvers.executed.bounds.spans import Index, Spans, spans_of
-from solvers.executed.bounds.sums import Sums
-from solvers.executed.bounds.ways import Ways, ways_of
-from solvers.executed.parts import stage_parts
-from solvers.executed.responses import responses
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.tables import Times, all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import PipelinePasses
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers import exhaustive
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.executed import solver
+from pipecut.solvers.executed.bounds.mixtures import Mixture, mixture
+from pipecut.solvers.executed.bounds.pairs import least_passes, pairs_of
+from pipecut.solvers.executed.bounds.paths import longest_path
+from pipecut.solvers.executed.bounds.rays import rays_of
+from pipecut.solvers.executed.bounds.spans import Index, Spans, spans_of
+from pipecut.solvers.executed.bounds.sums import Sums
+from pipecut.solvers.executed.bounds.ways import Ways, ways_of
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.executed.responses import responses
 from tests.solvers.executed.test_step_dp import (
     given_warm_ups,
     judged_by_step,

@@ -10,29 +10,29 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER
-from formulation.outcome import Proof
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import layer_graph
-from formulation.problem.options import BoundaryCharge, CostModel, Samples, StageTime, Synchronisation
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from solvers import exhaustive
-from solvers.dynamic.states.states import state_space
-from solvers.executed import growing
-from solvers.executed.bounds.columns import Overlapped
-from solvers.executed.bounds.rest import rest_of
-from solvers.executed.bounds.spans import spans_of
-from solvers.executed.bounds.ways import ways_of
-from solvers.executed.parts import stage_parts
-from solvers.executed.solver import accepts, solve
-from solvers.halves.solver import accepts as in_halves_accepts
-from solvers.halves.solver import solve as solve_in_halves
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Proof
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.options import BoundaryCharge, CostModel, Samples, StageTime, Synchronisation
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.executed import growing
+from pipecut.solvers.executed.bounds.columns import Overlapped
+from pipecut.solvers.executed.bounds.rest import rest_of
+from pipecut.solvers.executed.bounds.spans import spans_of
+from pipecut.solvers.executed.bounds.ways import ways_of
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.executed.solver import accepts, solve
+from pipecut.solvers.halves.solver import accepts as in_halves_accepts
+from pipecut.solvers.halves.solver import solve as solve_in_halves
 from tests.examples import matrix
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import recomputation, sharded_kinds, warm_ups

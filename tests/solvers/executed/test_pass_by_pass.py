@@ -9,16 +9,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.executed import PipelinePasses
-from formulation.outcome import Limits, Proof
-from formulation.problem.instance import Instance
-from formulation.problem.training import Training
-from solvers import exhaustive
-from solvers.executed import asking
-from solvers.executed import responses as answering
-from solvers.executed.pass_by_pass import PassByPass
-from solvers.executed.solver import accepts, solve
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import PipelinePasses
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers import exhaustive
+from pipecut.solvers.executed import asking
+from pipecut.solvers.executed import responses as answering
+from pipecut.solvers.executed.pass_by_pass import PassByPass
+from pipecut.solvers.executed.solver import accepts, solve
 from tests.generators import warm_ups
 from tests.solvers.executed.test_step_dp import given_warm_ups, judged_by_step, pipelines, step_given_ns
 

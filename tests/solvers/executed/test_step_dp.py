@@ -11,34 +11,34 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.tables import Tables, all_tables
-from formulation.evaluate import evaluate
-from formulation.executed import PipelinePasses, step_ns, step_of_training_ns
-from formulation.limits import NEVER
-from formulation.outcome import Limits, Proof
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import layer_graph
-from formulation.problem.options import BoundaryCharge, CostModel, StageTime, Synchronisation
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive
-from solvers.auto.solve import plan as planned
-from solvers.catalogue import find_solver
-from solvers.dynamic.states.states import state_space
-from solvers.executed.bounds.rest import Rest, rest_of
-from solvers.executed.bounds.spans import Spans, spans_of
-from solvers.executed.bounds.ways import Ways, ways_of
-from solvers.executed.parts import stage_parts
-from solvers.executed.responses import responses
-from solvers.executed.solver import accepts, solve
-from solvers.executed.unbeaten import unbeaten
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.tables import Tables, all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import PipelinePasses, step_ns, step_of_training_ns
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.options import BoundaryCharge, CostModel, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan as planned
+from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.executed.bounds.rest import Rest, rest_of
+from pipecut.solvers.executed.bounds.spans import Spans, spans_of
+from pipecut.solvers.executed.bounds.ways import Ways, ways_of
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.executed.responses import responses
+from pipecut.solvers.executed.solver import accepts, solve
+from pipecut.solvers.executed.unbeaten import unbeaten
 from tests.examples import matrix
 from tests.generators import cluster_graphs, cost_models, layer_graphs, warm_ups
 

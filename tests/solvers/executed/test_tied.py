@@ -11,30 +11,30 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.memory import MemoryParts
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.limits import NEVER
-from formulation.outcome import Limits, Proof
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Tie, layer_graph
-from formulation.problem.options import BoundaryCharge, CostModel, Synchronisation
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive
-from solvers.auto.solve import plan as planned
-from solvers.dynamic.states.states import state_space
-from solvers.executed.bounds.rest import rest_of
-from solvers.executed.bounds.spans import spans_of
-from solvers.executed.bounds.ways import ways_of
-from solvers.executed.parts import stage_parts
-from solvers.executed.solver import accepts, solve
+from pipecut.formulation.costs.memory import MemoryParts
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, OnHost, Placement, Recompute, Sharded
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Tie, layer_graph
+from pipecut.formulation.problem.options import BoundaryCharge, CostModel, Synchronisation
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan as planned
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.executed.bounds.rest import rest_of
+from pipecut.solvers.executed.bounds.spans import spans_of
+from pipecut.solvers.executed.bounds.ways import ways_of
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.executed.solver import accepts, solve
 from tests.examples import follow, matrix
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import hosts, sharded_kinds, warm_ups

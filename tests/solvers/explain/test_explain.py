@@ -9,22 +9,31 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.constraint import Violation
-from formulation.constraints.devices.memory import enough_bytes, more_memory
-from formulation.constraints.devices.reserve import Reserve
-from formulation.constraints.layers.forms import FormLimit
-from formulation.constraints.layers.pin import Pin
-from formulation.constraints.plans.own import Own
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Constraints, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule
-from formulation.problem.units import Link
-from solvers import exhaustive as brute_force
-from solvers.auto.solve import plan as best_plan
-from solvers.choices.trainings import decide
-from solvers.explain import Clash, Explanation, explain, least_total_bytes, limits_of, opened, openings, without
+from pipecut.formulation.constraints.constraint import Violation
+from pipecut.formulation.constraints.devices.memory import enough_bytes, more_memory
+from pipecut.formulation.constraints.devices.reserve import Reserve
+from pipecut.formulation.constraints.layers.forms import FormLimit
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.own import Own
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Constraints, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.auto.solve import plan as best_plan
+from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.explain import (
+    Clash,
+    Explanation,
+    explain,
+    least_total_bytes,
+    limits_of,
+    opened,
+    openings,
+    without,
+)
 from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, cluster_graphs, instances, layer_graphs
 from tests.solvers.cpsat.demanded import SLOW, constraints

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.constraints.constraint import one_of
-from formulation.constraints.plans.at_most import GoalLimit, goal_limit
-from formulation.costs.amounts import goal_amount
-from formulation.costs.goals import goal_value
-from formulation.costs.prices import stage_costs
-from formulation.problem.constraints import Constraints, Goal, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.options import Combine
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive as brute_force
-from solvers.explain import Possible, explain, limits_of, without
+from pipecut.formulation.constraints.constraint import one_of
+from pipecut.formulation.constraints.plans.at_most import GoalLimit, goal_limit
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.costs.goals import goal_value
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.explain import Possible, explain, limits_of, without
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.test_freedoms import freed, has_groups

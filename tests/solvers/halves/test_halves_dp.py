@@ -10,27 +10,27 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.passes import pipeline_passes
-from formulation.costs.tables import all_tables
-from formulation.evaluate import evaluate
-from formulation.executed import PipelinePasses, one_f_one_b_ends, step_ns
-from formulation.limits import NEVER
-from formulation.outcome import Limits
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.groups import GroupKind
-from formulation.problem.instance import Instance
-from formulation.problem.plan import Plan
-from formulation.problem.training import Schedule, Training
-from solvers import exhaustive
-from solvers.auto.solve import plan as planned
-from solvers.choices.trainings import decide
-from solvers.dynamic.states.states import state_space
-from solvers.executed.bounds.ways import ways_of
-from solvers.executed.parts import stage_parts
-from solvers.executed.responses import OneForwardOneBackward
-from solvers.halves.rest import HalfRest, half_spans
-from solvers.halves.solver import accepts, solve
+from pipecut.formulation.costs.passes import pipeline_passes
+from pipecut.formulation.costs.tables import all_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.executed import PipelinePasses, one_f_one_b_ends, step_ns
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan as planned
+from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.dynamic.states.states import state_space
+from pipecut.solvers.executed.bounds.ways import ways_of
+from pipecut.solvers.executed.parts import stage_parts
+from pipecut.solvers.executed.responses import OneForwardOneBackward
+from pipecut.solvers.halves.rest import HalfRest, half_spans
+from pipecut.solvers.halves.solver import accepts, solve
 from tests.examples import on_servers
 from tests.formulation.page.evaluator import evaluate_page
 from tests.solvers.executed.test_step_dp import judged_by_step, times, with_much_to_synchronise

@@ -7,11 +7,11 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from formulation.schedules.table import Action, PipelineSchedule, ScheduleError
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers
-from formulation.timeline.measures import Footprint
-from solvers.order.fixed import Executed, execute
-from solvers.order.problem import OrderProblem
+from pipecut.formulation.schedules.table import Action, PipelineSchedule, ScheduleError
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers
+from pipecut.formulation.timeline.measures import Footprint
+from pipecut.solvers.order.fixed import Executed, execute
+from pipecut.solvers.order.problem import OrderProblem
 
 TIMES = st.integers(1, 9)
 PLACEMENTS = ((0,), (0, 1), (0, 1, 2), (0, 0), (0, 1, 0), (0, 1, 1), (1, 0, 0))

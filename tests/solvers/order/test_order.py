@@ -9,17 +9,22 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import Limits, Progress, Proof
-from formulation.schedules.gpipe import gpipe
-from formulation.schedules.one_f_one_b import one_f_one_b
-from formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
-from formulation.timeline.measures import Footprint, iteration_lower_bound_ns, peak_in_flight, uniform_iteration_ns
-from formulation.timeline.timeline import run
-from report.simulation import zero_bubble_h1_iteration_ns
-from solvers.order.bounds import Bounds
-from solvers.order.fixed import fixed_orders, least_memory
-from solvers.order.problem import OrderProblem
-from solvers.order.solve import best_order, solve
+from pipecut.formulation.outcome import Limits, Progress, Proof
+from pipecut.formulation.schedules.gpipe import gpipe
+from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
+from pipecut.formulation.timeline.durations import Contention, Durations, Execution, Transfers, uniform
+from pipecut.formulation.timeline.measures import (
+    Footprint,
+    iteration_lower_bound_ns,
+    peak_in_flight,
+    uniform_iteration_ns,
+)
+from pipecut.formulation.timeline.timeline import run
+from pipecut.report.simulation import zero_bubble_h1_iteration_ns
+from pipecut.solvers.order.bounds import Bounds
+from pipecut.solvers.order.fixed import fixed_orders, least_memory
+from pipecut.solvers.order.problem import OrderProblem
+from pipecut.solvers.order.solve import best_order, solve
 from tests.solvers.order.ordered import best_of_all, every_order, problems
 
 LIMITS = Limits(workers=2)

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.evaluate import evaluate
-from formulation.limits import Deadline
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Goal, Placement
-from formulation.problem.groups import Group, forms_on
-from formulation.problem.instance import Instance
-from formulation.problem.layers import Split
-from formulation.problem.modes import Mode
-from formulation.problem.options import Combine
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.units import Link
-from solvers import exhaustive
-from solvers.reasons.cuts import moved_cut
-from solvers.reasons.devices import device_candidates
-from solvers.reasons.neighbours import Candidate, neighbours
-from solvers.reasons.priced import PricedPlan, Pricing, laid
-from solvers.reasons.reasons import reasons
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.modes import Mode
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive
+from pipecut.solvers.reasons.cuts import moved_cut
+from pipecut.solvers.reasons.devices import device_candidates
+from pipecut.solvers.reasons.neighbours import Candidate, neighbours
+from pipecut.solvers.reasons.priced import PricedPlan, Pricing, laid
+from pipecut.solvers.reasons.reasons import reasons
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.solvers.cpsat.demanded import SLOW, constraints

@@ -6,23 +6,23 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.prices import updates_ns
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Proof
-from formulation.problem.constraints import Constraints, Goal, Placement, Recompute
-from formulation.problem.instance import Instance
-from formulation.problem.options import Combine
-from formulation.problem.plan import Plan, Span, Stage
-from formulation.problem.training import Schedule, Training
-from formulation.problem.units import Link
-from formulation.timeline.critical_path import OPTIMISER, SYNCHRONISATION
-from solvers import exhaustive
-from solvers.reasons.cuts import matched, moved_cut
-from solvers.reasons.differences import differences
-from solvers.reasons.neighbours import neighbour
-from solvers.reasons.priced import Pricing
-from solvers.reasons.reasons import Reasons, chain_parts, reasons
-from solvers.reasons.terms import plan_terms
+from pipecut.formulation.costs.prices import updates_ns
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.timeline.critical_path import OPTIMISER, SYNCHRONISATION
+from pipecut.solvers import exhaustive
+from pipecut.solvers.reasons.cuts import matched, moved_cut
+from pipecut.solvers.reasons.differences import differences
+from pipecut.solvers.reasons.neighbours import neighbour
+from pipecut.solvers.reasons.priced import Pricing
+from pipecut.solvers.reasons.reasons import Reasons, chain_parts, reasons
+from pipecut.solvers.reasons.terms import plan_terms
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 
@@ -184,7 +184,7 @@ def test_the_optimiser_is_told_apart_from_communication(data: st.DataObject) -> 
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_the_chain_adds_up_to_the_makespan(data: st.DataObject) -> None:
-    from report.simulation import simulate
+    from pipecut.report.simulation import simulate
 
     instance = data.draw(generators.instances())
     plan = data.draw(plans(instance))

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from formulation.outcome import Limits, Proof, checked
-from formulation.problem.constraints import Goal
-from formulation.problem.instance import Instance
-from solvers import exhaustive
-from solvers.auto.solve import plan
-from solvers.catalogue import find_solver
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers import exhaustive
+from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_solver
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SMALL = instances(layer_graphs(max_layers=4, places=True), cluster_graphs(max_devices=3))

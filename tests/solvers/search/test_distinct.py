@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from formulation.limits import Deadline, StoppedError
-from solvers.search import stoppable as module
-from solvers.search.stoppable import distinct
+from pipecut.formulation.limits import Deadline, StoppedError
+from pipecut.solvers.search import stoppable as module
+from pipecut.solvers.search.stoppable import distinct
 
 
 @pytest.mark.parametrize("spread", [1, 3, 50, 10**6, 10**15])

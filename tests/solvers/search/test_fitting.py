@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from formulation.constraints.plans.at_most import GoalLimit
-from formulation.evaluate import evaluate
-from formulation.problem.cluster import DeviceClass, Server, cluster_graph
-from formulation.problem.constraints import Constraints, Goal, Recompute
-from formulation.problem.cuts import CutSpace
-from formulation.problem.instance import Instance, build_instance
-from formulation.problem.layers import Layer, Split, layer_graph
-from formulation.problem.options import CostModel
-from formulation.problem.training import Training
-from formulation.problem.units import Link
-from solvers.search.first_plan import balanced_plans, fitting_plans, simple_plan
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.search.first_plan import balanced_plans, fitting_plans, simple_plan
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulation.limits import StoppedError
-from formulation.outcome import FalseClaimError, Limits, Progress, Proof
-from formulation.problem.plan import Plan
-from planners.baselines import data_parallel
-from solvers import exhaustive
-from solvers.search.incumbent import Incumbent, close
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import FalseClaimError, Limits, Progress, Proof
+from pipecut.formulation.problem.plan import Plan
+from pipecut.planners.baselines import data_parallel
+from pipecut.solvers import exhaustive
+from pipecut.solvers.search.incumbent import Incumbent, close
 from tests.examples import chain, instance_of, matrix, mesh
 
 INSTANCE = instance_of(chain([matrix("a", 40, weights=900), matrix("b", 50, weights=900)], [2]), mesh(2))

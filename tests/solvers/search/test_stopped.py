@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from formulation.costs.bounds import lower_bound
-from formulation.outcome import Limits, Outcome, Progress, checked
-from formulation.problem.constraints import Constraints, Goal, Placement
-from formulation.problem.instance import Instance
-from formulation.problem.training import Schedule, Training
-from solvers.catalogue import find_solver
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.outcome import Limits, Outcome, Progress, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers.catalogue import find_solver
 from tests.examples import chain, instance_of, matrix, mesh
 
 STEP = Training(global_batch=4, micro_batches=4, schedule=Schedule.ONE_F_ONE_B)

@@ -10,17 +10,24 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from formulation.costs.prices import stage_costs
-from formulation.evaluate import evaluate
-from formulation.outcome import Limits, Outcome, Proof, checked
-from formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
-from formulation.problem.instance import Instance
-from formulation.problem.units import Link
-from ingest.scenario.load import load_scenario
-from solvers import exhaustive
-from solvers.goals import solve_in_order
-from solvers.whatif.answers import NOBODY, ChangedAnswer, answers, carried
-from solvers.whatif.variants import BASE, ChangedInstance, ChangeKind, with_another, with_bandwidth, without
+from pipecut.formulation.costs.prices import stage_costs
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
+from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server, cluster_graph
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.units import Link
+from pipecut.ingest.scenario.load import load_scenario
+from pipecut.solvers import exhaustive
+from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.whatif.answers import NOBODY, ChangedAnswer, answers, carried
+from pipecut.solvers.whatif.variants import (
+    BASE,
+    ChangedInstance,
+    ChangeKind,
+    with_another,
+    with_bandwidth,
+    without,
+)
 from tests.commands.fakes import write_scenario
 from tests.enumerator import truth
 from tests.generators import CLASSES, links

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_devices_per_stage(v: Variables) -> Posted:

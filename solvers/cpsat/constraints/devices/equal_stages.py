@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_equal_stages(v: Variables) -> Posted:

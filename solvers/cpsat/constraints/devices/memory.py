@@ -25,13 +25,21 @@ from itertools import zip_longest
 
 from ortools.sat.python import cp_model
 
-from formulation.costs.bulk.lent import Reading
-from formulation.costs.memory_tables import MemoryTables
-from formulation.costs.tables import Times
-from formulation.problem.constraints import Goal
-from formulation.problem.cuts import CutSpace
-from formulation.problem.layers import Split
-from solvers.cpsat.variables import Conditional, Expression, Family, Posted, Variables, add_by_form, price_by_form
+from pipecut.formulation.costs.bulk.lent import Reading
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.layers import Split
+from pipecut.solvers.cpsat.variables import (
+    Conditional,
+    Expression,
+    Family,
+    Posted,
+    Variables,
+    add_by_form,
+    price_by_form,
+)
 
 Literals = list[cp_model.LiteralT]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from formulation.problem.constraints import Placement
-from formulation.problem.groups import line_places
-from solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.groups import line_places
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_line(v: Variables) -> Posted:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 
 if TYPE_CHECKING:
-    from formulation.constraints.layers.pin import Pinned
+    from pipecut.formulation.constraints.layers.pin import Pinned
 
 
 def post_pin(v: Variables) -> Posted:

@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from formulation.problem.constraints import Goal
-from solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_at_most(v: Variables) -> Posted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
-from solvers.cpsat.variables import Family, Posted, Variables
+from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 
 
 def post_own(v: Variables) -> Posted:

@@ -16,31 +16,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from commands.results import listing
-    from commands.results.files import certify, read_layers, read_schedule, trace, write_layers, write_plan
-    from commands.results.planned import Compared, Planned
-    from commands.results.simulated import Simulated, simulate
-    from execution.running.job import pipeline
-    from execution.running.pipeline import Pipeline
-    from execution.splitting.stages import ModelStages, stages
-    from formulation.certificates.check import Certificate, verify
-    from formulation.certificates.labels import CertificateError
-    from formulation.constraints.constraint import Violation
-    from formulation.constraints.devices.reserve import Reserve
-    from formulation.constraints.layers.forms import FormLimit
-    from formulation.constraints.layers.pin import Pin
-    from formulation.constraints.plans.at_most import GoalLimit
-    from formulation.constraints.plans.own import Own
-    from formulation.evaluate import Evaluation, evaluate
-    from formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
-    from formulation.predictor.curves import Measured
-    from formulation.problem.cluster import Cluster, DeviceClass, Server
-    from formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
-    from formulation.problem.groups import Group
-    from formulation.problem.instance import Instance
-    from formulation.problem.layers import Layer, LayerGraph, Split
-    from formulation.problem.modes import Mode
-    from formulation.problem.options import (
+    from pipecut.commands.results import listing
+    from pipecut.commands.results.files import certify, read_layers, read_schedule, trace, write_layers, write_plan
+    from pipecut.commands.results.planned import Compared, Planned
+    from pipecut.commands.results.simulated import Simulated, simulate
+    from pipecut.execution.running.job import pipeline
+    from pipecut.execution.running.pipeline import Pipeline
+    from pipecut.execution.splitting.stages import ModelStages, stages
+    from pipecut.formulation.certificates.check import Certificate, verify
+    from pipecut.formulation.certificates.labels import CertificateError
+    from pipecut.formulation.constraints.constraint import Violation
+    from pipecut.formulation.constraints.devices.reserve import Reserve
+    from pipecut.formulation.constraints.layers.forms import FormLimit
+    from pipecut.formulation.constraints.layers.pin import Pin
+    from pipecut.formulation.constraints.plans.at_most import GoalLimit
+    from pipecut.formulation.constraints.plans.own import Own
+    from pipecut.formulation.evaluate import Evaluation, evaluate
+    from pipecut.formulation.outcome import FalseClaimError, GoalClaim, Limits, Outcome, Progress, Proof, Status
+    from pipecut.formulation.predictor.curves import Measured
+    from pipecut.formulation.problem.cluster import Cluster, DeviceClass, Server
+    from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute, Sharded
+    from pipecut.formulation.problem.groups import Group
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.layers import Layer, LayerGraph, Split
+    from pipecut.formulation.problem.modes import Mode
+    from pipecut.formulation.problem.options import (
         AllReduce,
         Boundary,
         BoundaryCharge,
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
         StageTime,
         Synchronisation,
     )
-    from formulation.problem.plan import Plan, Span, Stage
-    from formulation.problem.training import Schedule, Training
-    from formulation.problem.units import Link
-    from formulation.schedules.table import PipelineSchedule
-    from ingest.mistakes import ScenarioError
-    from ingest.plans.certificate_file import read_certificate, write_certificate
-    from ingest.plans.plan_file import read_plan
-    from ingest.plans.schedule_file import write_schedule
-    from ingest.scenario.load import Scenario
-    from solvers.explain import Explanation, explain
-    from solvers.reasons.differences import PlanDifference, differences
-    from solvers.reasons.reasons import Reasons, reasons
+    from pipecut.formulation.problem.plan import Plan, Span, Stage
+    from pipecut.formulation.problem.training import Schedule, Training
+    from pipecut.formulation.problem.units import Link
+    from pipecut.formulation.schedules.table import PipelineSchedule
+    from pipecut.ingest.mistakes import ScenarioError
+    from pipecut.ingest.plans.certificate_file import read_certificate, write_certificate
+    from pipecut.ingest.plans.plan_file import read_plan
+    from pipecut.ingest.plans.schedule_file import write_schedule
+    from pipecut.ingest.scenario.load import Scenario
+    from pipecut.solvers.explain import Explanation, explain
+    from pipecut.solvers.reasons.differences import PlanDifference, differences
+    from pipecut.solvers.reasons.reasons import Reasons, reasons
 
 __all__ = [
     "AllReduce",
@@ -151,47 +151,51 @@ __all__ = [
 ]
 
 _HOMES = {
-    "commands.results.planned": "Compared Planned",
-    "commands.results.simulated": "Simulated simulate",
-    "commands.results.files": "certify read_layers read_schedule trace write_layers write_plan",
-    "execution.running.pipeline": "Pipeline",
-    "execution.running.job": "pipeline",
-    "execution.splitting.stages": "ModelStages stages",
-    "formulation.certificates.check": "Certificate CertificateError verify",
-    "formulation.evaluate": "Evaluation evaluate",
-    "formulation.outcome": "FalseClaimError GoalClaim Limits Outcome Progress Proof Status",
-    "formulation.problem.cluster": "Cluster DeviceClass Server",
-    "formulation.problem.groups": "Group",
-    "formulation.problem.instance": "Instance",
-    "formulation.problem.layers": "Layer LayerGraph Measured Split",
-    "formulation.problem.modes": "Mode",
-    "formulation.problem.options": (
-        "AllReduce Boundary BoundaryCharge Combine Constraints CostModel Count Goal Placement Recompute "
-        "Samples Schedule Sharded Sharing StageTime Synchronisation Training"
+    "pipecut.commands.results.files": "certify read_layers read_schedule trace write_layers write_plan",
+    "pipecut.commands.results.planned": "Compared Planned",
+    "pipecut.commands.results.simulated": "Simulated simulate",
+    "pipecut.execution.running.job": "pipeline",
+    "pipecut.execution.running.pipeline": "Pipeline",
+    "pipecut.execution.splitting.stages": "ModelStages stages",
+    "pipecut.formulation.certificates.check": "Certificate verify",
+    "pipecut.formulation.certificates.labels": "CertificateError",
+    "pipecut.formulation.constraints.constraint": "Violation",
+    "pipecut.formulation.constraints.devices.reserve": "Reserve",
+    "pipecut.formulation.constraints.layers.forms": "FormLimit",
+    "pipecut.formulation.constraints.layers.pin": "Pin",
+    "pipecut.formulation.constraints.plans.at_most": "GoalLimit",
+    "pipecut.formulation.constraints.plans.own": "Own",
+    "pipecut.formulation.evaluate": "Evaluation evaluate",
+    "pipecut.formulation.outcome": "FalseClaimError GoalClaim Limits Outcome Progress Proof Status",
+    "pipecut.formulation.predictor.curves": "Measured",
+    "pipecut.formulation.problem.cluster": "Cluster DeviceClass Server",
+    "pipecut.formulation.problem.constraints": "Constraints Goal Placement Recompute Sharded",
+    "pipecut.formulation.problem.groups": "Group",
+    "pipecut.formulation.problem.instance": "Instance",
+    "pipecut.formulation.problem.layers": "Layer LayerGraph Split",
+    "pipecut.formulation.problem.modes": "Mode",
+    "pipecut.formulation.problem.options": (
+        "AllReduce Boundary BoundaryCharge Combine CostModel Count Samples Sharing StageTime Synchronisation"
     ),
-    "formulation.constraints.devices.reserve": "Reserve",
-    "formulation.constraints.layers.forms": "FormLimit",
-    "formulation.constraints.layers.pin": "Pin",
-    "formulation.constraints.plans.at_most": "GoalLimit",
-    "formulation.constraints.plans.own": "Own",
-    "formulation.problem.plan": "Plan Span Stage",
-    "formulation.problem.units": "Link",
-    "formulation.constraints.constraint": "Violation",
-    "formulation.schedules.table": "PipelineSchedule",
-    "ingest.plans.certificate_file": "read_certificate write_certificate",
-    "ingest.plans.plan_file": "read_plan",
-    "ingest.plans.schedule_file": "write_schedule",
-    "ingest.scenario.load": "Scenario ScenarioError",
-    "solvers.explain": "Explanation explain",
-    "solvers.reasons.differences": "PlanDifference differences",
-    "solvers.reasons.reasons": "Reasons reasons",
+    "pipecut.formulation.problem.plan": "Plan Span Stage",
+    "pipecut.formulation.problem.training": "Schedule Training",
+    "pipecut.formulation.problem.units": "Link",
+    "pipecut.formulation.schedules.table": "PipelineSchedule",
+    "pipecut.ingest.mistakes": "ScenarioError",
+    "pipecut.ingest.plans.certificate_file": "read_certificate write_certificate",
+    "pipecut.ingest.plans.plan_file": "read_plan",
+    "pipecut.ingest.plans.schedule_file": "write_schedule",
+    "pipecut.ingest.scenario.load": "Scenario",
+    "pipecut.solvers.explain": "Explanation explain",
+    "pipecut.solvers.reasons.differences": "PlanDifference differences",
+    "pipecut.solvers.reasons.reasons": "Reasons reasons",
 }
 """Where the names come from that are not defined here."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (a module attribute can be anything)
     if name == "listing":
-        return importlib.import_module("commands.results.listing")
+        return importlib.import_module("pipecut.commands.results.listing")
     home = next((home for home, names in _HOMES.items() if name in names.split()), None)
     if home is not None:
         return getattr(importlib.import_module(home), name)
@@ -216,7 +220,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Instance:
 
 def read_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """Read a scenario file without its model: what it says, part by part. Raises ScenarioError."""
-    from ingest.scenario.load import load_scenario
+    from pipecut.ingest.scenario.load import load_scenario
 
     return load_scenario(path, overrides)
 
@@ -236,10 +240,10 @@ def build(
     the executed time, of a step or, without a flush, of a micro-batch. Of several goals a later one counts among
     plans equal in all before it. Raises ValueError where the parts make no problem.
     """
-    from formulation.counted import with_counted_choices
-    from formulation.problem.constraints import Constraints
-    from formulation.problem.instance import Instance
-    from formulation.problem.options import CostModel, default_goals
+    from pipecut.formulation.counted import with_counted_choices
+    from pipecut.formulation.problem.constraints import Constraints
+    from pipecut.formulation.problem.instance import Instance
+    from pipecut.formulation.problem.options import CostModel, default_goals
 
     cost = cost or CostModel.on_devices(server.device_class for server in cluster.servers)
     asked, judged = constraints or Constraints(), tuple(goals) or default_goals(training, cost)
@@ -260,8 +264,8 @@ def plan(
     false. Ctrl-C stops the search and raises KeyboardInterrupt; to have the best plan so far instead, stop it
     through ``limits``. Raises FalseClaimError if a check fails, and ValueError for wrong input.
     """
-    from commands.results import planned
-    from formulation.outcome import Limits
+    from pipecut.commands.results import planned
+    from pipecut.formulation.outcome import Limits
 
     return planned.plan(instance, solver, limits or Limits(), cross_check=cross_check)
 
@@ -272,7 +276,7 @@ def compare(instance: Instance, solvers: Sequence[str], *, limits: Limits | None
     A solver that cannot take the problem is a row that says why. Raises FalseClaimError where a claim fails its
     check or another solver's plan refutes it, and KeyboardInterrupt on Ctrl-C.
     """
-    from commands.results import planned as compared
-    from formulation.outcome import Limits
+    from pipecut.commands.results import planned as compared
+    from pipecut.formulation.outcome import Limits
 
     return compared.compare(instance, solvers, limits or Limits())
