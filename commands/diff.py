@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from pipecut.commands.parts.reasons import difference_to_dict
 from pipecut.commands.parts.task import open_task
-from pipecut.commands.reasons import difference_to_dict
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
 from pipecut.solvers.reasons.differences import differences
@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         named = {"scenario": task.scenario.name, "plans": [arguments.plan, arguments.other]}
         arguments.reply.put(named | difference_to_dict(found))
         return ExitCode.DONE
-    from pipecut.commands.reasons import difference_rows
-    from pipecut.commands.tables import KeyLines
+    from pipecut.commands.parts.reasons import difference_rows
+    from pipecut.commands.parts.tables import KeyLines
 
     output.show(KeyLines(difference_rows(found)))
     return ExitCode.DONE

@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.comparison import gap_to
+from pipecut.commands.parts.tables import goal_name
 from pipecut.commands.parts.task import Task, open_task
-from pipecut.commands.tables import goal_name
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
@@ -25,7 +25,7 @@ from pipecut.solvers.catalogue import AUTO
 from pipecut.solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
-    from pipecut.commands.tables import Row
+    from pipecut.commands.parts.tables import Row
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def _show(
     ran: dict[str, Any] | None,
     notes: list[str],
 ) -> None:
-    from pipecut.commands.tables import KeyLines, StageLines, measure_lines, rank_table, run_name
+    from pipecut.commands.parts.tables import KeyLines, StageLines, measure_lines, rank_table, run_name
 
     found, done = _rows(task, evaluation, best, notes)
     parts = [KeyLines(found), "", StageLines(task.instance, plan, evaluation)]
@@ -105,7 +105,7 @@ def _rows(
     task: Task, evaluation: Evaluation, best: Outcome | None, notes: list[str]
 ) -> tuple[list[Row], list[Row]]:
     """Return what was found of the plan, and what was done for it."""
-    from pipecut.commands.tables import objective_text, rules_rows, scope_rows
+    from pipecut.commands.parts.tables import objective_text, rules_rows, scope_rows
 
     found: list[Row] = []
     if evaluation.objective is not None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pipecut.commands.parts.reasons import claim_to_dict, reasons_to_dict
 from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
-from pipecut.commands.reasons import claim_to_dict, reasons_to_dict
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
@@ -275,8 +275,8 @@ def _to_dict(
 
 
 def _show(task: Task, outcome: Outcome | None, found: Reasons | None, why: Explanation | None) -> None:
-    from pipecut.commands.reasons import reasons_rows
-    from pipecut.commands.tables import (
+    from pipecut.commands.parts.reasons import reasons_rows
+    from pipecut.commands.parts.tables import (
         PROOFS,
         KeyLines,
         Row,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from pipecut.commands.parts.running import check_runs
+from pipecut.commands.parts.tables import objective_text
 from pipecut.commands.parts.task import Task, open_task
-from pipecut.commands.tables import objective_text
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading

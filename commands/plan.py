@@ -276,6 +276,6 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
 
 
 def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list[tuple[str, str]]) -> None:
-    from pipecut.commands.tables import outcome_parts
+    from pipecut.commands.parts.tables import outcome_parts
 
     output.show(*outcome_parts(task.instance, outcome, evaluation, why))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pipecut.commands.parts.tables import plain_table
 from pipecut.commands.parts.task import Task, open_task
-from pipecut.commands.tables import plain_table
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading

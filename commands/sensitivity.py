@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pipecut.commands.parts.tables import GOOD, OPEN, PROOFS, WRONG, KeyLines, Row, objective_text, scope_rows
 from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
-from pipecut.commands.tables import GOOD, OPEN, PROOFS, WRONG, KeyLines, Row, objective_text, scope_rows
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError

@@ -34,7 +34,7 @@ from pipecut.report.simulation import simulate
 from pipecut.solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
-    from pipecut.commands.tables import KeyLines
+    from pipecut.commands.parts.tables import KeyLines
     from pipecut.report.simulation import Simulation
 
 
@@ -196,7 +196,7 @@ def _show_nothing(
     best: BestOrder | None = None,
 ) -> ExitCode:
     """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
-    from pipecut.commands.tables import KeyLines, result_rows, search_rows, violation_rows
+    from pipecut.commands.parts.tables import KeyLines, result_rows, search_rows, violation_rows
 
     for path in targets.paths:
         output.remark(f"{path}: not written, as there is no plan to run")
@@ -214,7 +214,7 @@ def _show_nothing(
 
 def order_lines(best: BestOrder | None) -> list[KeyLines]:
     """Return what the search for the best order claims, as lines for people; none for any other order."""
-    from pipecut.commands.tables import KeyLines
+    from pipecut.commands.parts.tables import KeyLines
 
     return [] if best is None else [KeyLines(order_rows(best))]
 
@@ -226,7 +226,7 @@ def _show(
     outcome: Outcome | None,
     best: BestOrder | None,
 ) -> None:
-    from pipecut.commands.tables import (
+    from pipecut.commands.parts.tables import (
         KeyLines,
         beside_table,
         measure_lines,

@@ -10,12 +10,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
+# The command line begins here, and until it has begun Ctrl-C would be a traceback: so nothing is imported, and
+# this is what type checkers take for true.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
+
     from pipecut.commands.results import listing
     from pipecut.commands.results.files import certify, read_layers, read_schedule, trace, write_layers, write_plan
     from pipecut.commands.results.planned import Compared, Planned
@@ -194,11 +196,13 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (a module attribute can be anything)
+    from importlib import import_module
+
     if name == "listing":
-        return importlib.import_module("pipecut.commands.results.listing")
+        return import_module("pipecut.commands.results.listing")
     home = next((home for home, names in _HOMES.items() if name in names.split()), None)
     if home is not None:
-        return getattr(importlib.import_module(home), name)
+        return getattr(import_module(home), name)
     raise AttributeError(f"module 'pipecut' has no attribute {name!r}")
 
 

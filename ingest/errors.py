@@ -9,10 +9,12 @@ import os
 import sysconfig
 import traceback
 from pathlib import Path
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from pipecut.formulation.costs.amounts import plural
+
+if TYPE_CHECKING:  # mistakes in a scenario are told before it is imported
+    import networkx as nx
 
 _LIBRARY = sysconfig.get_path("stdlib")
 _MOST_CAUSES = 4

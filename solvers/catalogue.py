@@ -110,15 +110,18 @@ SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
         "paced_dp",
         "the exact branch and bound over bottlenecks",
-        "pipecut.solvers.dynamic.step_time.solver",
+        "pipecut.solvers.dynamic.iteration_time.solver",
         exact=True,
         blocks=ADDED,
     ),
     SolverEntry.of(
-        "step_dp", "the exact search for the executed step", "pipecut.solvers.executed.solver", exact=True
+        "step_dp", "the exact search for the executed step", "pipecut.solvers.step_time.solver", exact=True
     ),
     SolverEntry.of(
-        "halves_dp", "the exact search for the step under ZB-H1", "pipecut.solvers.halves.solver", exact=True
+        "halves_dp",
+        "the exact search for the step under ZB-H1",
+        "pipecut.solvers.zero_bubble_h1.solver",
+        exact=True,
     ),
     SolverEntry.of(
         "period_dp",

@@ -41,15 +41,15 @@ from pipecut.solvers.dynamic.states.reach import StateReach, reach_at
 from pipecut.solvers.dynamic.states.solver import StateSearch, sizes_are_narrowed
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
 from pipecut.solvers.dynamic.tables.stage_table import StageTable
-from pipecut.solvers.executed.asking import Search
-from pipecut.solvers.executed.bounds.game import Weights
-from pipecut.solvers.executed.bounds.pairs import least_passes
-from pipecut.solvers.executed.bounds.paths import FORWARD, PassPath
-from pipecut.solvers.executed.bounds.spans import spans_of
-from pipecut.solvers.executed.bounds.ways import ways_of
-from pipecut.solvers.executed.parts import stage_parts
 from pipecut.solvers.reference.line import atom_tables
 from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.step_time.asking import Search
+from pipecut.solvers.step_time.bounds.game import Weights
+from pipecut.solvers.step_time.bounds.pairs import least_passes
+from pipecut.solvers.step_time.bounds.paths import FORWARD, PassPath
+from pipecut.solvers.step_time.bounds.spans import spans_of
+from pipecut.solvers.step_time.bounds.ways import ways_of
+from pipecut.solvers.step_time.parts import stage_parts
 
 NEARBY = (1, 4)
 """Paths are weighed against the plans up to so many times a limit: what is best near it is not best for all."""
@@ -60,8 +60,8 @@ LAST = 2
 def weighed_paths(instance: Instance, step_ns: int, deadline: Deadline = NEVER) -> tuple[WeighedPaths, ...]:
     """Return weighed paths for numbers of stages, of which plans of about such a step may be.
 
-    Raises ValueError as ``solvers.executed.solver.accepts`` does, StoppedError after the deadline. Cost: some tens
-    of sums over all plans for each number of stages.
+    Raises ValueError as ``solvers.step_time.solver.accepts`` does, StoppedError after the deadline. Cost: some
+    tens of sums over all plans for each number of stages.
     """
     tables = all_tables(instance, deadline)
     parts, space = stage_parts(tables, CutSpace.of(instance)), state_space(tables)

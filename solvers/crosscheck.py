@@ -156,7 +156,7 @@ def refuted_by(claim: Claim, plan: Plan, who: str) -> Answer:
     return Answer(Verdict.DISAGREED, reason, plan)
 
 
-def ask(claim: Claim, limits: Limits) -> Answer:
+def ask_certificate(claim: Claim, limits: Limits) -> Answer:
     """Make and verify a certificate. What cannot be stopped is left to itself where time runs out."""
     plan, objective = claim.plan, claim.objective
     if plan is None or objective is None:
@@ -304,7 +304,7 @@ def _certified(instance: Instance, outcome: Outcome, limits: Limits, against: li
     patience = 2 if instance.goals[0].executed else 4
     began_s, answer = time.monotonic(), Answer(Verdict.OUT_OF_TIME)
     with contextlib.suppress(StoppedError):
-        answer = certificate.ask(claim, limits.within(patience * PATIENCE_S))
+        answer = ask_certificate(claim, limits.within(patience * PATIENCE_S))
     if answer.verdict is Verdict.OUT_OF_TIME and not instance.goals[0].executed:  # of these few are ready
         against.append(f"a certificate was not ready in {time.monotonic() - began_s:.1f} s")
     if answer.verdict is Verdict.DISAGREED:
@@ -460,11 +460,11 @@ class Route(NamedTuple):
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("line_dp", "the dynamic programme over the line", exact.route("line_dp", exact.line_dp)),
-    Route("state_dp", "the dynamic programme over device states", exact.route("state_dp", exact.state_dp)),
-    Route("brute_force", "brute force", exact.route("brute_force", exact.brute_force)),
-    Route("cpsat", "the declarative model", exact.route("cpsat", exact.cpsat)),
-    Route("certificate", "a certificate", certificate.ask),
+    Route("line_dp", "the dynamic programme over the line", route("line_dp", line_dp)),
+    Route("state_dp", "the dynamic programme over device states", route("state_dp", state_dp)),
+    Route("brute_force", "brute force", route("brute_force", brute_force)),
+    Route("cpsat", "the declarative model", route("cpsat", cpsat)),
+    Route("certificate", "a certificate", ask_certificate),
 )
 """In the order in which they are asked: the one that cannot be stopped comes last."""
 

@@ -153,14 +153,14 @@ class Ingredient(enum.Enum):
         "stages that demands leave",
         (
             "pipecut.solvers.dynamic.tables.demanded",
-            "pipecut.solvers.executed.demands",
+            "pipecut.solvers.step_time.demands",
             "pipecut.solvers.search.incumbent",
         ),
     )
     RESPONSES = (
         "answers of suffixes to arrivals",
         tuple(
-            f"pipecut.solvers.executed.{name}"
+            f"pipecut.solvers.step_time.{name}"
             for name in (
                 *("asking", "fronts", "further", "growing", "parts", "plans", "responses"),
                 *("search", "solver", "unbeaten", "unsplit", "warm_ups"),
@@ -170,7 +170,7 @@ class Ingredient(enum.Enum):
     BOXES = (
         "bounds of plans in boxes",
         tuple(
-            f"pipecut.solvers.executed.bounds.{name}"
+            f"pipecut.solvers.step_time.bounds.{name}"
             for name in (
                 *("boxes", "columns", "game", "mixtures", "pairs", "pass_tables", "paths"),
                 *("rays", "rest", "simplex", "spans", "sums", "ways"),
@@ -179,12 +179,12 @@ class Ingredient(enum.Enum):
     )
     HALVES = (
         "suffixes with backward passes in halves",
-        ("pipecut.solvers.halves.rest", "pipecut.solvers.halves.solver"),
+        ("pipecut.solvers.zero_bubble_h1.rest", "pipecut.solvers.zero_bubble_h1.solver"),
     )
     INTERVALS = (
         "the search over bottlenecks",
         tuple(
-            f"pipecut.solvers.dynamic.step_time.{name}"
+            f"pipecut.solvers.dynamic.iteration_time.{name}"
             for name in (
                 *("blocks", "exactly", "intervals", "latency", "network", "plans", "proposals"),
                 *("refining", "sequence", "solver", "stages", "steps", "windows"),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_architecture import MAY_IMPORT, OURS, THIRD_PARTY
+from tests.test_architecture import MAY_IMPORT, OURS, THIRD_PARTY, modules, relative
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -172,3 +172,23 @@ def _is_there(name: str) -> bool:
     while not (place.is_dir() or place.with_suffix(".py").exists()):
         inside, place = f"{place.name}.{inside}".rstrip("."), place.parent
     return not inside or (place.with_suffix(".py").exists() and inside in defined(place.with_suffix(".py")))
+
+
+def first_opened(words: str) -> str:
+    """Return the module that somebody opens first who has these words and sees the names of files."""
+    wanted = set(words.split())
+
+    def rank(path: str) -> tuple[int, int, int, str]:
+        name = set(Path(path).stem.split("_"))
+        return -len(name & wanted), len(name - wanted), path.count("/"), path
+
+    paths = (path for path in map(relative, modules()) if not path.endswith("__init__.py"))
+    return min((path for path in paths if wanted <= set(re.split(r"[/_.]", path))), key=rank, default="")
+
+
+def test_what_people_look_for_is_found_by_its_name() -> None:
+    section = MAP.read_text(encoding="utf-8").partition("## Found by name")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in row.split(" | ")] for row in ROW.findall(section)]
+    asked = {what: (words, file.strip("`")) for what, words, file in rows if what != "what"}
+    missed = [what for what, (words, file) in asked.items() if first_opened(words) != file]
+    assert len(asked) == 25 and len(asked) - len(missed) >= 20, missed

@@ -15,8 +15,8 @@ from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.executed import solver as executed
 from pipecut.solvers.reference import line as line_dp
+from pipecut.solvers.step_time import solver as executed
 
 PAPER = Path(__file__).parents[1] / "scenarios" / "pipepar"
 GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from pipecut.commands.tables import stage_in_words
+from pipecut.commands.parts.tables import stage_in_words
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.costs.goals import goal_value
 from pipecut.formulation.evaluate import Evaluation, evaluate

@@ -26,10 +26,9 @@ from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import scenario_files
-from pipecut.solvers import crosscheck as certificate
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_solver
-from pipecut.solvers.crosscheck import Verdict, claims_of
+from pipecut.solvers.crosscheck import Verdict, ask_certificate, claims_of
 
 ROOT = Path(__file__).parents[2]
 FREE = ("constraints.placement=free", "constraints.max_servers=2", "cost.boundary_charge=link")
@@ -132,7 +131,7 @@ def certificate_cell(instance: Instance, outcome: Outcome, limit_s: float) -> st
     """Say how long it takes to make and verify a certificate; "-" where there is none."""
     (claim,), began = claims_of(instance, outcome), time.perf_counter()
     try:
-        answer = certificate.ask(claim, Limits(time_limit_s=limit_s).begun())
+        answer = ask_certificate(claim, Limits(time_limit_s=limit_s).begun())
     except StoppedError:
         return "-"
     return f"{time.perf_counter() - began:.2f}" if answer.verdict is Verdict.AGREED else "-"

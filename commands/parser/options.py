@@ -697,5 +697,5 @@ def _add_scenarios(commands: Any) -> None:  # noqa: ANN401
     command = _command(
         commands, "scenarios", "list the scenarios that ship, by the names that they have", reads=()
     )
-    command.set_defaults(run="pipecut.commands.parts.scenarios")
+    command.set_defaults(run="pipecut.commands.scenarios")
     _add_json(command)

@@ -13,8 +13,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from pipecut.commands.parts.tables import GOOD, OPEN, WIDEST, WRONG, KeyLines, Row, scope_rows, stage_in_words
 from pipecut.commands.parts.task import Task
-from pipecut.commands.tables import GOOD, OPEN, WIDEST, WRONG, KeyLines, Row, scope_rows, stage_in_words
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal.failures import ClaimFailedError, ExitCode
 from pipecut.formulation.costs.amounts import goal_amount, goal_text

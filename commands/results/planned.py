@@ -180,7 +180,7 @@ class Planned(Outcome):
 
     def __str__(self) -> str:
         """Return the stages and the claim, without colours and 80 columns wide."""
-        from pipecut.commands.tables import outcome_parts
+        from pipecut.commands.parts.tables import outcome_parts
         from pipecut.commands.terminal.terminal import drawn
 
         evaluation = None if self.plan is None else evaluate(self.instance, self.plan)

@@ -65,7 +65,7 @@ class Simulated:
 
     def __str__(self) -> str:
         """Return timeline and formulas side by side, without colours and 80 columns wide."""
-        from pipecut.commands.tables import measure_lines, rank_table, run_name
+        from pipecut.commands.parts.tables import measure_lines, rank_table, run_name
         from pipecut.commands.terminal.terminal import WIDTH, drawn
 
         tables = (run_name(self.content), "", *measure_lines(self.content), "", rank_table(self.content))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pipecut.commands.tables import GOOD, OPEN, WRONG, KeyLines, Row
+from pipecut.commands.parts.tables import GOOD, OPEN, WRONG, KeyLines, Row
 from pipecut.commands.terminal import terminal as human
 from pipecut.report.pictures.pareto import ParetoPoint
 

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from pipecut.formulation.problem.cluster import Server
-from pipecut.formulation.problem.layers import Axis, Layer
+if TYPE_CHECKING:  # the words of a terminal come through here, before anything large may be imported
+    from pipecut.formulation.problem.cluster import Server
+    from pipecut.formulation.problem.layers import Axis, Layer
 
 
 class Written(enum.Enum):

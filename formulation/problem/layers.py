@@ -32,11 +32,13 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from pipecut.formulation.predictor.curves import Measured
 from pipecut.formulation.predictor.roofline import Work
+
+if TYPE_CHECKING:  # the schema of scenarios reads this module, and needs no graph
+    import networkx as nx
 
 FORMS = (0, 1, 2)
 """The three parallel forms of a matrix product (PipePar Fig. 1; AccPar's Types I, II, III)."""
@@ -314,6 +316,8 @@ def layer_graph(
     Raises ValueError naming every repeated layer, unknown end of an edge, repeated edge, edge against
     the execution order, negative size, FOLLOW layer with more than one producer, and unknown layer of ``cuts``.
     """
+    import networkx as nx
+
     graph = nx.DiGraph(name=name, element_bytes=element_bytes)
     problems: list[str] = []
     position: dict[str, int] = {}

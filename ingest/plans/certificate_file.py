@@ -33,6 +33,7 @@ LARGEST_FILE = 64 * 2**20
 
 
 _Whole = Annotated[int, Field(ge=0, le=2**62)]
+_Positive = Annotated[int, Field(ge=1, le=2**62)]
 """What no count, time or weight of a certificate exceeds."""
 
 
@@ -50,7 +51,7 @@ class _Label(BaseModel):
     slot: _Whole = 0
     state: list[_Whole]
     servers: list[_Whole]
-    lanes: _Whole = Field(default=1, ge=1)
+    lanes: _Positive = 1
     starts: list[list[_Whole]]
 
     @field_validator("starts")
@@ -76,9 +77,9 @@ class _Path(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    stages: _Whole = Field(ge=1)
+    stages: _Positive
     mean: _Whole = 0
-    weight: _Whole = Field(ge=1)
+    weight: _Positive
     passes: list[tuple[_Whole, Literal["F", "B"], _Whole]]
 
     @field_validator("passes", mode="before")

@@ -27,7 +27,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
 from pipecut.solvers.catalogue import find_solver
-from pipecut.solvers.executed.demands import unseen_names
+from pipecut.solvers.step_time.demands import unseen_names
 
 SOME_CUTS = 192
 """How many places are left, at most."""

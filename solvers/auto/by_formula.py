@@ -21,10 +21,10 @@ from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers import catalogue
 from pipecut.solvers.crosscheck import contradiction
-from pipecut.solvers.executed.demands import unseen_names, with_seen_demands
 from pipecut.solvers.ingredients import PROPOSES, methods_of
 from pipecut.solvers.search.first_plan import simple_plan
 from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.step_time.demands import unseen_names, with_seen_demands
 
 NAME = PROPOSES
 Ask = Callable[[Instance, Limits], Outcome]

@@ -2,11 +2,11 @@
 
 One side weighs paths, the other answers with the plan of which the mixture takes least
 (``solvers.chunks.sums``); each plan brings the paths that take long in it, as in
-``solvers.executed.bounds.game``. Weights are kept near the best ones so far, or they would swing from plan to plan
-(Wentges, International Transactions in Operational Research 4, 1997). With any whole weights, the step of every
-plan takes at least the least sum divided by the sum of weights, as no path takes longer than the step. So weights
-decide how good the bound is, not whether it holds. Runs that are only in plans that take too long by some mixture
-are left out on the way.
+``solvers.step_time.bounds.game``. Weights are kept near the best ones so far, or they would swing from plan to
+plan (Wentges, International Transactions in Operational Research 4, 1997). With any whole weights, the step of
+every plan takes at least the least sum divided by the sum of weights, as no path takes longer than the step. So
+weights decide how good the bound is, not whether it holds. Runs that are only in plans that take too long by
+some mixture are left out on the way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipecut.solvers.chunks.case import Case, overlapped
 from pipecut.solvers.chunks.paths import critical_path
 from pipecut.solvers.chunks.runs import Numbers
 from pipecut.solvers.chunks.sums import FAR, TIMES, PathSums
-from pipecut.solvers.executed.bounds.game import equilibrium
+from pipecut.solvers.step_time.bounds.game import equilibrium
 
 MOST_WEIGHT = 1 << 14
 """Weights are whole numbers that add up to about so many."""

@@ -46,7 +46,7 @@ def test_every_solver_module_is_in_the_catalogue() -> None:
     """A module that defines ``solve`` from an instance and limits to an outcome is that of an entry."""
     said = {(entry.load().__module__) for entry in (AUTO, *all_solvers())}
     defining = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        ".".join(("pipecut", *path.relative_to(ROOT).with_suffix("").parts))
         for room in ("solvers", "planners")
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"\ndef solve\([^)]*\) -> Outcome", path.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipecut.commands.tables import StageLines
+from pipecut.commands.parts.tables import StageLines
 from pipecut.commands.terminal.terminal import drawn
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.problem.constraints import Goal, Recompute

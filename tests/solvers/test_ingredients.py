@@ -257,16 +257,15 @@ ATTACKED = {
         "solvers/cpsat/test_cpsat_memory.py:test_memory_tables_are_the_specification_cell_by_cell"
     ),
     "pipecut.formulation.costs.bounds": "formulation/costs/test_lower_bound.py:test_no_plan_undercuts_it",
-    "pipecut.formulation.costs.bounds": (
-        "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
-    ),
     "pipecut.formulation.problem.instance": (
         "formulation/problem/test_magnitude.py:test_no_plan_and_no_table_exceeds_what_is_counted_with"
     ),
     "pipecut.formulation.costs.megatron_forms": (
         "formulation/costs/test_megatron_forms.py:test_the_forms_of_a_transformer_block_are_those_of_megatron"
     ),
-    "pipecut.formulation.costs.passes": "solvers/cpsat/test_executed.py:test_it_finds_what_pricing_every_plan_finds",
+    "pipecut.formulation.costs.passes": (
+        "solvers/cpsat/test_executed.py:test_it_finds_what_pricing_every_plan_finds"
+    ),
     "pipecut.formulation.predictor.layer_times": (
         "formulation/costs/test_predictor.py:test_no_share_takes_less_than_its_part_nor_more_than_all"
     ),
@@ -389,10 +388,10 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
         ("cpsat", "pipecut.solvers.cpsat.solver.first_plan"),
         ("cpsat_atoms", "pipecut.solvers.cpsat.on_atoms.solver.first_plan"),
         ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
-        ("paced_dp", "pipecut.solvers.dynamic.step_time.solver.first_plan"),
+        ("paced_dp", "pipecut.solvers.dynamic.iteration_time.solver.first_plan"),
         ("period_dp", "pipecut.solvers.dynamic.period.solver.first_plan"),
-        ("step_dp", "pipecut.solvers.executed.solver.first_plan"),
-        ("halves_dp", "pipecut.solvers.halves.solver.first_plan"),
+        ("step_dp", "pipecut.solvers.step_time.solver.first_plan"),
+        ("halves_dp", "pipecut.solvers.zero_bubble_h1.solver.first_plan"),
     ],
 )
 def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from pipecut.formulation.problem.plan import Span
 from pipecut.solvers.dynamic.period.stage_periods import PeriodStages, StagePeriods
 from pipecut.solvers.dynamic.period.walk import Found, WayBack
 from pipecut.solvers.dynamic.states.states import Numbers, StateSpace, Steps
-from pipecut.solvers.executed.unbeaten import numbered, unbeaten
+from pipecut.solvers.step_time.unbeaten import numbered, unbeaten
 
 AT_ONCE = 1 << 22
 """So many numbers of answers are made in one go."""

@@ -22,8 +22,8 @@ from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.options import StageTime
 from pipecut.formulation.problem.plan import Span
 from pipecut.solvers.dynamic.period.parts import PassParts
-from pipecut.solvers.executed.unbeaten import numbered, unbeaten
 from pipecut.solvers.reference.algorithm_1 import edges_into
+from pipecut.solvers.step_time.unbeaten import numbered, unbeaten
 
 Index = NDArray[np.intp]
 Forms = tuple[int, ...]

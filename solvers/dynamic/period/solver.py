@@ -29,12 +29,12 @@ from pipecut.solvers.dynamic.period.stage_periods import StagePeriods
 from pipecut.solvers.dynamic.period.walk import plan_of
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
 from pipecut.solvers.dynamic.tables.demanded import told_apart
-from pipecut.solvers.executed.demands import demanded_spaces, unseen_by_executed
 from pipecut.solvers.reference.algorithm_1 import check_size
 from pipecut.solvers.search.first_plan import first_plan
 from pipecut.solvers.search.incumbent import Incumbent, close, questions, search_in_parts
 from pipecut.solvers.search.stoppable import STOPPED, stoppable
 from pipecut.solvers.search.support import Support, sized
+from pipecut.solvers.step_time.demands import demanded_spaces, unseen_by_executed
 
 NAME = "period_dp"
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipecut.commands.parser.options import parse
 from pipecut.commands.parts.opening import file_of, open_scenario, shipped_names, shortest
-from pipecut.commands.parts.scenarios import title_of
+from pipecut.commands.scenarios import title_of
 from pipecut.commands.terminal.failures import InputError
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
@@ -163,7 +163,7 @@ def test_a_title_is_what_a_file_says_first(text: str, title: str) -> None:
 def test_a_scenario_that_is_wrong_is_told_with_its_line(pipecut: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("own").mkdir()
     Path("own", "net.yaml").write_text("name: 5\n", encoding="utf-8")
-    monkeypatch.setattr("pipecut.commands.parts.scenarios.SHIPPED", Path("own").resolve())
+    monkeypatch.setattr("pipecut.commands.scenarios.SHIPPED", Path("own").resolve())
     ran = pipecut("scenarios")
     assert ran.code == 2 and "net.yaml:1: name: " in ran.err
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipecut.commands.outputs.schema import OUTPUTS
 from pipecut.commands.parser.grammar import EXAMPLES, did_you_mean
-from pipecut.commands.tables import KEYS, KeyLines, StageLines, measure_lines, stage_in_words
+from pipecut.commands.parts.tables import KEYS, KeyLines, StageLines, measure_lines, stage_in_words
 from pipecut.commands.terminal.progress import progress_text
 from pipecut.commands.terminal.terminal import broken, drawn
 from pipecut.formulation.evaluate import evaluate

@@ -13,7 +13,7 @@ from pipecut.formulation.certificates.executed.paths import warm_ups as of_stage
 from pipecut.formulation.executed import step_of_training_ns
 from pipecut.formulation.problem.training import Schedule, Training
 from tests.generators import warm_ups
-from tests.solvers.executed.test_step_dp import pipelines
+from tests.solvers.step_time.test_step_dp import pipelines
 
 TRAINING = Training(2, 2)
 FIRST, SECOND = PathPass(0, "F", 0), PathPass(0, "F", 1)

@@ -25,8 +25,8 @@ from pipecut.formulation.problem.modes import ONE_COPY, Mode, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.ingest.plans.plan_file import plan_of, plan_to_dict
 from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.iteration_time import solver as paced
 from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.dynamic.step_time import solver as paced
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import sharded_kinds

@@ -102,7 +102,7 @@ def test_nobody_is_asked_in_vain_where_memory_decides_single_stages(
     monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr(catalogue, "SOLVERS", on_layers())
     assert cross_checked(limited, found, Limits()).notes[-1] == small
-    monkeypatch.setattr(checked_solve.certificate, "ask", lambda *_: pytest.fail("a certificate was made"))
+    monkeypatch.setattr(checked_solve, "ask_certificate", lambda *_: pytest.fail("a certificate was made"))
     assert cross_checked(limited, refused, Limits()).notes[-1] == f"not cross-checked: {TIGHT}"
 
 

@@ -20,13 +20,13 @@ from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_solver
 from pipecut.solvers.cpsat import solver as declarative
 from pipecut.solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, double_check
-from pipecut.solvers.executed.demands import unseen_by_executed
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import PROPOSES, Ingredient, independent_of, methods_of, shared_with
+from pipecut.solvers.step_time.demands import unseen_by_executed
 from tests.solvers.auto.test_by_formula import asking_for_the_middle
 from tests.solvers.cpsat.demanded import MADE, SLOW
 from tests.solvers.dynamic.test_period import judged_by_period
-from tests.solvers.executed.test_step_dp import judged_by_step
+from tests.solvers.step_time.test_step_dp import judged_by_step
 from tests.solvers.test_stopped_anywhere import Wish
 
 WORDS = "the bound is that of step_dp"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipecut.commands.tables import stage_in_words
+from pipecut.commands.parts.tables import stage_in_words
 from pipecut.exchange.whole_blocks import TargetError, runs_of
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, checked

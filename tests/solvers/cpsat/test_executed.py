@@ -38,7 +38,7 @@ from tests.generators import (
 from tests.solvers.cpsat.demanded import SLOW, constraints
 from tests.solvers.cpsat.test_families import check_cut_once, post_cut_once
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
-from tests.solvers.executed.test_chosen_warm_ups import with_long_transfers
+from tests.solvers.step_time.test_chosen_warm_ups import with_long_transfers
 
 ONE = Limits(workers=1)
 MOST_PLANS = 3_000

@@ -15,11 +15,11 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.dynamic.iteration_time.blocks import StageSpans
+from pipecut.solvers.dynamic.iteration_time.exactly import ExactLatency
+from pipecut.solvers.dynamic.iteration_time.proposals import Correction
+from pipecut.solvers.dynamic.iteration_time.steps import flat_steps
 from pipecut.solvers.dynamic.states.states import state_space
-from pipecut.solvers.dynamic.step_time.blocks import StageSpans
-from pipecut.solvers.dynamic.step_time.exactly import ExactLatency
-from pipecut.solvers.dynamic.step_time.proposals import Correction
-from pipecut.solvers.dynamic.step_time.steps import flat_steps
 from pipecut.solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.solvers.cpsat.test_freedoms import freed, has_groups

@@ -20,9 +20,9 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat import solver as layered
+from pipecut.solvers.dynamic.iteration_time import solver
+from pipecut.solvers.dynamic.iteration_time.intervals import Sizes
 from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.dynamic.step_time import solver
-from pipecut.solvers.dynamic.step_time.intervals import Sizes
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
 from tests.solvers.cpsat.test_freedoms import freed, has_groups

@@ -1,0 +1,131 @@
+"""What layers and changes of layout take in each pass of a step, for every kind and form: arrays for searches.
+
+The columns are those of ``solvers.step_time.bounds.columns``: passes, or the sums that they are made of.
+The specification is ``formulation.costs.passes``, whose functions fill the cells; layers that are alike are asked
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecut.formulation.costs.tables import Tables, Times
+from pipecut.formulation.limits import in_time
+from pipecut.formulation.problem.groups import GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import Split
+from pipecut.formulation.problem.precision import Copy
+from pipecut.solvers.step_time.bounds.columns import PassColumns, columns_of
+
+HELD, WORKING = -2, -1
+"""Behind the columns of a row, where memory may run out: bytes that are held, and the largest working set."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassTables:
+    """Times in ns: ``layers[k, l, form, column]``, FORBIDDEN for no such form; ``changes[k, e, s, t, column]``.
+
+    ``copies[e, l][k, form, column]`` is what layer l takes beside that in a stage that starts behind layer e, of
+    whose weights it has a copy.
+    """
+
+    columns: PassColumns
+    layers: Times
+    changes: Times
+    copies: Mapping[tuple[int, int], Times]
+
+    def told_apart(self, tables: Tables) -> Tables:
+        """Return the tables with passes in place of sums, so that what differs in any pass is not taken for alike.
+
+        For numbers of programs alone (``solvers.atoms.programs``).
+        """
+        return replace(
+            tables,
+            inside=np.concatenate([tables.inside, *np.moveaxis(self.layers, -1, 0)]),
+            between=np.concatenate([tables.between, *np.moveaxis(self.changes, -1, 0)]),
+            copies={
+                ends: np.concatenate([tables.copies[ends], *np.moveaxis(copy, -1, 0)])
+                for ends, copy in self.copies.items()
+            },
+        )
+
+    def of_kinds(self, kinds: NDArray[np.int64]) -> PassTables:
+        """Return the tables of some kinds."""
+        copies = {ends: copy[kinds] for ends, copy in self.copies.items()}
+        return PassTables(self.columns, self.layers[kinds], self.changes[kinds], copies)
+
+
+def pass_tables(tables: Tables) -> PassTables:
+    """Price every layer and form edge on every kind. Raises StoppedError after the deadline of the tables."""
+    instance, forms = tables.instance, tables.inside.shape[2]
+    columns, kinds = columns_of(instance), len(tables.kinds)
+    layers = np.full((kinds, len(instance.layers), forms, columns.width), FORBIDDEN, dtype=np.int64)
+    changes = np.zeros((kinds, len(instance.form_edges), forms, forms, columns.width), dtype=np.int64)
+    alike = [_alike(instance, at) for at in range(len(instance.layers))]
+    for at, kind in enumerate(in_time(tables.kinds, tables.deadline)):
+        known: dict[Hashable, Times] = {}
+        for layer, costs in enumerate(alike):
+            key = (costs, layer in instance.demands.recompute_layers)
+            if key not in known:
+                known[key] = _of_layer(columns, instance, kind, layer, tables.inside[at, layer] < FORBIDDEN)
+            layers[at, layer] = known[key]
+        if kind.inner is not None:
+            _fill_changes(columns, instance, kind, changes[at])
+    return PassTables(columns, layers, changes, _copies(columns, tables, layers))
+
+
+def _copies(columns: PassColumns, tables: Tables, layers: Times) -> Mapping[tuple[int, int], Times]:
+    """Return what layers take with their copies, less what they take alone."""
+    found: dict[tuple[int, int], Times] = {}
+    for layer, copy in enumerate(tables.instance.copies):
+        if copy is not None:
+            rows = [
+                _of_layer(columns, tables.instance, kind, layer, tables.inside[at, layer] < FORBIDDEN, copy)
+                for at, kind in enumerate(in_time(tables.kinds, tables.deadline))
+            ]
+            own = layers[:, layer]
+            found[copy.earlier, layer] = np.where(own < FORBIDDEN, np.array(rows) - own, 0)
+    return found
+
+
+def _of_layer(
+    columns: PassColumns,
+    instance: Instance,
+    kind: GroupKind,
+    layer: int,
+    allowed: NDArray[np.bool_],
+    copy: Copy | None = None,
+) -> Times:
+    found = np.full((len(allowed), columns.width), FORBIDDEN, dtype=np.int64)
+    split = kind.tensor_parallel_degree > 1
+    for form in sorted({0, *np.flatnonzero(allowed).tolist()}) if split else [0]:
+        found[form] = columns.of_layer(instance, layer, form, kind, copy)
+    return found
+
+
+def _fill_changes(columns: PassColumns, instance: Instance, kind: GroupKind, into: Times) -> None:
+    known, forms = dict[Hashable, Times](), range(into.shape[1])
+    for at, edge in enumerate(instance.form_edges):
+        named = edge.consumer in instance.demands.recompute_layers
+        key = (edge.size_bytes, instance.layers[edge.consumer].split is Split.MATRIX, named)
+        if key not in known:
+            cells = [[columns.of_change(instance, edge, s, t, kind) for t in forms] for s in forms]
+            known[key] = np.array(cells, dtype=np.int64)
+        into[at] = known[key]
+
+
+def _alike(instance: Instance, at: int) -> Hashable:
+    """Return all that the passes of a layer depend on."""
+    layer = instance.layers[at]
+    sizes = (instance.input_bytes, instance.output_bytes, instance.parameter_bytes, instance.gradient_bytes)
+    more = (instance.updated_bytes, instance.optimizer_bytes)
+    return (
+        *(layer.split, layer.allowed_forms, layer.across, layer.work, layer.measured),
+        *(instance.predictor.products[layer.name], instance.sent_bytes[at]),
+        *(layer.macs, layer.input_bytes, layer.output_bytes, layer.parameter_bytes, layer.trained_bytes),
+        *(rows[at] for rows in (*sizes, *more, *instance.forward_ns, *instance.backward_ns)),
+    )

@@ -1,0 +1,225 @@
+"""What stages before a suffix see of it: when it is done with each micro-batch, whenever these arrive.
+
+Under 1F1B with fixed orders every end of a pass is the largest of some sums (a max-plus linear system; Baccelli et
+al., Synchronization and Linearity, 1992). So a suffix answers arrivals x with
+
+    y[k] = max over m of x[m] + answer[m, k]   (the gradient of micro-batch k leaves its first stage)
+    end  = max over m of x[m] + answer[m, M]   (its last synchronisation is over)
+
+and a suffix none of whose answers is later than that of another can take its place in every plan. Answers are
+composed stage by stage, thousands at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import Deadline, in_time
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.solvers.step_time.bounds.columns import WEIGHTS
+from pipecut.solvers.step_time.pass_by_pass import PassByPass
+
+MOST_MICRO_BATCHES = 64
+"""Suffixes are compared by answers, as many as the square of these; with more of them by their passes."""
+MOST_CELLS = 1 << 20
+"""So many numbers of answers are worked out in one go, each from up to 64 others."""
+NEVER = -(1 << 50)
+"""No path leads there."""
+Visits = Mapping[tuple[int, int], int]
+"""How often paths go into a suffix with a micro-batch and come out of it with another."""
+
+
+class Responses(Protocol):
+    """How suffixes answer, a row of ``width`` numbers each; no plan is later for smaller ones."""
+
+    width: int
+
+    def last(self, passes: Times, slot: int = 0) -> Times:
+        """Return the rows of last stages with these passes (forward, backward, synchronisation).
+
+        ``slot``, there and below, tells the warm-up: it is the one of that slot, if nothing is chosen.
+        """
+        ...
+
+    def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        """Return rows with a stage put before; ``sent`` are the transfers behind it (activation, gradient)."""
+        ...
+
+    def leaving(self, rows: Times) -> Times:
+        """Return when the last gradient leaves the first stage, where all micro-batches are there at 0."""
+        ...
+
+    def ended(self, rows: Times) -> Times:
+        """Return when the last synchronisation is over, where all micro-batches are there at 0."""
+        ...
+
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
+        """Return the sum of answers, ``visits[m, k]`` times that to arrival m by leaving k; None: not kept."""
+        ...
+
+
+def responses(training: Training, most_stages: int) -> Responses:
+    """Return how suffixes of plans of at most so many stages answer under a schedule.
+
+    Raises ValueError for one that no search is written for.
+    """
+    if training.schedule is Schedule.ONE_F_ONE_B:
+        many = training.micro_batches > MOST_MICRO_BATCHES
+        return PassByPass(training, most_stages) if many else OneForwardOneBackward(training)
+    if training.schedule is Schedule.GPIPE:
+        return AllForwardAllBackward(training.micro_batches)
+    if training.schedule is Schedule.NAIVE:
+        return OneAtATime(training.micro_batches)
+    raise ValueError(f"no search for the executed step under {training.schedule}")
+
+
+def answered(
+    how: Responses, rows: Times, label: Times, slot: int, passes: Times, sent: Times, deadline: Deadline
+) -> Times:
+    """Return rows with stages put before those that are numbered by ``label``; see :meth:`Responses.before`.
+
+    Raises StoppedError after the deadline.
+    """
+    found = np.zeros((len(label), how.width), dtype=np.int64)
+    size = max(1, MOST_CELLS // how.width)
+    for at in in_time(range(0, len(label), size), deadline):
+        some = slice(at, at + size)
+        found[some] = how.before(rows[label[some]], slot, passes[some], sent[some])
+    return found
+
+
+class OneForwardOneBackward:
+    """1F1B with a flush: answers by arrival and micro-batch, and by arrival the end.
+
+    Of plans of so many ``stages`` ZB-H1: a stage sends its gradient before it does the half of the weights, which
+    it puts off by as many pairs as there are stages before it.
+    """
+
+    def __init__(self, training: Training, stages: int | None = None) -> None:
+        self.micro_batches = training.micro_batches
+        self.width = self.micro_batches * (self.micro_batches + 1)
+        self._training, self._stages = training, stages
+
+    def last(self, passes: Times, slot: int = 0) -> Times:
+        return self._put(None, slot, passes, np.zeros((len(passes), 2), dtype=np.int64))
+
+    def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        count = self.micro_batches
+        return self._put(rows.reshape(len(rows), count, count + 1), slot, passes, sent)
+
+    def leaving(self, rows: Times) -> Times:
+        count = self.micro_batches
+        return rows.reshape(len(rows), count, count + 1)[:, :, count - 1].max(axis=1)
+
+    def ended(self, rows: Times) -> Times:
+        count = self.micro_batches
+        return rows.reshape(len(rows), count, count + 1)[:, :, count].max(axis=1)
+
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
+        into, out = np.array(list(visits), dtype=np.intp).reshape(-1, 2).T
+        return np.asarray(
+            rows[:, into * (self.micro_batches + 1) + out] @ np.array(list(visits.values()), np.int64)
+        )
+
+    def _put(self, behind: Times | None, slot: int, passes: Times, sent: Times) -> Times:
+        """Go through the passes of the new first stage; every time is a row over the arrivals it may wait for."""
+        count, many = self.micro_batches, len(passes)
+        forward, backward, sync = (passes[:, at, None] for at in range(3))
+        halves = self._stages is not None
+        ahead, late = (self._stages or slot + 1) - 1 - slot, passes[:, WEIGHTS, None] if halves else 0 * sync
+        free = np.full((many, count), NEVER, dtype=np.int64)
+        arrived = np.full((many, count, count), NEVER, dtype=np.int64)
+        found = np.full((many, count, count + 1), NEVER, dtype=np.int64)
+        # The last of these is the first one's of a pair.
+        warm = (self._training.warm_up_in(slot) if self._stages is None else min(slot + 1, count)) - 1
+        for micro_batch in range(warm):
+            self._forward(free, arrived, micro_batch, forward, sent)
+        for pair in range(count):
+            if pair + warm < count:
+                self._forward(free, arrived, pair + warm, forward, sent)
+            if behind is not None:
+                known = min(count, pair + warm + 1)
+                back = (arrived[:, :known] + behind[:, :known, pair, None]).max(axis=1)
+                np.maximum(free, back + sent[:, 1, None], out=free)
+            free += backward - late
+            found[:, :, pair] = free
+            free += late * (pair >= ahead)
+        end = free + min(ahead, count) * late + sync
+        if behind is not None:
+            np.maximum(end, (arrived + behind[:, :, count, None]).max(axis=1), out=end)
+        found[:, :, count] = end
+        np.putmask(found, found < NEVER // 2, NEVER)
+        return found.reshape(many, self.width)
+
+    def _forward(self, free: Times, arrived: Times, micro_batch: int, forward: Times, sent: Times) -> None:
+        np.maximum(free[:, micro_batch], 0, out=free[:, micro_batch])
+        free += forward
+        arrived[:, micro_batch] = free + sent[:, :1]
+
+
+class AllForwardAllBackward:
+    """GPipe, F-then-B: what ``formulation.executed`` sums up, by stage from the back.
+
+    Columns: forward passes and transfers, slowest forward pass, backward passes and transfers, slowest backward
+    pass, and the end of the last synchronisation less all that belongs to forward passes.
+    """
+
+    width = 5
+
+    def __init__(self, micro_batches: int) -> None:
+        self._more = micro_batches - 1
+
+    def last(self, passes: Times, slot: int = 0) -> Times:
+        nothing = np.zeros(len(passes), dtype=np.int64)
+        rows = np.stack([nothing, nothing, nothing, nothing, nothing + NEVER], axis=1)
+        return self.before(rows, 0, passes, np.zeros((len(passes), 2), dtype=np.int64))
+
+    def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        down = rows[:, 0] + passes[:, 0] + sent[:, 0]
+        slowest = np.maximum(rows[:, 1], passes[:, 0])
+        up = rows[:, 2] + passes[:, 1] + sent[:, 1]
+        pace = np.maximum(rows[:, 3], passes[:, 1])
+        end = np.maximum(rows[:, 4], up + self._more * pace + passes[:, 2])
+        return np.stack([down, slowest, up, pace, end], axis=1)
+
+    def leaving(self, rows: Times) -> Times:
+        return rows[:, 0] + self._more * (rows[:, 1] + rows[:, 3]) + rows[:, 2]
+
+    def ended(self, rows: Times) -> Times:
+        return rows[:, 0] + self._more * rows[:, 1] + rows[:, 4]
+
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
+        return None
+
+
+class OneAtATime:
+    """One micro-batch at a time: its way through all stages and back, and the end of the last one's way.
+
+    Both grow with whatever is put before, and a step is M - 1 times the one and then the other.
+    """
+
+    width = 2
+
+    def __init__(self, micro_batches: int) -> None:
+        self._more = micro_batches - 1
+
+    def last(self, passes: Times, slot: int = 0) -> Times:
+        nothing = np.zeros((len(passes), 2), dtype=np.int64)
+        return self.before(nothing, 0, passes, nothing)
+
+    def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        way = rows[:, 0] + passes[:, 0] + passes[:, 1] + sent.sum(axis=1)
+        return np.stack([way, np.maximum(rows[:, 1] + passes[:, 0] + sent[:, 0], way + passes[:, 2])], axis=1)
+
+    def leaving(self, rows: Times) -> Times:
+        return (self._more + 1) * rows[:, 0]
+
+    def ended(self, rows: Times) -> Times:
+        return self._more * rows[:, 0] + rows[:, 1]
+
+    def visited(self, rows: Times, visits: Visits) -> Times | None:
+        return None

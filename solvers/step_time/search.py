@@ -1,0 +1,279 @@
+"""The search: suffixes of plans slot by slot, unbeaten ones that can still be part of a plan within the limit.
+
+A *label* is a suffix: the end that it reaches (``solvers.step_time.bounds.ways``), the place where it starts, the
+warm-up of its first stage, and how it answers (``solvers.step_time.responses``). Of labels with the same end and
+place one goes whose answers are never earlier than another's and whose first stage warms up no less: stages before
+it warm up at least as long. One goes as well whose own time and what is ahead of it at least are above the limit
+(``solvers.step_time.bounds.rest``), or which no plan of any number of stages goes on with within it
+(``solvers.step_time.bounds.mixtures``). What is left at place 0 are plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.limits import in_time
+from pipecut.solvers.step_time.bounds.columns import WEIGHTS
+from pipecut.solvers.step_time.bounds.mixtures import Mixture
+from pipecut.solvers.step_time.bounds.rest import NEVER_NS
+from pipecut.solvers.step_time.bounds.spans import Bits, Spans
+from pipecut.solvers.step_time.bounds.ways import NOTHING, Ways
+from pipecut.solvers.step_time.fronts import StageFronts, StageRows
+from pipecut.solvers.step_time.responses import Responses, answered
+from pipecut.solvers.step_time.unbeaten import unbeaten
+
+Index = NDArray[np.int64]
+AT_ONCE = 1 << 18
+"""So many pairs of a suffix and a stage are looked at in one go."""
+
+
+class KnownRest(Protocol):
+    """What stages before suffixes take at least, for one limit, as of ``solvers.step_time.bounds.rest``."""
+
+    spans: Spans
+    ways: Ways
+    most_ns: int
+    behind: Times
+    ahead: Times
+
+    def useful_of(self, warm_up: int) -> Bits:
+        """Return which stages with a warm-up, told by its slot, may be in a plan within the limit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Suffixes that start in one slot, a row each: ``end``, ``place``, ``answers``, and where they come from.
+
+    ``before`` is the row of the suffix behind the first stage among the labels of the slot behind, ``way`` the way
+    of the first stage, ``warm_up`` its warm-up (told by a slot, see ``Spans``), ``passes`` its passes without what
+    it fetches. ``least``: no plan of it takes less.
+    """
+
+    end: Index
+    place: Index
+    answers: Times
+    before: Index
+    way: Index
+    warm_up: Index
+    passes: Times
+    least: Times
+
+    def of(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Labels:
+        """Return some of them."""
+        return Labels(
+            self.end[rows],
+            self.place[rows],
+            self.answers[rows],
+            self.before[rows],
+            self.way[rows],
+            self.warm_up[rows],
+            self.passes[rows],
+            self.least[rows],
+        )
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+
+class Growth:
+    """Labels slot by slot for one limit on the step, which falls when plans are found.
+
+    ``width``: at most so many labels are kept for an end (0: all); with a width nothing is proved.
+    ``allowed``: about so many labels may be made (0: any number); ``done`` tells whether that was enough.
+    ``mixtures``: bounds by number of stages, outside of which no plan is within the limit; None: not known.
+    With ``stages`` plans have so many, and backward passes halves, of which those of the weights are put off.
+    """
+
+    def __init__(
+        self,
+        rest: KnownRest,
+        fronts: StageFronts,
+        answers: Responses,
+        mixtures: list[Mixture] | None,
+        width: int = 0,
+        allowed: int = 0,
+        stages: int | None = None,
+    ) -> None:
+        self.rest, self.fronts, self.answers, self.mixtures = rest, fronts, answers, mixtures
+        self.most_ns = rest.most_ns
+        self.slots: list[Labels] = []
+        self.made = 0
+        self.done = False
+        self._width, self._allowed, self._stages = width, allowed, stages
+        self._deadline = fronts.tables.deadline
+
+    def run(self) -> Iterator[Labels]:
+        """Grow until no label is left; yield every whole plan that is better than those before, as one label.
+
+        Its suffixes are then those of ``slots``. Raises StoppedError after the deadline of the tables.
+        """
+        for slot in in_time(range(len(self.rest.spans.rules)), self._deadline):
+            parts: list[Labels] = []
+            behind = self._behind(slot)
+            for way in in_time(self._ways(slot), self._deadline):
+                for warm_up in self.rest.spans.warm_ups[slot]:
+                    for part in self._put(slot, (way, warm_up), behind):
+                        yield from self._whole(part)
+                        parts.append(part.of(part.place > 0))
+                if self._allowed and self.made > self._allowed:
+                    return
+            if not parts:
+                break
+            labels = _joined(parts)
+            labels = labels.of(labels.least <= self.most_ns)
+            if not len(labels):
+                break
+            self.slots.append(self._kept(labels))
+        self.done = True
+
+    def _behind(self, slot: int) -> _Behind:
+        """Return what is known of all suffixes that stages in a slot are put before."""
+        if not slot:
+            none = np.zeros(0, dtype=np.int64)
+            return _Behind(none, None if self.mixtures is None else [(one, none) for one in self.mixtures])
+        labels = self.slots[-1]
+        leaving = self.answers.leaving(labels.answers)
+        if self.mixtures is None:
+            return _Behind(leaving, None)
+        found: list[tuple[Mixture, Times]] = []
+        for one in in_time(self.mixtures, self._deadline):
+            if one.stages > slot:
+                seen = self.answers.visited(labels.answers, one.visits[one.stages - slot])
+                if seen is None:
+                    seen = one.behind[slot - 1, labels.end * self.rest.behind.shape[2] + labels.place]
+                found.append((one, seen))
+        return _Behind(leaving, found)
+
+    def _kept(self, labels: Labels) -> Labels:
+        """Return the unbeaten labels by ascending place; of every end the best ones where a width is set."""
+        rows = labels.answers
+        if np.ptp(labels.warm_up):
+            rows = np.column_stack([rows, labels.warm_up])
+        group = labels.end * (1 << 20) + labels.place
+        labels = labels.of(unbeaten(rows, group, self._deadline))
+        if self._width:
+            order = np.lexsort((labels.least, labels.end))
+            first = np.flatnonzero(np.diff(labels.end[order], prepend=-1))
+            rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+            labels = labels.of(order[rank < self._width])
+        return labels.of(np.argsort(labels.place, kind="stable"))
+
+    def _whole(self, labels: Labels) -> Iterator[Labels]:
+        """Yield the best whole plan among labels; only better ones count from then on."""
+        stages = len(self.slots) + 1
+        counts = self._stages in (None, stages) and stages >= self.rest.spans.least_stages
+        whole = np.flatnonzero((labels.place == 0) & self.rest.ways.whole[labels.end] & counts)
+        if len(whole):
+            best = whole[int(labels.least[whole].argmin())]
+            if int(labels.least[best]) <= self.most_ns:
+                self.most_ns = int(labels.least[best]) - 1
+                yield labels.of(np.array([best]))
+
+    def _ways(self, slot: int) -> list[int]:
+        found: list[int] = np.flatnonzero((self.rest.ways.source == NOTHING) == (slot == 0)).tolist()
+        return found
+
+    def _put(self, slot: int, how: tuple[int, int], behind_it: _Behind) -> Iterator[Labels]:
+        """Put stages of a way, with a warm-up, before suffixes that they go on from, of which so much is known."""
+        ways, (way, warm_up) = self.rest.ways, how
+        mine = np.zeros(0, dtype=np.int64)
+        if slot:
+            behind = self.slots[-1]
+            mine = np.flatnonzero((behind.end == ways.source[way]) & (behind.warm_up <= warm_up))
+            if not len(mine):
+                return
+        kind = int(ways.kind[way])
+        rows = self.fronts.rows(warm_up, kind, self.rest.useful_of(warm_up)[kind])
+        if slot == 0:
+            some = np.arange(rows.first[-2], rows.first[-1])
+            yield self._made(slot, how, (rows, some), np.full(len(some), NOTHING), behind_it)
+            return
+        behind = self.slots[-1]
+        many = (rows.first[behind.place[mine] + 1] - rows.first[behind.place[mine]]).astype(np.int64)
+        for some in _chunks(many):
+            label = np.repeat(mine[some], many[some])
+            offset = np.arange(len(label)) - np.repeat(np.cumsum(many[some]) - many[some], many[some])
+            stage = rows.first[behind.place[label]] + offset
+            yield self._made(slot, how, (rows, stage), label, behind_it)
+
+    def _made(
+        self, slot: int, how: tuple[int, int], stages: tuple[StageRows, Index], label: Index, behind: _Behind
+    ) -> Labels:
+        """Return the labels of stages put before suffixes, those that may be part of a plan within the limit."""
+        (rows, stage), (way, warm_up) = stages, how
+        ways, sent = self.rest.ways, self.rest.spans.boundaries
+        end, link = int(ways.target[way]), int(ways.link[way])
+        start, stop = rows.start[stage], rows.stop[stage]
+        crossed = np.stack([sent.activation[link, stop], sent.gradient[link, stop]], axis=1)
+        own = rows.passes[stage]
+        passes = own.copy()
+        passes[:, 0] += sent.fetched[ways.front[way], start]
+        passes[:, 1] += sent.returned[link, stop]
+        pace = passes[:, 0] + passes[:, 1]
+        count = self.rest.spans.micro_batches
+        ahead = self.rest.ahead[slot, end][start]
+        late = passes[:, WEIGHTS] if self._stages is not None else np.zeros_like(pace)
+        before = count * pace - min((self._stages or 0) - slot, count) * late
+        least = np.maximum(ahead + before, count * pace + passes[:, 2])
+        if slot:
+            least = np.maximum(least, ahead + pace - late + crossed.sum(axis=1) + behind.leaving[label])
+        if behind.sums is not None:
+            least = np.maximum(least, self._mixed(slot, end, start, (passes, crossed, label), behind.sums))
+        good = np.flatnonzero(least <= self.most_ns)
+        self.made += len(good)
+        start, label = start[good], label[good]
+        if slot:
+            suffixes, new = (self.slots[-1].answers, label), (passes[good], crossed[good])
+            answers = answered(self.answers, *suffixes, warm_up, *new, self._deadline)
+        else:
+            answers = self.answers.last(passes[good], warm_up)
+        least = np.maximum(
+            least[good], np.maximum(ahead[good] + self.answers.leaving(answers), self.answers.ended(answers))
+        )
+        ends, wayed, warmed = (np.full(len(good), one) for one in (end, way, warm_up))
+        made = Labels(ends, start, answers, label, wayed, warmed, own[good], least)
+        return made.of(least <= self.most_ns)
+
+    def _mixed(
+        self,
+        slot: int,
+        end: int,
+        start: Index,
+        stages: tuple[Times, Times, Index],
+        behind: list[tuple[Mixture, Times]],
+    ) -> Times:
+        """Return what whole plans take at least by mixtures of paths, whatever number of stages they have."""
+        passes, crossed, label = stages
+        least = np.full(len(start), NEVER_NS, dtype=np.int64)
+        for one, sums in behind:
+            seen = sums[label] if slot else 0
+            np.minimum(least, one.least(slot, end, start, passes, crossed, seen), out=least)
+        return least
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Behind:
+    """What is known of suffixes: when the last gradient leaves, and what the paths of each mixture see of them."""
+
+    leaving: Times
+    sums: list[tuple[Mixture, Times]] | None
+
+
+def _chunks(many: Index) -> list[Index]:
+    """Return runs of rows with about so many pairs in each."""
+    total = np.cumsum(many)
+    if not len(total) or not total[-1]:
+        return []
+    return np.split(np.arange(len(many)), np.flatnonzero(np.diff(total // AT_ONCE)) + 1)
+
+
+def _joined(parts: list[Labels]) -> Labels:
+    names = [one.name for one in fields(Labels)]
+    return Labels(*(np.concatenate([getattr(one, name) for one in parts]) for name in names))

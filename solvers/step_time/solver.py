@@ -1,0 +1,143 @@
+"""The exact search for the time of a step as executed, under 1F1B, GPipe, and one micro-batch at a time.
+
+Whether plans take at most so long is asked for one limit after another, from below (``solvers.step_time.asking``):
+plans in boxes are bounded by paths that are weighed against them (``solvers.step_time.bounds``), and suffixes of
+what is left are searched so that nothing is left out (``solvers.step_time.search``). Either raises the bound, and
+where it meets the best plan that was found on the way, that is the proof. What links do: they carry any number of
+transfers at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.tables import all_tables, possible_kinds
+from pipecut.formulation.limits import StoppedError
+from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.suffixes import suffixes
+from pipecut.solvers.dynamic.iteration_time import solver as by_formula
+from pipecut.solvers.dynamic.states import solver as states
+from pipecut.solvers.dynamic.states.states import StateSpace, state_space
+from pipecut.solvers.dynamic.tables.demanded import told_apart
+from pipecut.solvers.reference.algorithm_1 import check_size
+from pipecut.solvers.search.first_plan import first_plan
+from pipecut.solvers.search.incumbent import Incumbent, search_in_parts
+from pipecut.solvers.search.stoppable import STOPPED, stoppable
+from pipecut.solvers.search.support import Support, sized
+from pipecut.solvers.step_time.asking import Search
+from pipecut.solvers.step_time.bounds.pairs import least_passes
+from pipecut.solvers.step_time.bounds.spans import spans_of
+from pipecut.solvers.step_time.bounds.ways import ways_of
+from pipecut.solvers.step_time.demands import demanded_spaces, unseen_by_executed
+from pipecut.solvers.step_time.growing import OutgrownError
+from pipecut.solvers.step_time.parts import stage_parts
+from pipecut.solvers.step_time.warm_ups import warmed
+
+NAME = "step_dp"
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
+FORMULA = 4
+"""The best plan by the formula is looked for in one part of the time in so many."""
+EAGER = 2
+"""And so is, where warm-ups are to be chosen, the best plan with eager ones."""
+
+
+def reason_against(instance: Instance) -> str | None:
+    """Return None if the search sees the whole instance, else what it does not see."""
+    if instance.goals[0] is not Goal.STEP_TIME:
+        return f"{NAME} minimises the executed step, the first goal is {instance.goals[0]}"
+    if instance.training.schedule not in SCHEDULES:
+        known = ", ".join(SCHEDULES)
+        return f"{NAME} knows the schedules {known}, the schedule is {instance.training.schedule}"
+    return unseen_by_executed(instance)
+
+
+def unseen_by_passes(instance: Instance, name: str, *seen: str) -> str | None:
+    """Return what no search for an executed step sees of an instance; None if it sees all but those ``seen``."""
+    return states.unseen_by_states(instance, *seen)
+
+
+@sized
+def accepts(instance: Instance) -> Support:
+    """Say what the search makes of an instance (``solvers.search.support``). Cost: linear in device groups."""
+    reason = reason_against(instance)
+    if reason is not None:
+        return Support(reason=reason)
+    return Support(proves=True, bytes_needed=bytes_needed(instance))
+
+
+def bytes_needed(instance: Instance) -> int:
+    """Return what tables of an instance take. Raises TooLargeError where they are too large."""
+    suffixes(instance, demanded=True)
+    return check_size(2 * len(possible_kinds(instance)), CutSpace.of(instance).stops)
+
+
+@stoppable(NAME, best=True)
+def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
+    """Find the plan with the least executed step and prove it, or the best within the limits with an honest bound.
+
+    Raises ValueError where :func:`accepts` has a reason, TooLargeError as
+    ``solvers.reference.algorithm_1.StageTimes.of`` does.
+    """
+    reason = reason_against(instance)
+    if reason is not None:
+        raise ValueError(reason)
+    limits = begin(limits)
+    most = longest_run_ns(instance, instance.training.micro_batches) + 1
+    known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
+    known.tell()
+    try:
+        if instance.training.chooses_warm_ups:
+            _begin_eagerly(known, limits)
+        tables = told_apart(all_tables(instance, limits.deadline))
+        if known.plan is None:
+            known.offer(first_plan(tables))
+            known.offer(_by_formula(instance, limits))
+        parts, spaces = (
+            stage_parts(tables, CutSpace.of(instance)),
+            demanded_spaces(state_space(tables, demanded=True), tables),
+        )
+        spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
+        searches = list[Search]()
+
+        def run(own: Incumbent, space: StateSpace) -> None:
+            searches.append(Search(own, parts, spans, ways_of(tables, space), space, least))
+            searches[-1].run()
+
+        search_in_parts(known, [partial(run, space=space) for space in spaces])
+    except StoppedError:
+        return known.outcome(STOPPED)
+    except OutgrownError as error:
+        return known.outcome(str(error))
+    made, boxes = (sum(counts) for counts in zip(*((one.made, one.boxes) for one in searches), strict=True))
+    return known.outcome(f"{made} suffixes of plans were looked at, {boxes} boxes of plans bounded")
+
+
+def _by_formula(instance: Instance, limits: Limits) -> Plan | None:
+    """Return a good plan by the formula, where links pay for boundaries; it is priced as executed."""
+    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+    judged = replace(instance, cost=cost, goals=(Goal.ITERATION_TIME,))
+    if not by_formula.accepts(judged).proves:
+        return None
+    within = replace(limits.share(FORMULA), start=None, progress=_nobody)
+    return by_formula.solve(judged, within).plan
+
+
+def _begin_eagerly(known: Incumbent, limits: Limits) -> None:
+    """Look for a good plan with eager warm-ups, and for better ones of its stages; others may still be better."""
+    instance = known.instance
+    judged = replace(instance, training=replace(instance.training, warm_up="eager"))
+    found = solve(judged, replace(limits.share(EAGER), start=None, progress=_nobody)).plan
+    if found is not None:
+        known.offer(found, warmed(instance, found, limits.deadline))
+
+
+def _nobody(_: Progress) -> None:
+    """Values of another goal are nobody's progress."""
