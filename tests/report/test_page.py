@@ -163,7 +163,7 @@ def test_every_word_of_a_content_is_escaped_wherever_it_is_shown() -> None:
 
 
 def test_only_files_of_the_package_are_called_safe() -> None:
-    folder = Path(templating.__file__).parents[1] / "templates"
+    folder = Path(templating.__file__).parent / "templates"
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.j2"))]
     assert len(texts) > 5
     safe = [name for text in texts for name in re.findall(r"\{\{ *([\w.]+) *\|[^}]*safe", text)]
