@@ -130,7 +130,7 @@ def reading(subject: str | Path) -> Iterator[None]:
         raise InputError(f"{subject}: {reason}") from error
     except ValueError as error:
         # Errors of ingest name file and line; those of formulation do not know of files, nor do Python's own.
-        nameless = type(error).__module__.partition(".")[0] in ("builtins", "formulation")
+        nameless = type(error).__module__.startswith(("builtins", "pipecut.formulation"))
         raise InputError(f"{subject}: {error}" if nameless else str(error), _places(error)) from error
 
 

@@ -57,7 +57,7 @@ def found(name: str) -> bool:
     for stop in range(len(parts), 0, -1):
         for module in MODULES:
             if module[-stop:] == parts[:stop] or module[-stop - 1 :] == (*parts[:stop], "__init__"):
-                thing = importlib.import_module(".".join(module))
+                thing = importlib.import_module(".".join(("pipecut", *module)))
                 if _has(thing, parts[stop:]):
                     return True
     return False

@@ -104,7 +104,7 @@ def is_there(name: str) -> bool:
         ending, rest = "/".join(words[:cut]) + ".py", words[cut:]
         for path in MODULES:
             if f"/{path}".endswith(f"/{ending}"):
-                thing: object = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+                thing: object = importlib.import_module("pipecut." + path.removesuffix(".py").replace("/", "."))
                 with suppress(AttributeError):
                     return reduce(getattr, rest, thing) is not None
     folder = name.replace(".", "/")

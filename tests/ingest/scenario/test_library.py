@@ -230,7 +230,7 @@ def test_the_library_is_no_scenario() -> None:
 
 def test_the_library_is_in_the_installed_package() -> None:
     project = tomllib.loads((SHIPPED.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = project["tool"]["setuptools"]["package-data"]["scenarios"]
+    patterns = project["tool"]["setuptools"]["package-data"]["pipecut.scenarios"]
     assert set(FILES) <= {path for pattern in patterns for path in SHIPPED.glob(pattern)}
 
 
