@@ -33,7 +33,13 @@ from pipecut.solvers.catalogue import AUTO, MAIN
 from pipecut.solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
-from pipecut.solvers.search.first_plan import simple_plan
+from pipecut.solvers.search.first_plan import (
+    GRIDS_PART,
+    GRIDS_S,
+    begins_with_grids,
+    best_grid,
+    simple_plan,
+)
 
 if TYPE_CHECKING:
     from pipecut.solvers.catalogue import Solve, SolverEntry
@@ -53,12 +59,15 @@ def told_at_once(instance: Instance, limits: Limits) -> Limits:
     """
     best = _Best(instance, limits)
     best.tell(Progress(None, lower_bound(instance)))
-    large = len(instance.layers) * instance.devices >= LARGE
+    large, grids = len(instance.layers) * instance.devices >= LARGE, begins_with_grids(instance)
     if limits.start is None and limits.below is None and not limits.deadline.over():
-        found = simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)
-        if found is not None:
-            best.tell(Progress(found[0], None, found[1]))
-            limits = replace(limits, start=found[1]) if large else limits
+        found = [simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)]
+        if grids:
+            found.append(best_grid(instance, limits.share(GRIDS_PART).within(GRIDS_S).deadline))
+        first = min((one for one in found if one is not None), key=lambda one: one[0], default=None)
+        if first is not None:
+            best.tell(Progress(first[0], None, first[1]))
+            limits = replace(limits, start=first[1]) if large or grids else limits
     return replace(limits, progress=best.tell)
 
 

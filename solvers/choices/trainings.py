@@ -52,6 +52,7 @@ from pipecut.solvers.choices.any_order import (
     impossible,
 )
 from pipecut.solvers.crosscheck import cross_checked
+from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, begins_with_grids, best_grid
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
@@ -210,7 +211,8 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
     parts = instances_of(instance)
     plans = by_formula(instance, parts, ask, limits)
     bounds = ((one, lower_bound(one) * times_in_a_step(one)) for one in parts)
-    waiting = _by_promise([_Found(one, bound, start=start_of(one, plans)) for one, bound in bounds])
+    waiting = [_Found(one, bound, start=start_of(one, plans)) for one, bound in bounds]
+    waiting = _by_promise(_from_grids(waiting, limits))
     done: list[_Found] = []
     refused: list[str] = []
     needed_s = 0.0
@@ -241,6 +243,22 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
     if len(refused) == len(parts):
         raise ValueError("; ".join(dict.fromkeys(refused)))
     return _chosen(instance, done, list(dict.fromkeys(refused)))
+
+
+def _from_grids(waiting: list[_Found], limits: Limits) -> list[_Found]:
+    """Give every choice of a large question a plan of equal groups to begin with, where one is found in the time.
+
+    Smaller micro-batches come first, as they take less memory. What is found is told at once.
+    """
+    within, found = limits.share(GRIDS_PART).within(GRIDS_S), list[_Found]()
+    for one in sorted(waiting, key=lambda one: -one.instance.training.micro_batches):
+        instance, start = one.instance, one.start
+        if start is None and begins_with_grids(instance) and not within.deadline.over():
+            start = best_grid(instance, within.deadline)
+            if start is not None:
+                limits.progress(Progress(start[0], None, start[1], instance))
+        found.append(replace(one, start=start))
+    return found
 
 
 def _asked(one: _Found, ask: Ask, within: Limits) -> _Found:

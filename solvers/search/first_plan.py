@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipecut.formulation.costs.bulk.crossing import crossing_bytes
-from pipecut.formulation.costs.megatron_forms import megatron_forms
+from pipecut.formulation.costs.megatron_forms import forms_in
 from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes, received_bytes, stage_parts
 from pipecut.formulation.costs.tables import Tables, build_tables
 from pipecut.formulation.costs.times import layout_form
@@ -46,7 +46,7 @@ from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, GroupKind, forms_on, line
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
-from pipecut.formulation.problem.layers import FORMS, Layer, Split
+from pipecut.formulation.problem.layers import FORMS, Axis, Layer, Split
 from pipecut.formulation.problem.modes import ONE_COPY, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.training import Schedule
@@ -55,6 +55,12 @@ from pipecut.formulation.schedules.keeps import Keeps
 
 HALVINGS = 24
 """How exactly work is balanced: to one part in 2**24 of all."""
+GRIDS = 4
+"""How many plans of equal groups are priced for a choice of the training."""
+GRIDS_FROM = 10_000
+"""Layers times devices from which a search begins with such plans, as it may not come to one by itself."""
+GRIDS_PART, GRIDS_S = 6, 10.0
+"""They may take one part in so many of the time, and so long at most."""
 Forms = tuple[int, ...]
 """Of all layers of the model."""
 
@@ -77,6 +83,33 @@ def balanced_plans(instance: Instance, deadline: Deadline = NEVER) -> Iterator[P
             spans = (Span(first, stop) for first, stop in itertools.pairwise(cuts))
             pairs = zip(spans, groups, strict=True)
             yield Plan(tuple(stage_of(span, group, forms) for span, group in pairs))
+
+
+def begins_with_grids(instance: Instance) -> bool:
+    """Tell whether an instance is so large that a search begins with the best of a few plans of equal groups."""
+    return len(instance.layers) * instance.devices >= GRIDS_FROM
+
+
+def best_grid(instance: Instance, deadline: Deadline) -> tuple[int, Plan] | None:
+    """Return the best of a few balanced plans that differ in stages, replicas or recomputation, with its value.
+
+    None where none keeps the rules, or time was over before. Cost: as :func:`balanced_plans`, and GRIDS prices.
+    """
+    best: tuple[int, Plan] | None = None
+    seen: set[tuple[int, int, object]] = set()
+    with contextlib.suppress(StoppedError, TooLargeError):
+        for plan in in_time(balanced_plans(instance, deadline), deadline):
+            mode = plan.stages[0].group.mode
+            alike = len(plan), mode.replicas, mode.recompute
+            if alike in seen:
+                continue
+            seen.add(alike)
+            found = evaluate(instance, plan)
+            if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
+                best = found.objective, plan
+            if len(seen) == GRIDS:
+                break
+    return best
 
 
 def divided(instance: Instance, used: int, stages: int) -> Iterator[list[Group]]:
@@ -133,10 +166,14 @@ def _stages(instance: Instance, size: int) -> int:
 
 
 def _wanted(instance: Instance) -> list[NDArray[np.int64]]:
-    """Return forms of all layers, whether they are allowed or not: each the same, and Megatron-LM's."""
+    """Return forms of all layers, whether they are allowed or not: each the same, and Megatron-LM's.
+
+    The latter with sequence parallelism too, where layers may take its forms.
+    """
     total = len(instance.layers)
     alike = [np.full(total, form) for form in FORMS]
-    return [*alike, np.array(megatron_forms(instance, Span(0, total)))]
+    sequence = (False, True)[: 1 + (Axis.SEQUENCE in instance.demands.splits)]
+    return [*alike, *(np.array(forms_in(instance, [Span(0, total)], sequence=one)) for one in sequence)]
 
 
 def _allowed(tables: Tables, kind: int, wanted: Sequence[NDArray[np.int64]]) -> Iterator[Forms]:

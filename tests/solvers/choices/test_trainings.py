@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof, checked
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from pipecut.formulation.problem.constraints import Constraints, Goal
 from pipecut.formulation.problem.instance import Instance, build_instance
@@ -24,6 +24,7 @@ from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.choices.trainings import best_training, decide
 from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
 from pipecut.solvers.goals import solve_in_order
+from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
@@ -312,3 +313,26 @@ def test_a_v_has_two_stages_a_group_whatever_is_written_of_others() -> None:
     listed = Training(12, schedule_choices=(one, v), chunk_choices=(1, 4))
     assert [(each.schedule, each.chunks) for each in listed.choices] == [(one, 1), (one, 4), (v, 2)]
     assert listed.choices[-1].closed() == Training(12, schedule=v)
+
+
+def test_a_large_question_has_a_plan_of_equal_groups_before_anything_is_searched() -> None:
+    """A search that finds nothing by itself leaves the best of them, and each was told as soon as it was there."""
+    layers = [matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(330)]
+    training, numbers = Training(64, 1, micro_batch_choices=(1, 16, 64)), (1, 16, 64)
+    large = instance_of(chain(layers, [50] * 329), mesh(8, 8, 8, 8), PLAIN, training)
+    large = replace(large, goals=(Goal.STEP_TIME,))
+    told: list[Progress] = []
+
+    def nothing(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        value = None if limits.start is None else evaluate(one, limits.start).objective
+        proof = Proof.UNKNOWN if value is None else Proof.FEASIBLE
+        return one, Outcome("nobody", proof, limits.start, value, goals=one.goals)
+
+    chosen = best_training(large, nothing, Limits(time_limit_s=60, progress=told.append))
+    heard = {one.instance.training.micro_batches: one for one in told if one.instance is not None}
+    assert set(heard) == set(numbers)
+    for many, one in heard.items():
+        alone = replace(large, training=replace(large.training, micro_batches=many, micro_batch_choices=()))
+        assert one.plan is not None and evaluate(alone, one.plan).objective == one.objective
+        assert evaluate(alone, one.plan).feasible
+    assert chosen.outcome.objective == min(one.objective for one in heard.values() if one.objective is not None)
