@@ -248,13 +248,16 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
 def _from_grids(waiting: list[_Found], limits: Limits) -> list[_Found]:
     """Give every choice of a large question a plan of equal groups to begin with, where one is found in the time.
 
-    Smaller micro-batches come first, as they take less memory. What is found is told at once.
+    From both ends: small micro-batches fit where memory is short, large ones take the least time where it is not.
+    What is found is told at once.
     """
     within, found = limits.share(GRIDS_PART).within(GRIDS_S), list[_Found]()
-    for one in sorted(waiting, key=lambda one: -one.instance.training.micro_batches):
+    rising = sorted(waiting, key=lambda one: one.instance.training.micro_batches)
+    for at in range(len(rising)):
+        one = rising.pop(-1 if at % 2 == 0 else 0)
         instance, start = one.instance, one.start
         if start is None and begins_with_grids(instance) and not within.deadline.over():
-            start = best_grid(instance, within.deadline)
+            start = best_grid(instance, within.share(len(rising) + 1).deadline)
             if start is not None:
                 limits.progress(Progress(start[0], None, start[1], instance))
         found.append(replace(one, start=start))

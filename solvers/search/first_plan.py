@@ -59,7 +59,7 @@ GRIDS = 4
 """How many plans of equal groups are priced for a choice of the training."""
 GRIDS_FROM = 10_000
 """Layers times devices from which a search begins with such plans, as it may not come to one by itself."""
-GRIDS_PART, GRIDS_S = 6, 10.0
+GRIDS_PART, GRIDS_S = 4, 15.0
 """They may take one part in so many of the time, and so long at most."""
 Forms = tuple[int, ...]
 """Of all layers of the model."""
