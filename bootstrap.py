@@ -32,6 +32,8 @@ STARTED = VENV / ".pipecut-installing"
 """Present while pip works: if it is found at the start, that installation was cut short."""
 SCENARIO = "scenarios/pipepar/vgg16.yaml"
 EXTRAS = {"plan": ("torch",), "test": ("torch", "dev", "docs", "notebook", "png")}
+ON_ALL_CORES = ("-n", "auto", "--dist", "worksteal")
+"""How the tests run where nothing is said of them."""
 FAILED = 2
 
 
@@ -58,7 +60,7 @@ def command_line(command: str, rest: list[str]) -> list[str]:
     """Return what a command runs inside the environment."""
     if command == "plan":
         return [str(PROGRAMS / "pipecut"), "plan", SCENARIO, *rest]
-    return [str(PYTHON), "-m", "pytest", "-q", *rest]
+    return [str(PYTHON), "-m", "pytest", "-q", *(rest or ON_ALL_CORES)]
 
 
 def set_up(extras: tuple[str, ...]) -> None:

@@ -14,11 +14,16 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 from tests.command_line import own_cache, pipecut, scenario
+from tests.laws import so_many
 
 __all__ = ["own_cache", "pipecut", "scenario"]
 
 settings.register_profile(
-    "explore", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "explore",
+    deadline=None,
+    max_examples=so_many(100),
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 settings.register_profile("pipecut", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("pipecut")

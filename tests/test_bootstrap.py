@@ -60,6 +60,11 @@ def test_plan_sets_up_and_plans(calls: Calls) -> None:
     assert (Path(__file__).resolve().parents[1] / bootstrap.SCENARIO).is_file()
 
 
+def test_the_tests_take_all_cores_where_nothing_is_said() -> None:
+    assert bootstrap.command_line("test", [])[-4:] == ["-n", "auto", "--dist", "worksteal"]
+    assert bootstrap.command_line("test", ["-m", "alone"])[-2:] == ["-m", "alone"]
+
+
 def test_nothing_is_installed_twice(calls: Calls) -> None:
     for command in ("test", "plan", "test", "plan"):
         bootstrap.main([command, "-k", "x"])

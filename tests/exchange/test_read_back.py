@@ -34,6 +34,7 @@ from pipecut.ingest.graphs.cut_places import cut_for, divided_by
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers.auto.solve import plan as best
 from pipecut.solvers.catalogue import AUTO
+from tests.laws import so_many
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Source("plan.json", "net.yaml", "package.net:build")
@@ -292,7 +293,7 @@ def test_every_export_is_read_back_and_priced(data: st.DataObject) -> None:
         check(instance, plan, target, found)
 
 
-@settings(max_examples=12)
+@settings(max_examples=so_many(12))
 @given(data=st.data())
 def test_what_is_planned_for_a_program_is_what_it_runs(data: st.DataObject) -> None:
     drawn, runtime = data.draw(instances(open_forms=False)), data.draw(st.sampled_from(TARGETS))

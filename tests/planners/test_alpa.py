@@ -19,8 +19,9 @@ from pipecut.planners.alpa import planner as alpa
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import GIGA, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(80))
 
 
 def every_plan(total, devices, sizes):
@@ -52,7 +53,7 @@ def tables(draw, sizes=(1, 2, 4)):
     return times
 
 
-@settings(SLOW, max_examples=300)
+@settings(SLOW, max_examples=so_many(300))
 @given(tables(), st.integers(1, 6), st.integers(1, 5), st.sampled_from([0, 0, 1, 3, 10]))
 def test_against_every_plan_of_its_own_objective(times, devices, micro_batches, epsilon):
     total = len(next(iter(times.values())))

@@ -42,8 +42,9 @@ from pipecut.solvers.catalogue import SolverEntry
 from pipecut.solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 PLAN = Plan(())
 SOLVERS = "line_dp,state_dp,pipepar,pipedream,alpa,data_parallel,picky"
 TESTED = tuple(SOLVERS.split(","))

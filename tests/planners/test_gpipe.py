@@ -17,15 +17,16 @@ from pipecut.planners.gpipe import planner as gpipe
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, GIGA, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 
 
 def squares(costs, ends):
     return sum(sum(costs[first:stop]) ** 2 for first, stop in itertools.pairwise(ends))
 
 
-@settings(SLOW, max_examples=300)
+@settings(SLOW, max_examples=so_many(300))
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.data())
 def test_no_way_to_cut_has_less_variance(costs, data):
     cells = data.draw(st.integers(1, len(costs)))

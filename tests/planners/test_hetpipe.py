@@ -25,9 +25,10 @@ from pipecut.planners.hetpipe.planner import Allocation, global_staleness, virtu
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import GIGA, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 from tests.planners.expected import expected_ns
 
-SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 HETPIPE = CostModel(boundary_charge=BoundaryCharge.RECEIVER, boundary=Boundary.BOTH, combine=Combine.MAX)
 """The cost model under which HetPipe sees what is so."""
 

@@ -18,9 +18,10 @@ from pipecut.planners.hypar import planner as hypar
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances
+from tests.laws import so_many
 from tests.planners.accpar.alexnet import alexnet, typed
 
-SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 
 
 def test_level_by_level_it_is_the_authors_program():

@@ -19,8 +19,9 @@ from pipecut.planners.megatron.planner import Configuration
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import UNIT, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(80))
 limits = st.builds(
     Constraints,
     memory=st.booleans(),

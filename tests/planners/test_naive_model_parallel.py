@@ -11,13 +11,14 @@ from pipecut.planners.baselines import naive_model_parallel
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 
 
 def work(*macs):
     return chain([matrix(f"m{at}", one) for at, one in enumerate(macs)], [0] * (len(macs) - 1))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 @given(instances(layer_graphs(7)))
 def test_plans_hold_on_any_instance(instance):
     outcome = checked(instance, naive_model_parallel.solve(instance))

@@ -13,8 +13,9 @@ from pipecut.planners.one_weird_trick.planner import fully_connected
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, vgg16
 from tests.generators import instances
+from tests.laws import so_many
 
-SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 
 
 def matrix_forms(instance, outcome):

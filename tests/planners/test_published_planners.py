@@ -20,6 +20,7 @@ from pipecut.planners.pipedream import planner as pipedream
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, divisible, instances, layer_graphs
+from tests.laws import so_many
 
 PLANNERS = {
     "alpa": alpa.solve,
@@ -40,7 +41,7 @@ limits = st.builds(
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 @given(instance=instances(layer_graphs(5), cluster_graphs(5)).filter(divisible), constraints=limits)
 def test_only_rules_that_a_planner_is_blind_to_are_broken(name, instance, constraints):
     """``checked`` raises for any other broken rule, and for a price that is not the evaluator's."""
@@ -52,7 +53,7 @@ def test_only_rules_that_a_planner_is_blind_to_are_broken(name, instance, constr
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 @given(instance=instances(layer_graphs(6), cluster_graphs(5)).filter(divisible))
 def test_no_planner_beats_the_optimum(name, instance):
     outcome, best = checked(instance, PLANNERS[name](instance)), checked(instance, line_dp.solve(instance))

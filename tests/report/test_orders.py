@@ -29,6 +29,7 @@ from pipecut.report.trace import trace_of
 from tests.examples import on_servers
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
+from tests.laws import so_many
 from tests.report.runs import case
 from tests.report.test_page import Page
 
@@ -97,7 +98,7 @@ def test_zero_bubble_keeps_what_its_closed_form_says() -> None:
     assert found["ranks"][3]["peak_bytes"] > planned["ranks"][3]["peak_bytes"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(OF_SINGLE_STAGES), st.sampled_from(Synchronisation), st.integers(1, 4))
 def test_any_plan_in_another_order(
     data: st.DataObject, schedule: Schedule, synchronisation: Synchronisation, many: int

@@ -25,6 +25,7 @@ from pipecut.report.simulation import simulate
 from pipecut.report.wording import FORMATS
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
+from tests.laws import so_many
 from tests.report.runs import COMPARISON, EVIL, content, ran
 
 
@@ -180,7 +181,7 @@ def test_the_policy_knows_the_script_and_lets_nothing_in() -> None:
     assert re.findall(r"https?://[^\"' ]+", html) == ["http://www.w3.org/2000/svg"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=so_many(40))
 @given(st.data())
 def test_any_plan_can_be_drawn(data: st.DataObject) -> None:
     instance = data.draw(instances())

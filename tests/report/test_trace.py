@@ -36,6 +36,7 @@ from pipecut.report.simulation import Simulation, simulate
 from pipecut.report.trace import lanes_of, trace_of
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
+from tests.laws import so_many
 from tests.report.runs import EVIL, ran
 from tests.report.test_orders import dealt
 from tests.report.trace_format import Slice, Trace, check_nesting
@@ -184,7 +185,7 @@ def test_memory_of_a_rank_is_that_of_its_stages_together() -> None:
         assert rank[moment] == sum(now)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(OF_SINGLE_STAGES), st.sampled_from(Synchronisation), st.integers(1, 5))
 def test_any_plan(data: st.DataObject, schedule: Schedule, sync: Synchronisation, micro_batches: int) -> None:
     instance = trained(data.draw(instances()), schedule, micro_batches)

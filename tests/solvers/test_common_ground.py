@@ -53,6 +53,7 @@ from tests.generators import (
     trainings,
     typed_clusters,
 )
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.demanded import constraints as demands
 
@@ -217,7 +218,7 @@ def drawn_plan(chance: Random, instance: Instance, groups: tuple[Group, ...]) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=SLOW)
 @given(with_twins(), st.randoms(use_true_random=False))
 def test_whatever_groups_may_do_a_plan_stays_the_same_when_alike_servers_change_places(
     instance: Instance, chance: Random
@@ -235,7 +236,7 @@ def test_whatever_groups_may_do_a_plan_stays_the_same_when_alike_servers_change_
                 assert judged(judged_by, plan) == judged(judged_by, exchanged(plan, *pair))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(with_twins())
 def test_groups_that_are_told_apart_no_more_are_of_one_kind(instance: Instance) -> None:
     """Kinds are found once for groups of alike servers in the same order; here each is found by itself."""

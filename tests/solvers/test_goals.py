@@ -18,6 +18,7 @@ from pipecut.solvers.goals import Solve, solve_in_order
 from pipecut.solvers.search.support import Support
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 
 GOALS = (Goal.BOTTLENECK, Goal.DEVICES, Goal.MEMORY)
@@ -115,7 +116,7 @@ def test_optimal_is_refused_unless_every_goal_is_proved() -> None:
             checked(instance, replace(found, further=further))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=SLOW)
 @given(instances(layer_graphs(3), cluster_graphs(3)), st.permutations(list(Goal)[:1] + list(Goal)[2:]), st.data())
 def test_whenever_it_is_stopped_no_claim_is_false(
     instance: Instance, goals: list[Goal], data: st.DataObject
@@ -134,7 +135,7 @@ def test_whenever_it_is_stopped_no_claim_is_false(
     assert (outcome.proof is Proof.OPTIMAL) == all(status is Status.PROVED for status in statuses(outcome))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(instances(layer_graphs(3), cluster_graphs(3)), st.data())
 def test_an_executed_time_may_stand_before_other_goals(instance: Instance, data: st.DataObject) -> None:
     assume(brute_force.count_plans(instance) <= 500)

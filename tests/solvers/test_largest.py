@@ -39,6 +39,7 @@ from tests.generators import (
     sharded_kinds,
     whole_passes,
 )
+from tests.laws import so_many
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 ONE_WORKER = Limits(workers=1)
@@ -118,7 +119,7 @@ def _limited(draw: st.DrawFn, instance: Instance) -> Instance:
     return on_servers(replace(instance, constraints=replace(instance.constraints, memory=True)), servers)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_every_solver_counts_the_largest_instances_exactly(instance: Instance) -> None:
     best = brute_force.solve(instance)
@@ -138,7 +139,7 @@ def test_every_solver_counts_the_largest_instances_exactly(instance: Instance) -
                 assert found.bound <= best.objective, entry.name
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_certificates_and_timeline_count_the_largest_instances_exactly(instance: Instance) -> None:
     best = brute_force.solve(instance)

@@ -31,6 +31,7 @@ from pipecut.solvers.reference.algorithm_1 import StageTimes
 from pipecut.solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs, on_grids, whole_passes
+from tests.laws import so_many
 from tests.solvers.cpsat.test_cpsat_memory import limited
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
 from tests.solvers.dynamic.test_forms_under_memory import ALONE
@@ -49,7 +50,7 @@ def of_degrees(draw: st.DrawFn) -> tuple[Instance, tuple[Group, ...]]:
     return instance, Group.possible(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(st.one_of(of_degrees(), on_grids()))
 def test_possible_forms_are_those_of_some_stage(drawn: tuple[Instance, tuple[Group, ...]]) -> None:
     """On equally many devices, what is possible in a grid is not what is possible in none."""
@@ -96,7 +97,7 @@ def tight(draw: st.DrawFn) -> Instance:
     return replace(limited(instance, max(1, needed), free.training.schedule), constraints=constraints)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(tight())
 def test_optima_are_those_of_brute_force(instance: Instance) -> None:
     expected = brute_force.solve(instance)

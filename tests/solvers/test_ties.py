@@ -25,6 +25,7 @@ from pipecut.solvers.certifying import certify
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs
+from tests.laws import so_many
 
 ONE = Limits(workers=1)
 BLOCKS = 3
@@ -129,7 +130,9 @@ def tied_instances(draw: st.DrawFn) -> Instance:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+    max_examples=so_many(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 @given(tied_instances())
 def test_every_method_agrees_with_brute_force(instance: Instance) -> None:
@@ -146,7 +149,9 @@ def test_every_method_agrees_with_brute_force(instance: Instance) -> None:
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+    max_examples=so_many(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 @given(tied_instances())
 def test_certificates_know_of_copies(instance: Instance) -> None:

@@ -24,6 +24,7 @@ from pipecut.formulation.problem.units import Link
 from tests.enumerator import more_plans_than, truth
 from tests.examples import chain, matrix, mesh
 from tests.generators import CLASSES, any_costs, layer_graphs, links, trainings, typed_clusters
+from tests.laws import so_many
 
 MOST_PLANS = 3000
 GOALS = (
@@ -93,7 +94,7 @@ def test_a_plan_has_no_grid_that_no_layer_makes_use_of() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=SLOW)
 @given(in_grids())
 def test_every_method_finds_the_best_plan_in_grids(instance: Instance) -> None:
     assert compare_alone(instance, truth(instance), Counts()) == []

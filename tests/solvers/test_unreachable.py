@@ -17,6 +17,7 @@ from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 
 EXACT = ("cpsat", "line_dp", "state_dp")
@@ -74,7 +75,7 @@ def narrowed(draw: st.DrawFn) -> Instance:
     return replace(instance, constraints=constraints)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(narrowed())
 def test_no_programme_makes_a_plan_of_what_it_cannot_reach(instance: Instance) -> None:
     truth = brute_force.solve(instance)

@@ -14,6 +14,7 @@ from pipecut.formulation.outcome import Proof
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
 from pipecut.solvers import exhaustive
+from tests.laws import so_many
 from tests.solvers.dynamic.test_period import in_rounds, judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step, with_much_to_synchronise
 
@@ -37,13 +38,13 @@ def held(instance: Instance, keeps: Callable[[Instance, int], bool], *, whole: b
     assert not (whole and keeps(instance, truth.objective - 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(st.one_of(judged_by_step().map(by_links), with_much_to_synchronise()))
 def test_no_step_is_shorter_than_the_best_and_the_best_is_not_ruled_out(instance: Instance):
     held(instance, keeps_to_step)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(st.one_of(judged_by_period(), in_rounds().map(by_links)))
 def test_no_period_is_shorter_than_the_best_and_the_best_is_not_ruled_out(instance: Instance):
     charged = instance.cost.synchronisation is Synchronisation.CHARGED

@@ -13,6 +13,7 @@ from pipecut.formulation.certificates.executed.paths import warm_ups as of_stage
 from pipecut.formulation.executed import step_of_training_ns
 from pipecut.formulation.problem.training import Schedule, Training
 from tests.generators import warm_ups
+from tests.laws import so_many
 from tests.solvers.step_time.test_step_dp import pipelines
 
 TRAINING = Training(2, 2)
@@ -52,7 +53,7 @@ def trainings(draw: st.DrawFn) -> Training:
     return Training(size, size, schedule=schedule, warm_up=warm_up)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(pipelines(), trainings())
 def test_answers_of_whole_plans_are_executed_steps_and_no_path_is_longer(passes, training: Training):
     step, count = step_of_training_ns(training, passes, overlapped=False), training.micro_batches

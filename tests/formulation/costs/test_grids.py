@@ -32,6 +32,7 @@ from pipecut.solvers.dynamic.states import solver as states
 from tests.examples import BYTE_LINK, GIGA, mesh
 from tests.formulation.costs.test_megatron_block import BLOCK, BSH, ONE, block
 from tests.generators import on_grids
+from tests.laws import so_many
 
 OF_NUMBER = {pair: number for number, pair in PAIRS.items()}
 Prices = tuple[int, int, tuple[int, int], MemoryParts]
@@ -92,7 +93,7 @@ def test_samples_over_the_rows_of_a_grid_are_replicas(
         assert times.between_ns(instance, edge, number, other, kind) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=so_many(40))
 @given(on_grids())
 def test_no_pair_takes_more_than_numbers_are_counted_with(found: tuple[Instance, tuple[Group, ...]]) -> None:
     instance, drawn = found

@@ -29,6 +29,7 @@ from tests.generators import (
     recomputation,
     sharded_kinds,
 )
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 
 FORWARD_ONLY = CostModel(flops_per_mac=1, backward_factor=Fraction(0))
@@ -72,7 +73,7 @@ def with_prices(instance: Instance, draw: st.DrawFn) -> Instance:
     )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(250), deadline=None, suppress_health_check=SLOW)
 @given(limited_instances(), st.data())
 def test_no_plan_undercuts_it(instance: Instance, data: st.DataObject) -> None:
     assume(brute_force.count_plans(instance) <= MOST_PLANS)

@@ -23,6 +23,7 @@ from pipecut.formulation.timeline.from_plan import footprint_of
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import OF_SINGLE_STAGES, instances
 from tests.generators import groups as any_group
+from tests.laws import so_many
 
 
 @st.composite
@@ -146,7 +147,7 @@ def up(value: Fraction) -> int:
     return -(-value.numerator // value.denominator)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(plans())
 def test_parts_are_those_of_the_page_and_add_up_to_the_peak(case: tuple[Instance, Plan]) -> None:
     instance, plan = case

@@ -16,6 +16,7 @@ from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.layers import SINGLE_FORMS, Split
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import groups, instances, on_grids
+from tests.laws import so_many
 
 
 @st.composite
@@ -72,7 +73,7 @@ def test_cells(check, tables):
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@settings(max_examples=25)
+@settings(max_examples=so_many(25))
 @given(on_grids())
 def test_pairs_of_forms(check, found):
     """On a group in a grid, and on the same one that is in none."""

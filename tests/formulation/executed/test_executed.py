@@ -24,6 +24,7 @@ from pipecut.formulation.timeline.timeline import run
 from pipecut.report.simulation import one_f_one_b_period_ns
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import OF_SINGLE_STAGES, instances
+from tests.laws import so_many
 
 FLUSHING = [one for one in OF_SINGLE_STAGES if one.flushes]
 short = st.integers(0, 9)
@@ -70,7 +71,7 @@ def mean_of_a_long_run(passes: PipelinePasses, every: int, *, overlapped: bool) 
     return int(ends[before + length] - ends[before]), length
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 @given(passes_of(most=3), st.integers(1, 3), st.booleans())
 def test_a_period_is_that_of_a_long_run(passes: PipelinePasses, every: int, overlapped: bool):
     if overlapped and not any(passes.forward_ns + passes.backward_ns):

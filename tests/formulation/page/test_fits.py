@@ -19,6 +19,7 @@ from tests.formulation.page.numbers import numbers_of
 from tests.formulation.page.plans import free_instances, offered
 from tests.formulation.page.stages import PricedStage
 from tests.generators import groups
+from tests.laws import so_many
 
 
 def least_that_fits(instance: Instance, span: Span, group: Group, slot: int) -> int | None:
@@ -32,7 +33,7 @@ def least_that_fits(instance: Instance, span: Span, group: Group, slot: int) -> 
     return min(found, default=None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=so_many(60))
 @given(st.data())
 def test_a_stage_fits_from_the_least_time_on(data: st.DataObject) -> None:
     drawn = data.draw(free_instances())

@@ -40,6 +40,7 @@ from tests.formulation.page.evaluator import StagePrice, evaluate_page
 from tests.formulation.page.layouts import PAIRS
 from tests.formulation.page.plans import Case, cases, offered
 from tests.generators import on_grids
+from tests.laws import so_many
 
 HERE = Path(__file__).parent
 WRITTEN_FROM_THE_PAGE = (
@@ -71,7 +72,7 @@ def agree(case: Case) -> None:
     assert (() if found.objective is None else (found.objective, *found.further)) == page.goals
 
 
-@settings(max_examples=100)
+@settings(max_examples=so_many(100))
 @given(cases())
 def test_the_page_says_what_is_computed(case: Case) -> None:
     agree(case)
@@ -111,7 +112,7 @@ def others(case: Case, choice: Random) -> Iterator[Case]:
 
 
 @pytest.mark.slow
-@settings(max_examples=250)
+@settings(max_examples=so_many(250))
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_page_says_what_is_computed_of_thousands_of_plans(case: Case, choice: Random) -> None:
     agree(case)

@@ -23,6 +23,7 @@ from pipecut.formulation.problem.training import Training
 from pipecut.ingest.scenario.load import load_scenario
 from tests.examples import BYTE_LINK, PLAIN, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import instances
+from tests.laws import so_many
 
 WRITTEN = {"model", "cluster", "training", "cost", "constraints", "goals"}
 VGG16 = "scenarios/pipepar/vgg16.yaml"
@@ -144,7 +145,7 @@ def test_servers_may_differ_in_memory_only() -> None:
         with_servers(instance, faster)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=so_many(50), deadline=None)
 @given(instances())
 def test_copies_are_the_same_instance(instance: Instance) -> None:
     for again in (copy.copy(instance), copy.deepcopy(instance), pickle.loads(pickle.dumps(instance))):  # noqa: S301

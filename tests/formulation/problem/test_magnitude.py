@@ -33,6 +33,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers.every_plan import plans
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
+from tests.laws import so_many
 
 ONE = instance_of(chain([matrix("a", 1), matrix("b", 10)], [4]), mesh(1, 2))
 """Forward and backward of the second layer take 30 ns; whatever is small is called so."""
@@ -110,7 +111,7 @@ def test_runs_without_a_flush_count_all_their_steps() -> None:
     assert replace(ONE, training=replace(training, schedule=Schedule.GPIPE)).training.micro_batches == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=so_many(100), deadline=None)
 @given(instances())
 def test_no_plan_and_no_table_exceeds_what_is_counted_with(instance: Instance) -> None:
     tables = build_tables(instance, Group.possible(instance))

@@ -30,6 +30,7 @@ from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh
 from tests.generators import sharded_kinds
+from tests.laws import so_many
 
 ROOT = Path(__file__).parents[3]
 TWO_LAYERS = instance_of(
@@ -40,7 +41,7 @@ ASKED = (*Recompute, ["b"])
 degrees = st.sets(st.integers(1, 6), max_size=3).map(lambda few: tuple(sorted(few)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 @given(st.integers(1, 4), degrees, st.sampled_from(ASKED), sharded_kinds, st.sampled_from(OnHost), st.booleans())
 def test_the_modes_of_an_instance_are_those_that_its_rule_accepts(
     devices: int,

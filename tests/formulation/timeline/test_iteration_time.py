@@ -11,9 +11,10 @@ from pipecut.formulation.schedules.naive import naive
 from pipecut.formulation.schedules.one_f_one_b import one_f_one_b
 from pipecut.formulation.timeline.durations import Durations, Execution
 from pipecut.formulation.timeline.timeline import run
+from tests.laws import so_many
 
 TIMES = st.integers(1, 30)
-QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": 60}
+QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "max_examples": so_many(60)}
 
 
 def formula_ns(forward: tuple[int, ...], backward: tuple[int, ...], micro_batches: int) -> int:

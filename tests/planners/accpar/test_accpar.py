@@ -24,10 +24,11 @@ from pipecut.planners.common.one_stage import sum_of_costs
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import BYTE_LINK, GIGA, chain, instance_of, matrix, mesh
 from tests.generators import cost_models, flat_clusters, instances, layer_graphs, trainings
+from tests.laws import so_many
 from tests.planners.accpar.alexnet import alexnet
 from tests.planners.expected import expected_ns
 
-SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW_DRAWS = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 TABLE = (
     (Fraction(0), Fraction(1, 2), Fraction(1, 2)),
     (Fraction(1, 2), Fraction(1, 2), Fraction(0)),

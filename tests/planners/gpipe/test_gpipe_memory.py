@@ -20,9 +20,10 @@ from pipecut.planners.gpipe.memory import (
     sample_bytes,
 )
 from pipecut.planners.megatron.transformer import TransformerShape
+from tests.laws import so_many
 
 GIB = 2**30
-relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(80))
 
 
 def transformer(layers: int) -> TransformerShape:

@@ -20,9 +20,10 @@ from pipecut.planners.gpipe.time import (
     transformer_network,
 )
 from pipecut.planners.megatron.transformer import TransformerShape
+from tests.laws import so_many
 
 MACHINE = Accelerator("machine", 10**9, near_bytes_per_second=10**6)
-relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(80))
 
 
 @relaxed

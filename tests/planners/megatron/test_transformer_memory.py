@@ -18,11 +18,12 @@ from pipecut.planners.megatron.transformer_memory import (
     interleaved_factor,
     layer_activation_bytes,
 )
+from tests.laws import so_many
 
 SIZES = st.integers(1, 9)
 GPT3 = TransformerShape(96, 12288, 96, 2048, 51200)
 MT_NLG = TransformerShape(105, 20480, 128, 2048, 51200)
-relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 
 
 @relaxed

@@ -22,9 +22,10 @@ from pipecut.planners.pipedream.states import antichain_states
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import GIGA, PLAIN, chain, instance_of, join, matrix, mesh
 from tests.generators import cluster_graphs, divisible, instances, layer_graphs
+from tests.laws import so_many
 from tests.planners.expected import expected_ns
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(80))
 BOTH = pytest.mark.parametrize("solve", [pipedream.solve, pipedream.solve_code])
 
 

@@ -25,6 +25,7 @@ from pipecut.solvers.reference import line as line_dp
 from pipecut.solvers.reference.flat_cluster import flat_view, slowest_link
 from tests.examples import BYTE_LINK, GIGA, PLAIN, TURING, UNIT, chain, instance_of, matrix, mesh, vgg16
 from tests.generators import cost_models, divisible, flat_clusters, instances, layer_graphs, trainings
+from tests.laws import so_many
 from tests.planners.expected import expected_ns
 
 
@@ -64,7 +65,7 @@ def test_on_one_server_it_believes_what_is_so(instance):
     assert (outcome.proof, outcome.bound) == (Proof.FEASIBLE, None)
 
 
-@settings(max_examples=80)
+@settings(max_examples=so_many(80))
 @given(instances(layer_graphs(6), flat_clusters(4)))
 def test_on_one_server_it_is_best_among_plans_that_use_all_devices(instance):
     assume(5 <= brute_force.count_plans(instance) <= 1000)

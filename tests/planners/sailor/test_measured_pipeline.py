@@ -11,6 +11,7 @@ from pipecut.formulation.timeline.measures import uniform_iteration_ns
 from pipecut.formulation.timeline.timeline import run
 from pipecut.planners.sailor.pipeline import blocking_pipeline_ns
 from pipecut.report.simulation import naive_iteration_ns
+from tests.laws import so_many
 
 TIMES = st.integers(0, 40)
 
@@ -63,14 +64,14 @@ def rendezvous(durations: Durations, micro_batches: int) -> int:
     return max(clock)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(150))
 @given(pipelines())
 def test_the_program_does_what_two_sided_messages_do(case):
     durations, micro_batches = case
     assert blocking_pipeline_ns(durations, micro_batches) == rendezvous(durations, micro_batches)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(100))
 @given(pipelines())
 def test_waiting_for_messages_never_helps(case):
     durations, micro_batches = case

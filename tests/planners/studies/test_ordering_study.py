@@ -20,6 +20,7 @@ from pipecut.solvers.order.problem import OrderProblem
 from pipecut.solvers.order.solve import best_order
 from tests.formulation.timeline.test_timeline_of_plan import line_plans
 from tests.generators import instances
+from tests.laws import so_many
 
 LIMITS = Limits()
 
@@ -65,7 +66,7 @@ def test_the_study_is_in_the_catalogue() -> None:
     assert STUDIES["ordering"].document == "docs/studies/ordering.md"
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_plan_is_ordered_at_least_as_well_as_its_own_schedule(data: st.DataObject) -> None:
     """What ``from_plan`` makes of a plan is a question that ``best_order`` takes as it is."""

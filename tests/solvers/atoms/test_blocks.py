@@ -26,6 +26,7 @@ from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.atoms.chains import Chains
 from pipecut.solvers.catalogue import find_solver
 from tests.examples import chain, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.test_blocks import choosing, whole_stages
 
@@ -41,7 +42,7 @@ GOALS = {
 def test_a_method_on_atoms_chooses_as_brute_force_does(name: str) -> None:
     entry = find_solver(name)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+    @settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
     @given(choosing(goals=st.sampled_from(GOALS[name]), costs=whole_stages))
     def agrees(instance: Instance) -> None:
         if entry.accepts(instance).takes:
@@ -61,7 +62,7 @@ def test_blocks_are_refused_by_name_where_backward_passes_are_in_halves(name: st
     assert name in refused and "write constraints.recompute: allowed" in refused
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(choosing(costs=whole_stages), st.data())
 def test_rows_are_those_of_every_choice(instance: Instance, data: st.DataObject) -> None:
     tables, space = all_tables(instance), CutSpace.of(instance)

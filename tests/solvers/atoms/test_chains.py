@@ -28,6 +28,7 @@ from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
 from pipecut.solvers.dynamic.tables.stage_table import stage_time_ns
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.problems import problems
 from tests.solvers.cpsat.test_cpsat_memory import limited
 
@@ -50,7 +51,7 @@ def squeezed(held: MemoryTables, data: st.DataObject) -> MemoryTables:
     return replace(held, capacity=tuple(data.draw(st.integers(1, most)) for _ in held.capacity))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(problems(), st.data())
 def test_rows_and_forms_are_those_of_single_stages(instance: Instance, data: st.DataObject) -> None:
     tables, total = tables_of(instance), len(instance.layers)
@@ -82,7 +83,7 @@ def test_rows_and_forms_are_those_of_single_stages(instance: Instance, data: st.
         assert row.end(start, threshold) == start + int((times <= threshold).sum())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=12))
 def test_unbeaten_labels_are_those_that_none_undercuts(rows: list[tuple[int, int, int]]) -> None:
     expected = {

@@ -18,12 +18,13 @@ from pipecut.solvers.atoms.programs import programs
 from pipecut.solvers.atoms.times import least_times
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import PLAIN, chain, instance_of, join, matrix, mesh
+from tests.laws import so_many
 from tests.problems import problems
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=SLOW)
 @given(problems(), st.data())
 def test_times_are_those_of_the_dynamic_programme(instance: Instance, data: st.DataObject) -> None:
     try:

@@ -16,9 +16,10 @@ from pipecut.solvers.auto import solve as at_once
 from pipecut.solvers.auto.advice import without_demands
 from pipecut.solvers.auto.solve import plan
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(layer_graphs(max_layers=4), cluster_graphs(max_devices=3)))
 def test_what_is_told_never_falls_back_and_ends_in_the_outcome(instance: Instance) -> None:
     told = list[Progress]()

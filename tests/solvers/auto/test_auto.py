@@ -25,6 +25,7 @@ from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import independent_of, methods_of
 from tests.commands.fakes import instead_of, some_plan
 from tests.enumerator import truth
+from tests.laws import so_many
 from tests.problems import problems
 from tests.solvers.cpsat.test_freedoms import has_groups
 
@@ -193,7 +194,7 @@ def test_the_plan_of_a_neighbour_is_one_here(scenario: Path) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=so_many(40),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
@@ -209,7 +210,7 @@ def test_whoever_is_asked_the_optimum_is_that_of_all_plans(instance: Instance) -
 
 @pytest.mark.parametrize("entry", SOLVERS, ids=lambda entry: entry.name)
 @settings(
-    max_examples=30,
+    max_examples=so_many(30),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )

@@ -23,6 +23,7 @@ from pipecut.solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, doubl
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import PROPOSES, Ingredient, independent_of, methods_of, shared_with
 from pipecut.solvers.step_time.demands import unseen_by_executed
+from tests.laws import so_many
 from tests.solvers.auto.test_by_formula import asking_for_the_middle
 from tests.solvers.cpsat.demanded import MADE, SLOW
 from tests.solvers.dynamic.test_period import judged_by_period
@@ -66,7 +67,7 @@ def holds(found: Outcome, truth: Outcome) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(unseen())
 def test_what_is_proved_without_a_demand_is_true_with_it(instance: Instance) -> None:
     truth = exhaustive.solve(instance)
@@ -84,7 +85,7 @@ def test_what_is_proved_without_a_demand_is_true_with_it(instance: Instance) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(unseen(), st.integers(0, 400))
 def test_auto_stopped_anywhere_says_no_less_than_was_proved_on_the_way(instance: Instance, polls: int) -> None:
     truth, told = exhaustive.solve(instance), list[Progress]()

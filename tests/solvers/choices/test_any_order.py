@@ -23,8 +23,9 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.choices.any_order import AnyOrder, any_order, has_other_orders, in_order
 from pipecut.solvers.reference import line as line_dp
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 
 
 def ask(instance: Instance, limits: Limits) -> Outcome:

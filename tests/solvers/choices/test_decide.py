@@ -27,6 +27,7 @@ from pipecut.solvers.choices.trainings import decide, instances_of, times_in_a_s
 from pipecut.solvers.goals import solve_in_order
 from tests.enumerator import more_plans_than, truth
 from tests.generators import any_costs, any_recomputation, cluster_graphs, goals_of, instances, layer_graphs
+from tests.laws import so_many
 from tests.problems import MEMORY_BYTES
 from tests.solvers.choices.test_any_order import block, one_device_a_stage, orders, towers
 from tests.solvers.cpsat.demanded import SLOW
@@ -199,7 +200,7 @@ def holds(instance: Instance, ask: Ask) -> None:
         assert limit is None or best is None or limit * times <= best[0]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(15), deadline=None, suppress_health_check=SLOW)
 @given(four_blocks())
 def test_the_best_of_four_blocks_is_the_best_in_all_orders(instance: Instance) -> None:
     holds(instance, ask_in_order)
@@ -207,20 +208,20 @@ def test_the_best_of_four_blocks_is_the_best_in_all_orders(instance: Instance) -
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(branching())
 def test_what_is_claimed_holds_for_all_orders_and_all_choices(instance: Instance) -> None:
     holds(instance, ask_in_order)
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=SLOW)
 @given(branching())
 def test_what_the_planner_claims_holds_for_all_orders_and_all_choices(instance: Instance) -> None:
     holds(instance, lambda one, within: plan(one, within))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(20), deadline=None, suppress_health_check=SLOW)
 @given(branching(), st.integers(1, 3))
 def test_few_orders_hold_every_way_to_cut(instance: Instance, cuts: int) -> None:
     atoms = AtomGraph.of(instance)

@@ -24,10 +24,13 @@ from pipecut.solvers.choices import any_order as downsets
 from pipecut.solvers.choices.any_order import any_order, bound_of_all, given_order, in_order, over_downsets
 from pipecut.solvers.choices.relaxed import relaxed
 from tests.generators import cluster_graphs, cost_models, instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.choices.test_any_order import ask, ask_line, block, one_device_a_stage, orders, towers
 
 SLOW = settings(
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None, max_examples=40
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    deadline=None,
+    max_examples=so_many(40),
 )
 CEILING = 1 << 40
 CARD = DeviceClass("card", 1 << 30, 10**12)

@@ -13,12 +13,13 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.choices.standing import LEFT, Standing
 from pipecut.solvers.every_plan import plans
 from pipecut.solvers.exhaustive import count_plans
+from tests.laws import so_many
 from tests.problems import problems
 
 SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(problems(), st.data())
 def test_the_best_told_plan_stands_whatever_was_told_of_bounds(instance: Instance, data: st.DataObject) -> None:
     assume(count_plans(instance) <= 200)
@@ -41,14 +42,14 @@ def test_the_best_told_plan_stands_whatever_was_told_of_bounds(instance: Instanc
     assert outcome.plan is not None or not told
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(20), deadline=None, suppress_health_check=SLOW)
 @given(problems())
 def test_of_one_solver_nothing_stands_but_its_word(instance: Instance) -> None:
     _, outcome = Standing(instance, alone=True).outcome("anyone", 1.0)
     assert (outcome.proof, outcome.plan, outcome.bound) == (Proof.UNKNOWN, None, None)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(20), deadline=None, suppress_health_check=SLOW)
 @given(problems(), st.data())
 def test_a_plan_that_breaks_a_rule_does_not_stand(instance: Instance, data: st.DataObject) -> None:
     broken = replace(instance, constraints=replace(instance.constraints, memory=False, at_most=()))

@@ -26,8 +26,9 @@ from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_check
 from pipecut.solvers.goals import solve_in_order
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(40))
 SMALL = instances(layer_graphs(max_layers=3), cluster_graphs(max_devices=3))
 
 
@@ -97,7 +98,7 @@ WITH_A_FLUSH = tuple(one for one in Schedule if one.flushes)
 EXECUTED = [(Goal.STEP_TIME,), (Goal.STEP_TIME,), (Goal.MEMORY, Goal.STEP_TIME), (Goal.COST, Goal.STEP_TIME)]
 
 
-@settings(SLOW, max_examples=15)
+@settings(SLOW, max_examples=so_many(15))
 @given(SMALL, st.sampled_from(EXECUTED), st.sampled_from([(1,), (1, 2)]), st.booleans())
 def test_no_order_of_the_passes_is_better_than_the_chosen_one(
     instance: Instance, goals: tuple[Goal, ...], chunks: tuple[int, ...], quick: bool

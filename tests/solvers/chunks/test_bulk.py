@@ -27,6 +27,7 @@ from pipecut.solvers.chunks.solver import solve
 from pipecut.solvers.chunks.sums import sums_of
 from pipecut.solvers.chunks.weighing import weighed
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.problems import dealt_out
 
 FEW = [HealthCheck.filter_too_much, HealthCheck.too_slow]
@@ -52,7 +53,7 @@ def true_value(case: Case, row: list[int], choice: tuple[int, ...]) -> int | Non
     return found.objective if found.feasible else None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FEW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FEW)
 @given(dealt_out(most_plans=200))
 def test_many_plans_have_the_values_of_the_evaluator(instance: Instance):
     for case in cases_of(instance):
@@ -64,7 +65,7 @@ def test_many_plans_have_the_values_of_the_evaluator(instance: Instance):
             assert (None if value >= BROKEN else value) == true_value(case, row, start.choice)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FEW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FEW)
 @given(dealt_out(most_plans=200), st.data())
 def test_no_plan_is_below_a_mixture_of_paths(instance: Instance, data: st.DataObject):
     for case in cases_of(instance):
@@ -109,7 +110,7 @@ def in_line(draw: st.DrawFn) -> Instance:
     return replace(instance, goals=(Goal.STEP_TIME,), constraints=asked)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FEW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FEW)
 @given(in_line())
 def test_the_best_plan_in_a_line_is_that_of_all_plans_priced_at_once(instance: Instance):
     least = NEVER_NS
@@ -123,7 +124,7 @@ def test_the_best_plan_in_a_line_is_that_of_all_plans_priced_at_once(instance: I
         assert (found.proof, found.objective) == (Proof.OPTIMAL, least)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FEW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FEW)
 @given(dealt_out(most_plans=200), st.sampled_from([1, 2, 5, 10_000]))
 def test_fronts_leave_out_no_better_plan_than_they_say(instance: Instance, width: int):
     for case in cases_of(instance):

@@ -34,6 +34,7 @@ from pipecut.solvers.chunks.support import accepts
 from pipecut.solvers.cpsat.engine import make_solver
 from tests.enumerator import every_plan, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.problems import dealt_out
 
 ONE = Limits(workers=1)
@@ -42,7 +43,7 @@ FEW = [HealthCheck.filter_too_much]
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=FEW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FEW)
 @given(dealt_out(most_plans=200))
 def test_the_best_plan_is_that_of_all_plans(instance: Instance):
     assert accepts(instance).proves
@@ -53,14 +54,14 @@ def test_the_best_plan_is_that_of_all_plans(instance: Instance):
         assert (found.proof, found.objective) == (Proof.OPTIMAL, expected.values[0])
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=FEW)
+@settings(max_examples=so_many(10), deadline=None, suppress_health_check=FEW)
 @given(dealt_out(most_plans=200))
 def test_the_enumeration_sees_chunks(instance: Instance):
     expected, found = truth(instance), find_solver("brute_force").load()(instance, ONE)
     assert found.objective == (None if expected.values is None else expected.values[0])
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=FEW)
+@settings(max_examples=so_many(10), deadline=None, suppress_health_check=FEW)
 @given(dealt_out(most_plans=200))
 def test_no_plan_is_below_what_counting_says(instance: Instance):
     priced = [

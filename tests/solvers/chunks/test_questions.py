@@ -18,6 +18,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers.chunks import solver
 from tests.enumerator import truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.problems import dealt_out
 
 MACS = (90, 10, 40, 7, 31, 55, 62, 24)
@@ -65,7 +66,7 @@ def test_all_that_is_left_is_asked_again_once_others_are_answered(monkeypatch: p
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(dealt_out(most_plans=200), st.lists(st.booleans(), min_size=1, max_size=5))
 def test_whatever_has_no_answer_the_claim_is_true(instance: Instance, answers: list[bool]):
     expected = truth(instance)

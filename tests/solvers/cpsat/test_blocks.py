@@ -34,6 +34,7 @@ from tests.generators import (
     sharded_kinds,
     whole_passes,
 )
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups, modelled
 
@@ -88,7 +89,7 @@ def with_memory(instance: Instance, number: int, share: int) -> Instance:
     return on_servers(instance, tuple(servers))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(choosing())
 def test_the_declarative_model_chooses_as_brute_force_does(instance: Instance) -> None:
     best = brute_force.solve(instance)
@@ -96,7 +97,7 @@ def test_the_declarative_model_chooses_as_brute_force_does(instance: Instance) -
     assert (found.proof, found.objective) == (best.proof, best.objective)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(choosing(max_layers=4), st.data())
 def test_no_block_is_computed_again_for_nothing(instance: Instance, data: st.DataObject) -> None:
     """Whichever of the best plans a method returns, none of its runs can be left out at the same values."""
@@ -115,7 +116,7 @@ def test_no_block_is_computed_again_for_nothing(instance: Instance, data: st.Dat
         assert not less.feasible or less.objective != best.objective
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(choosing(max_layers=4, schedules=st.sampled_from(OF_SINGLE_STAGES)))
 def test_brute_force_tries_every_choice(instance: Instance) -> None:
     values = truth(instance).values

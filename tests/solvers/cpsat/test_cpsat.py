@@ -19,8 +19,9 @@ from pipecut.solvers.reference import line as line_dp
 from pipecut.solvers.search import first_plan as start
 from tests.examples import chain, instance_of, matrix, mesh, times_a, vgg16
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 
-SLOWLY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(max_examples=so_many(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ONE_WORKER = Limits(workers=1)
 
 
@@ -33,7 +34,7 @@ def test_proves_the_optimum_of_the_exact_dynamic_programme(instance: Instance) -
     assert found.objective == expected.objective == found.bound
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(layers=layer_graphs(max_layers=4)))
 def test_proves_the_optimum_of_brute_force(instance: Instance) -> None:
     found = checked(instance, solve(instance, ONE_WORKER))

@@ -29,6 +29,7 @@ from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.goals import solve_in_order
 from tests.enumerator import every_plan, more_plans_than, truth
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
+from tests.laws import so_many
 from tests.problems import problems
 from tests.solvers.cpsat.test_freedoms import has_groups
 
@@ -66,7 +67,7 @@ def decided_by_atoms(instance: Instance, data: st.DataObject) -> Instance:
     return free
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(problems(), st.data())
 def test_optima_are_those_of_all_plans(instance: Instance, data: st.DataObject) -> None:
     free = decided_by_atoms(instance, data)
@@ -78,7 +79,7 @@ def test_optima_are_those_of_all_plans(instance: Instance, data: st.DataObject) 
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(problems(), st.data())
 def test_no_plan_pays_less_than_the_cheapest_ways(instance: Instance, data: st.DataObject) -> None:
     """At any prices and any threshold, every stage of every plan within it and all stages around it."""

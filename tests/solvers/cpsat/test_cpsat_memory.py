@@ -26,6 +26,7 @@ from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat import solver as layered
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, instances, layer_graphs, on_grids
+from tests.laws import so_many
 
 ONE_WORKER = Limits(workers=1)
 
@@ -59,7 +60,7 @@ def tight(draw: st.DrawFn) -> Instance:
     return limited(instance, capacity, schedule)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tight())
 def test_finds_what_brute_force_finds_under_a_memory_limit(instance: Instance) -> None:
     found = checked(instance, layered.solve(instance, ONE_WORKER))
@@ -68,7 +69,7 @@ def test_finds_what_brute_force_finds_under_a_memory_limit(instance: Instance) -
     assert found.objective == expected.objective
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(instances().map(lambda one: (one, tuple(line_groups(one).values()))), on_grids()), st.data())
 def test_memory_tables_are_the_specification_cell_by_cell(
     asked: tuple[Instance, tuple[Group, ...]], data: st.DataObject
@@ -170,7 +171,7 @@ def test_sharding_weights_makes_room_where_copies_do_not_fit() -> None:
     assert (layered.solve(roomy).objective or 0) <= (layered.solve(narrow).objective or 0)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tight())
 def test_more_memory_never_hurts(instance: Instance) -> None:
     schedule = instance.training.schedule

@@ -24,6 +24,7 @@ from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
 from tests.examples import chain, instance_of, joined, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
 ONE_WORKER = Limits(workers=1)
 
@@ -54,7 +55,7 @@ def _choices(instance: Instance, layer: int, group: Group) -> tuple[int, ...]:
 small = instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=4, max_servers=3))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(small, st.sampled_from([None, 1, 2]))
 def test_finds_the_best_of_all_plans(instance: Instance, max_servers: int | None) -> None:
     instance = free(instance, max_servers)
@@ -65,7 +66,7 @@ def test_finds_the_best_of_all_plans(instance: Instance, max_servers: int | None
     assert found.objective == best
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(layers=layer_graphs(max_layers=5)))
 def test_freedom_never_hurts(instance: Instance) -> None:
     on_line = layered.solve(instance, ONE_WORKER).objective
@@ -74,7 +75,7 @@ def test_freedom_never_hurts(instance: Instance) -> None:
     assert anywhere <= on_line
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(layers=layer_graphs(max_layers=4)), st.randoms())
 def test_the_order_of_servers_does_not_matter(instance: Instance, random) -> None:
     order = list(range(len(instance.servers)))

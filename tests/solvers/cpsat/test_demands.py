@@ -25,6 +25,7 @@ from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW, constraints
 
 ONE_WORKER = Limits(workers=1)
@@ -39,7 +40,7 @@ def demanding(draw: st.DrawFn) -> Instance:
     return replace(instance, constraints=draw(constraints(instance)))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(200), deadline=None, suppress_health_check=SLOW)
 @given(demanding())
 def test_finds_what_brute_force_finds_under_demands(instance: Instance) -> None:
     found = checked(instance, layered.solve(instance, ONE_WORKER))
@@ -48,7 +49,7 @@ def test_finds_what_brute_force_finds_under_demands(instance: Instance) -> None:
     assert found.objective == expected.objective
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(demanding())
 def test_solvers_that_cannot_see_a_demand_claim_nothing_that_it_refutes(instance: Instance) -> None:
     best = checked(instance, brute_force.solve(instance))

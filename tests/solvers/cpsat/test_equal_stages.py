@@ -17,6 +17,7 @@ from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.cpsat.on_atoms import solver as on_atoms
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 
 ONE = Limits(workers=1)
@@ -39,7 +40,7 @@ def equal(draw: st.DrawFn) -> Instance:
     )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(equal())
 def test_the_model_finds_what_trying_every_plan_finds(instance: Instance) -> None:
     found, expected = (checked(instance, one.solve(instance, ONE)) for one in (layered, brute_force))

@@ -35,6 +35,7 @@ from tests.generators import (
     warm_ups,
     whole_passes,
 )
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW, constraints
 from tests.solvers.cpsat.test_families import check_cut_once, post_cut_once
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
@@ -82,7 +83,7 @@ def agrees(instance: Instance) -> None:
     assert (found.proof, found.objective) == (best.proof, best.objective)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_it_finds_what_pricing_every_plan_finds(data: st.DataObject) -> None:
     instance = data.draw(executed())
@@ -98,7 +99,7 @@ def test_it_finds_what_pricing_every_plan_finds(data: st.DataObject) -> None:
     agrees(instance)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_it_keeps_what_a_user_demands(data: st.DataObject) -> None:
     instance = data.draw(executed())
@@ -127,7 +128,7 @@ def test_a_transfer_may_take_longer_than_the_period(schedule: Schedule) -> None:
     assert found.plan is not None and len(found.plan) == 2
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(executed(), st.sampled_from(LIMITED), st.integers(60, 110), st.sampled_from([OWN, ()]), st.booleans())
 def test_it_keeps_to_limits_on_other_goals_and_to_rules_of_ones_own(
     instance: Instance, goal: Goal, share: int, own: tuple[Own, ...], equal: bool
@@ -143,7 +144,7 @@ def test_it_keeps_to_limits_on_other_goals_and_to_rules_of_ones_own(
     agrees(replace(free, constraints=replace(free.constraints, at_most=(limit,))))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(30), deadline=None, suppress_health_check=SLOW)
 @given(executed(max_layers=3), st.integers(0, 3))
 def test_what_is_redundant_cuts_off_no_plan(instance: Instance, more: int) -> None:
     """With the families that define a plan alone, and with all, there is one of the best value and none below."""
@@ -158,7 +159,7 @@ def test_what_is_redundant_cuts_off_no_plan(instance: Instance, more: int) -> No
             assert solver.solve(build_model(tables, threshold, families).model) == status
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(15), deadline=None, suppress_health_check=SLOW)
 @given(with_long_transfers(), st.integers(1, 3), st.booleans())
 def test_it_chooses_warm_ups(instance: Instance, least: int, roomy: bool) -> None:
     """Where transfers are long, and memory holds a few micro-batches."""

@@ -29,6 +29,7 @@ from pipecut.solvers.cpsat.variables import Family, Posted, Variables
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances
+from tests.laws import so_many
 
 PRICED = {"stage_time", "boundary_time", "executed_time"}
 """Families that bound the objective: their rule is the evaluator's price, compared with ==."""
@@ -144,7 +145,7 @@ def test_leaving_a_family_out_changes_the_optimum_of_its_witness(name: str) -> N
     assert without < complete
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances())
 def test_redundant_families_cut_off_no_plan(instance: Instance) -> None:
     optimum = line_dp.solve(instance).objective

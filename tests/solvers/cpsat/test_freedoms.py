@@ -43,6 +43,7 @@ from tests.generators import (
     sharded_kinds,
     whole_passes,
 )
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 
 ONE = Limits(workers=1)
@@ -80,7 +81,7 @@ def freed(draw: st.DrawFn, *, max_layers: int = 4, goals: st.SearchStrategy[Goal
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(freed(max_layers=3), st.sampled_from([Goal.BOTTLENECK, Goal.MEMORY]), st.integers(1, 3), SHARES)
 def test_the_declarative_model_knows_what_waits_for_weights(
     instance: Instance, goal: Goal, stages: int, share: int
@@ -111,7 +112,7 @@ def has_groups(instance: Instance) -> bool:
         return False
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(freed())
 def test_the_declarative_model_agrees_with_brute_force(instance: Instance) -> None:
     assume(has_groups(instance))
@@ -120,7 +121,7 @@ def test_the_declarative_model_agrees_with_brute_force(instance: Instance) -> No
     assert (found.proof, found.objective) == (best.proof, best.objective)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(freed())
 def test_the_dynamic_programme_over_the_line_agrees_with_brute_force(instance: Instance) -> None:
     constraints = replace(instance.constraints, memory=False, placement=Placement.LINE)
@@ -131,7 +132,7 @@ def test_the_dynamic_programme_over_the_line_agrees_with_brute_force(instance: I
     assert (found.proof, found.objective) == (best.proof, best.objective)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(freed(max_layers=3, goals=modelled))
 def test_every_goal_is_proved(instance: Instance) -> None:
     assume(has_groups(instance))
@@ -140,7 +141,7 @@ def test_every_goal_is_proved(instance: Instance) -> None:
     assert (found.proof, found.objective) == (best.proof, best.objective)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(
     freed(max_layers=3, goals=modelled),
     st.lists(modelled, min_size=1, max_size=2, unique=True),
@@ -158,7 +159,7 @@ def test_limits_on_goals_are_kept(instance: Instance, limited: list[Goal], data:
     assert (found.proof, found.objective) == (best.proof, best.objective)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=SLOW)
 @given(freed(max_layers=3), st.sampled_from([Goal.DEVICES, Goal.STAGES, Goal.MEMORY, Goal.COST]))
 def test_a_second_goal_decides_among_the_best_plans(instance: Instance, second: Goal) -> None:
     assume(has_groups(instance))
@@ -172,7 +173,7 @@ def test_a_second_goal_decides_among_the_best_plans(instance: Instance, second: 
     assert found.further[0].bound == found.further[0].value
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(instances(layers=layer_graphs(max_layers=3)), st.sampled_from(Recompute), sharded_kinds, degrees)
 def test_memory_tables_are_the_formula(
     instance: Instance, recompute: Recompute, sharded: tuple[Sharded, ...], allowed: tuple[int, ...]
@@ -202,7 +203,7 @@ def test_memory_tables_are_the_formula(
             assert (needed, working) == (cost.memory.lasting - cost.memory.received, cost.memory.working_set)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(freed())
 def test_certificates_know_of_replicas(instance: Instance) -> None:
     instance = replace(instance, constraints=replace(instance.constraints, memory=False, placement=Placement.LINE))

@@ -25,6 +25,7 @@ from pipecut.solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 
 ONE = Limits(workers=1)
@@ -62,7 +63,7 @@ def limited(draw: st.DrawFn) -> Instance:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=SLOW)
 @given(limited())
 def test_the_model_finds_what_trying_every_plan_finds(instance: Instance) -> None:
     found = checked(instance, layered.solve(instance, ONE))
@@ -72,7 +73,7 @@ def test_the_model_finds_what_trying_every_plan_finds(instance: Instance) -> Non
         assert max(touching(instance, found.plan)) <= instance.constraints.stages_per_server
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(30), deadline=None, suppress_health_check=SLOW)
 @given(limited())
 def test_goals_in_order_keep_it(instance: Instance) -> None:
     """The goals that count stages and devices are where a search could take the limit for kept."""

@@ -36,6 +36,7 @@ from pipecut.solvers.reference import line as line_dp
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, vgg16
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.dynamic.test_states import QUIET, cases
 
 
@@ -54,14 +55,14 @@ def proves_optimality(instance: Instance) -> None:
     verify(instance, certificate)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=5, max_devices=4))
 def test_every_optimum_of_the_states_has_a_certificate(instance: Instance) -> None:
     proves_optimality(instance)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(500), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=7, max_devices=5))
 def test_every_optimum_of_the_states_has_a_certificate_often(instance: Instance) -> None:
     proves_optimality(instance)
@@ -76,13 +77,13 @@ def cut_at_places(draw: st.DrawFn) -> Instance:
     return replace(instance, model=replace(instance.model, cuts=tuple(places)))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(cut_at_places())
 def test_every_optimum_of_a_model_that_is_cut_at_places_has_a_certificate(instance: Instance) -> None:
     proves_optimality(instance)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=QUIET)
 @given(cut_at_places(), st.data())
 def test_no_labels_prove_more_of_a_model_that_is_cut_at_places(instance: Instance, data: st.DataObject) -> None:
     no_labels_prove_more(instance, data)
@@ -108,20 +109,20 @@ def no_labels_prove_more(instance: Instance, data: st.DataObject) -> None:
             verify_labels(instance, best.objective, labels)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.data())
 def test_no_labels_whatever_prove_a_bound_above_the_optimum(instance: Instance, data: st.DataObject) -> None:
     no_labels_prove_more(instance, data)
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(600), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.data())
 def test_no_labels_whatever_prove_a_bound_above_the_optimum_often(instance: Instance, data: st.DataObject) -> None:
     no_labels_prove_more(instance, data)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.data())
 def test_a_label_that_leaves_out_what_is_reached_is_noticed(instance: Instance, data: st.DataObject) -> None:
     """Exact labels list what some suffix really reaches, so to leave out any one layer is a lie."""
@@ -140,7 +141,7 @@ def test_a_label_that_leaves_out_what_is_reached_is_noticed(instance: Instance, 
         verify_labels(instance, objective - 1, exact | {key: tuple((one, one) for one in left)})
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(layers=layer_graphs(max_layers=6)), st.data())
 def test_the_checkers_stage_times_are_those_of_the_dynamic_programme(
     instance: Instance, data: st.DataObject
@@ -163,7 +164,7 @@ def fits_in_some_form(instance: Instance, plan: Plan, threshold_ns: int) -> bool
     return any(row.feasible and row.objective is not None and row.objective <= threshold_ns for row in rows)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=3), st.data())
 def test_the_checker_knows_whether_a_stage_fits(instance: Instance, data: st.DataObject) -> None:
     """One stage with the whole model, against every choice of its forms."""
@@ -344,7 +345,7 @@ def test_too_many_states_are_refused() -> None:
     assert "362880 ways to take devices" in (certifiable(instance) or "")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.sampled_from([1, 2]))
 def test_demands_leave_the_bound_true(instance: Instance, stages: int) -> None:
     """A limit on stages only removes plans: the certificate proves the optimum without it."""

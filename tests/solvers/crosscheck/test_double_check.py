@@ -31,9 +31,10 @@ from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.reference import line as line_dp
 from pipecut.solvers.search.stoppable import in_background
 from tests import generators
+from tests.laws import so_many
 
 LIMITS = Limits(time_limit_s=120)
-SLACK = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLACK = settings(max_examples=so_many(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def instance_with(

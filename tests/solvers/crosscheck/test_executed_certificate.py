@@ -24,6 +24,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.catalogue import find_solver
 from pipecut.solvers.certifying import certify
 from tests.formulation.certificates.test_executed import by_links
+from tests.laws import so_many
 from tests.solvers.dynamic.test_period import judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step, with_much_to_synchronise
 
@@ -41,7 +42,7 @@ def best_of(instance: Instance) -> tuple[Instance, Certificate]:
     return instance, certify(instance, truth.plan, truth.objective)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(st.one_of(judged_by_step().map(by_links), with_much_to_synchronise()))
 def test_the_best_step_is_certified_and_nothing_above_it(instance: Instance):
     instance, found = best_of(instance)
@@ -52,7 +53,7 @@ def test_the_best_step_is_certified_and_nothing_above_it(instance: Instance):
         verify(instance, worse)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(judged_by_period())
 def test_the_best_period_is_certified(instance: Instance):
     instance, found = best_of(instance)

@@ -27,6 +27,7 @@ from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.states.states import state_space
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import CLASSES, instances, layer_graphs, links, recomputation, whole_passes
+from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
 from tests.solvers.dynamic.test_states import OWN_TIMES, QUIET, agree
 
@@ -77,7 +78,7 @@ def counted_cases(draw: st.DrawFn, placement: Placement, classes: int) -> Instan
     return on_servers(instance, [replace(row, device_class=resized[row.device_class]) for row in instance.servers])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(counted_cases(Placement.LINE, 1))
 def test_on_a_line_of_alike_servers_counts_find_what_every_plan_says(instance: Instance) -> None:
     assert solver.counted(instance) is not None
@@ -85,7 +86,7 @@ def test_on_a_line_of_alike_servers_counts_find_what_every_plan_says(instance: I
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(12), deadline=None, suppress_health_check=QUIET)
 @given(st.integers(1, 3).flatmap(lambda classes: counted_cases(Placement.FREE, classes)))
 def test_under_free_placement_counts_bound_every_plan_and_prove_what_packs(instance: Instance) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -150,7 +151,7 @@ def test_counts_are_few_where_servers_are_many() -> None:
         assert solver.accepts(judged).proves
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=so_many(100), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(1, 4)), min_size=1, max_size=5),
     st.lists(st.booleans(), min_size=4, max_size=4),
@@ -176,7 +177,7 @@ def test_stages_are_packed_where_any_way_packs_them(
     assert found is None or fits(tuple(found))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(30), deadline=None, suppress_health_check=QUIET)
 @given(instances(layers=layer_graphs(max_layers=2)))
 def test_a_mesh_is_what_its_pairs_say(instance: Instance) -> None:
     """Servers are told apart alike, with a link for every two or one for all of them."""

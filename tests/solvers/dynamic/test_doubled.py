@@ -26,6 +26,7 @@ from pipecut.solvers.dynamic.tables.doubled_times import check_runs, size_of
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, join, matrix, mesh
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.dynamic.test_counts import counted_cases, on_cluster
 from tests.solvers.dynamic.test_states import QUIET, agree, cases
 
@@ -49,7 +50,7 @@ def spaces(draw: st.DrawFn, instance: Instance) -> CutSpace:
     return CutSpace(tuple(one for one in every if one in (0, every[-1]) or draw(st.booleans())))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(st.data(), instances(layer_graphs(max_layers=7)))
 def test_stages_reach_as_far_as_their_times_say(data: st.DataObject, instance: Instance) -> None:
     assume(untied(instance))
@@ -76,7 +77,7 @@ def without_a_table(instance: Instance) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
 @given(counted_cases(Placement.LINE, 1))
 def test_counts_without_slots_find_what_every_plan_says(instance: Instance) -> None:
     assume(untied(instance))
@@ -84,7 +85,7 @@ def test_counts_without_slots_find_what_every_plan_says(instance: Instance) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_states_find_what_every_plan_says(instance: Instance) -> None:
     assume(untied(instance) and solver.counted(instance) is None)

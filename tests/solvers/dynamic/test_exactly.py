@@ -22,6 +22,7 @@ from pipecut.solvers.dynamic.iteration_time.steps import flat_steps
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.reference.line import atom_tables
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_paced import paced, solved
 
@@ -45,7 +46,7 @@ def prices(instance: Instance) -> list[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(freed(goals=st.just(Goal.ITERATION_TIME)), st.data())
 def test_no_plan_within_a_threshold_is_quicker(instance: Instance, data: st.DataObject) -> None:
     """Without a limit on memory tables are exact; with one they are lower limits, as forms may not fit."""

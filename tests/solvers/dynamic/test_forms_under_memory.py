@@ -21,6 +21,7 @@ from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
 from tests.generators import instances, layer_graphs, priced, sharings, whole_passes
+from tests.laws import so_many
 from tests.solvers.cpsat.test_cpsat_memory import limited
 
 LIMITS = Limits(workers=1)
@@ -47,7 +48,7 @@ def tight(draw: st.DrawFn) -> Instance:
     return replace(chosen, constraints=replace(chosen.constraints, placement=placement))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tight())
 def test_programme_and_model_agree_under_memory_limits(instance: Instance) -> None:
     fast = checked(instance, states.solve(instance, LIMITS))
@@ -57,7 +58,7 @@ def test_programme_and_model_agree_under_memory_limits(instance: Instance) -> No
     assert fast.objective == slow.objective
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tight(), st.data())
 def test_thrifty_forms_are_the_fastest_that_fit(instance: Instance, data: st.DataObject) -> None:
     """One stage that holds the whole model on some group, against every choice of forms."""

@@ -44,6 +44,7 @@ from tests.examples import (
     vgg16,
 )
 from tests.generators import CLASSES, cluster_graphs, cost_models, instances, layer_graphs, links, trainings
+from tests.laws import so_many
 
 MOST_PLANS = 1500
 
@@ -55,7 +56,7 @@ def optimum(instance):
     return outcome.objective
 
 
-@settings(max_examples=200)
+@settings(max_examples=so_many(200))
 @given(instances(layer_graphs(6), cluster_graphs(5)))
 def test_agrees_with_brute_force(instance):
     number = brute_force.count_plans(instance)
@@ -63,7 +64,7 @@ def test_agrees_with_brute_force(instance):
     assert checked(instance, brute_force.solve(instance)).objective == optimum(instance)
 
 
-@settings(max_examples=100)
+@settings(max_examples=so_many(100))
 @given(instances(layer_graphs(6, places=True), cluster_graphs(5)), st.sets(st.integers(1, 5)))
 def test_agrees_with_brute_force_where_some_places_are_closed(instance, closed):
     names = tuple(instance.layers[at].name for at in sorted(closed) if at < len(instance.layers))
@@ -75,7 +76,7 @@ def test_agrees_with_brute_force_where_some_places_are_closed(instance, closed):
     assert checked(instance, brute_force.solve(instance)).objective == optimum(instance)
 
 
-@settings(max_examples=60)
+@settings(max_examples=so_many(60))
 @given(instances(layer_graphs(5), cluster_graphs(5)), st.integers(1, 2))
 def test_agrees_with_brute_force_where_stages_may_not_stretch_over_servers(instance, most):
     instance = replace(instance, constraints=Constraints(max_servers=most))
@@ -83,7 +84,7 @@ def test_agrees_with_brute_force_where_stages_may_not_stretch_over_servers(insta
     assert checked(instance, brute_force.solve(instance)).objective == optimum(instance)
 
 
-@settings(max_examples=60)
+@settings(max_examples=so_many(60))
 @given(instances(layer_graphs(4), cluster_graphs(4)))
 def test_under_free_placement_it_has_a_plan_and_no_bound(instance):
     free = replace(instance, constraints=Constraints(placement=Placement.FREE))
@@ -118,7 +119,7 @@ def test_it_is_blind_to_memory_and_its_bound_still_holds():
     assert line_dp.solve(replace(instance, constraints=Constraints())).blind_to == ()
 
 
-@settings(max_examples=60)
+@settings(max_examples=so_many(60))
 @given(instances(layer_graphs(4), cluster_graphs(4)))
 def test_no_optimal_plan_uses_fewer_devices(instance):
     assume(5 <= brute_force.count_plans(instance) <= MOST_PLANS)

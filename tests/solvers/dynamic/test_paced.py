@@ -25,6 +25,7 @@ from pipecut.solvers.dynamic.iteration_time.intervals import Sizes
 from pipecut.solvers.dynamic.states import solver as states
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_states import OWN_TIMES, cases, clusters
 
@@ -60,7 +61,7 @@ def agree(found: Outcome, best: Outcome) -> None:
     assert found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9), SMALL)
 def test_free_choices_agree_with_brute_force(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
     assume(has_groups(instance))
@@ -97,13 +98,13 @@ def with_memory(instance: Instance, rooms: dict[DeviceClass, int]) -> Instance:
     return on_servers(instance, servers)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=QUIET)
 @given(staged(), SMALL)
 def test_many_stages_agree_with_brute_force(instance: Instance, sizes: Sizes) -> None:
     agree(solved(instance, sizes), brute_force.solve(instance))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(freed(max_layers=5, goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9), SMALL, st.data())
 def test_places_where_nothing_may_be_cut_are_seen(
     instance: Instance, micro_batches: int, sizes: Sizes, data: st.DataObject
@@ -119,13 +120,13 @@ def test_places_where_nothing_may_be_cut_are_seen(
 
 
 @pytest.mark.slow
-@settings(max_examples=130, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(130), deadline=None, suppress_health_check=QUIET)
 @given(staged(max_layers=6), SMALL)
 def test_many_stages_often(instance: Instance, sizes: Sizes) -> None:
     agree(solved(instance, sizes), brute_force.solve(instance))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.integers(1, 9), SMALL)
 def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
     instance = paced(instance, micro_batches)
@@ -133,7 +134,7 @@ def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batche
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=5), st.integers(1, 9), SMALL)
 def test_often(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
     instance = paced(instance, micro_batches)
@@ -141,7 +142,7 @@ def test_often(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=8, max_devices=5), st.integers(1, 9), SMALL)
 def test_the_declarative_model_agrees(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
     instance = paced(instance, micro_batches)
@@ -150,7 +151,7 @@ def test_the_declarative_model_agrees(instance: Instance, micro_batches: int, si
     agree(solved(instance, sizes), found)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(30), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_more_memory_never_hurts(instance: Instance) -> None:
     instance = paced(replace(instance, constraints=replace(instance.constraints, memory=True)))
@@ -161,7 +162,7 @@ def test_more_memory_never_hurts(instance: Instance) -> None:
     assert roomy.objective <= tight.objective
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(30), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.integers(1, 20))
 def test_between_the_least_latency_and_the_bottleneck(instance: Instance, micro_batches: int) -> None:
     """The step takes at least the least latency and M - 1 least bottlenecks; neither's plan is better."""
@@ -179,7 +180,7 @@ def test_between_the_least_latency_and_the_bottleneck(instance: Instance, micro_
         assert found.objective <= (evaluate(instance, plan).objective or 0)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=4))
 def test_progress_is_honest(instance: Instance) -> None:
     """Bounds rise and stay below, prices fall and stay above; a stopped search keeps what it has."""

@@ -25,6 +25,7 @@ from pipecut.solvers.dynamic.period.solver import accepts, solve
 from tests.examples import BYTE_LINK, PLAIN, chain, instance_of, matrix, mesh
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import cluster_graphs, cost_models, hosts, layer_graphs, recomputation
+from tests.laws import so_many
 
 SHIPPED = "scenarios/pipepar/vgg13.yaml"
 FILTERED = [HealthCheck.filter_too_much, HealthCheck.too_slow]
@@ -105,20 +106,20 @@ def agrees(instance: Instance) -> None:
         assert evaluate_page(instance, found.plan).goals == (found.objective,)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(200), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period())
 def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
     agrees(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period())
 def test_it_sees_weights_that_several_layers_share(instance: Instance) -> None:
     assume(any(instance.copies))
     agrees(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period())
 def test_it_chooses_forms_by_memory_and_of_stages_that_recompute(instance: Instance) -> None:
     degrees = instance.constraints.tensor_parallel_degrees
@@ -127,27 +128,27 @@ def test_it_chooses_forms_by_memory_and_of_stages_that_recompute(instance: Insta
     agrees(instance)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period(charges=st.just(BoundaryCharge.RECEIVER)))
 def test_it_sees_receivers_that_fetch(instance: Instance) -> None:
     assume(instance.devices > 1)
     agrees(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period(stage_times=st.just(StageTime.OVERLAP), charges=st.sampled_from(BoundaryCharge)))
 def test_it_sees_communication_that_hides_behind_the_computation_of_its_pass(instance: Instance) -> None:
     agrees(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period(charges=st.sampled_from(BoundaryCharge), stage_times=stage_times, most_charged=4))
 def test_it_sees_synchronisation_that_is_charged_once_in_several_micro_batches(instance: Instance) -> None:
     assume(instance.cost.synchronisation is Synchronisation.CHARGED and instance.devices > 1)
     agrees(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(in_rounds())
 def test_it_sees_several_stages_that_wait_for_the_synchronisation_of_each_other(instance: Instance) -> None:
     agrees(instance)

@@ -24,6 +24,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms
 from tests.examples import GIGA, TURING, chain, follow, instance_of, join, matrix, mesh, vgg16
 from tests.generators import instances, layer_graphs
+from tests.laws import so_many
 
 
 def tables_of(instance):
@@ -66,7 +67,7 @@ def all_forms(instance, kind, span):
     return itertools.product(*choices)
 
 
-@settings(max_examples=80)
+@settings(max_examples=so_many(80))
 @given(instances())
 def test_least_time_of_every_stage_is_the_least_over_all_forms(instance):
     tables = tables_of(instance)
@@ -82,7 +83,7 @@ def test_least_time_of_every_stage_is_the_least_over_all_forms(instance):
             assert found.time[k, span.first, span.stop] == expected
 
 
-@settings(max_examples=80)
+@settings(max_examples=so_many(80))
 @given(instances(layer_graphs(7)))
 def test_best_forms_attain_the_least_communication(instance):
     tables = tables_of(instance)
@@ -264,7 +265,7 @@ def test_vgg16_is_the_network_of_the_paper():
     assert all(layer.allowed_forms == FORMS for layer in instance.layers)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances(layer_graphs(7)), st.data())
 def test_spans_between_chosen_cuts_are_those_of_the_whole_table(instance, data):
     total = len(instance.layers)
@@ -277,7 +278,7 @@ def test_spans_between_chosen_cuts_are_those_of_the_whole_table(instance, data):
     assert np.array_equal(some.compute_sum, whole.compute_sum[:, cuts])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances())
 def test_stage_times_never_fall_when_a_layer_is_added(instance: Instance) -> None:
     times = StageTimes.of(build_tables(instance, tuple(line_groups(instance).values())))

@@ -48,6 +48,7 @@ from tests.generators import (
     sharings,
     whole_passes,
 )
+from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import degrees, freed, has_groups
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -128,21 +129,21 @@ def agree(found: Outcome, best: Outcome) -> None:
     assert found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_states_agree_with_brute_force(instance: Instance) -> None:
     agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
 
 
 @pytest.mark.slow
-@settings(max_examples=800, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(800), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_states_agree_with_brute_force_often(instance: Instance) -> None:
     agree(checked(instance, solver.solve(instance)), brute_force.solve(instance))
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=7, max_devices=5))
 def test_states_agree_with_the_declarative_model(instance: Instance) -> None:
     found = checked(instance, layered.solve(instance, Limits(workers=1, time_limit_s=60)))
@@ -150,7 +151,7 @@ def test_states_agree_with_the_declarative_model(instance: Instance) -> None:
     agree(checked(instance, solver.solve(instance)), found)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(cases())
 def test_no_optimal_plan_placed_freely_takes_fewer_devices(instance: Instance) -> None:
     instance = replace(instance, constraints=replace(instance.constraints, placement=Placement.FREE))
@@ -177,7 +178,7 @@ def told_apart(instance: Instance) -> Instance:
     return on_servers(instance, servers)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(100), deadline=None, suppress_health_check=QUIET)
 @given(cases(max_layers=6, max_devices=5))
 def test_to_tell_alike_servers_apart_changes_no_optimum(instance: Instance) -> None:
     instance = replace(instance, constraints=replace(instance.constraints, placement=Placement.FREE, memory=False))
@@ -294,7 +295,7 @@ def test_a_stage_that_no_forms_fit_is_refused_once_and_the_optimum_is_still_foun
     assert refusals > 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(freed(max_layers=5), st.data())
 def test_places_where_nothing_may_be_cut_are_seen(instance: Instance, data: st.DataObject) -> None:
     """Runs of layers stand for layers; brute force knows nothing of that."""

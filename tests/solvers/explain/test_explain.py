@@ -36,6 +36,7 @@ from pipecut.solvers.explain import (
 )
 from tests.examples import UNIT, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import OF_SINGLE_STAGES, cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW, constraints
 
 ONE_WORKER = Limits(workers=1)
@@ -227,7 +228,7 @@ def hopeless(draw: st.DrawFn) -> Instance:
     return replace(instance, constraints=draw(constraints(instance, most=5)))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=SLOW)
 @given(hopeless())
 def test_clashes_are_clashes_minimal_and_all_that_stands_in_the_way(instance: Instance) -> None:
     found: Explanation = explain(instance, ONE_WORKER, {one.key for one in openings(instance)})
@@ -241,7 +242,7 @@ def test_clashes_are_clashes_minimal_and_all_that_stands_in_the_way(instance: In
         assert all(feasible(without(instance, [*rest, limit])) for limit in clash.limits)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(hopeless())
 def test_the_least_change_is_enough_and_one_less_is_not(instance: Instance) -> None:
     found = explain(instance, ONE_WORKER, {one.key for one in openings(instance)})
@@ -256,7 +257,7 @@ def test_the_least_change_is_enough_and_one_less_is_not(instance: Instance) -> N
                 assert not feasible(slack.by(base, way.amount - 1))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW)
 @given(
     instances(layers=layer_graphs(max_layers=3), clusters=cluster_graphs(max_devices=3)),
     st.sampled_from(OF_SINGLE_STAGES),
@@ -315,7 +316,7 @@ def cramped(draw: st.DrawFn) -> Instance:
     )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
 @given(cramped())
 def test_an_explanation_speaks_of_all_that_is_left_open(instance: Instance) -> None:
     """No number of micro-batches has a plan; each amount is enough for one of them, and one less for none."""
@@ -332,7 +333,7 @@ def test_an_explanation_speaks_of_all_that_is_left_open(instance: Instance) -> N
                 assert not feasible_somehow(slack.by(instance, way.amount - 1))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+@settings(max_examples=so_many(25), deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
 @given(cramped())
 def test_a_program_that_runs_the_plan_closes_what_it_does_not_run(instance: Instance) -> None:
     """It is told by the equal samples that it needs, whoever asks: the command line or Python."""
@@ -342,7 +343,7 @@ def test_a_program_that_runs_the_plan_closes_what_it_does_not_run(instance: Inst
     assert {one.key for one in openings(run)} == off - closed and off & closed
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+@settings(max_examples=so_many(10), deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
 @given(cramped())
 def test_what_is_left_out_is_tried_and_said_with_a_plan(instance: Instance) -> None:
     if feasible_somehow(instance):

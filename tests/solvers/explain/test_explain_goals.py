@@ -20,6 +20,7 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.explain import Possible, explain, limits_of, without
 from tests.examples import PLAIN, UNIT, chain, instance_of, matrix, mesh, on_servers
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.explain.test_explain import ONE_WORKER, amounts, feasible, only_clash, paths
@@ -192,7 +193,7 @@ def hopeless(draw: st.DrawFn) -> Instance:
     return replace(instance, constraints=replace(instance.constraints, at_most=tuple(limits)))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(20), deadline=None, suppress_health_check=SLOW)
 @given(hopeless())
 def test_clashes_are_minimal_and_least_changes_are_least(instance: Instance) -> None:
     found = explain(instance, ONE_WORKER)

@@ -25,11 +25,14 @@ from pipecut.solvers.order.bounds import Bounds
 from pipecut.solvers.order.fixed import fixed_orders, least_memory
 from pipecut.solvers.order.problem import OrderProblem
 from pipecut.solvers.order.solve import best_order, solve
+from tests.laws import so_many
 from tests.solvers.order.ordered import best_of_all, every_order, problems
 
 LIMITS = Limits(workers=2)
 MODEST = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=so_many(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 MOST_ORDERS = 2000
 

@@ -28,6 +28,7 @@ from pipecut.solvers.reasons.priced import PricedPlan, Pricing, laid
 from pipecut.solvers.reasons.reasons import reasons
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import SLOW, constraints
 from tests.solvers.reasons.test_reasons import plans
 
@@ -50,7 +51,7 @@ def in_every_form(instance: Instance, plan: Plan, changed: tuple[int, ...]) -> l
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=so_many(20), deadline=None)
 def test_the_best_neighbour_is_the_best_of_all_in_every_form(data: st.DataObject) -> None:
     layers = generators.layer_graphs(max_layers=4, places=data.draw(st.booleans()))
     instance = data.draw(generators.instances(layers=layers, clusters=generators.cluster_graphs(max_devices=4)))
@@ -178,7 +179,7 @@ def one_cut_moved(base: Plan, plan: Plan, cut: int) -> bool:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
 def test_no_single_move_is_better_than_what_is_said_to_be_the_best(data: st.DataObject) -> None:
     """Every plan there is, priced by itself: those one device or one cut away are never below what is named."""
     layers = generators.layer_graphs(max_layers=4)

@@ -25,6 +25,7 @@ from pipecut.solvers.reasons.reasons import Reasons, chain_parts, reasons
 from pipecut.solvers.reasons.terms import plan_terms
 from tests import generators
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
+from tests.laws import so_many
 
 GOALS = st.sampled_from([(Goal.BOTTLENECK,), (Goal.ITERATION_TIME, Goal.DEVICES), (Goal.MEMORY,), (Goal.COST,)])
 CONSTRAINTS = st.builds(
@@ -72,7 +73,7 @@ def repriced(instance: Instance, found: Reasons) -> None:
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=so_many(15), deadline=None)
 def test_every_statement_is_a_plan_at_its_price(data: st.DataObject) -> None:
     instance = data.draw(problems())
     plan = data.draw(plans(instance))
@@ -83,7 +84,7 @@ def test_every_statement_is_a_plan_at_its_price(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 def test_one_layer_left_is_the_best_price_of_that_plan(data: st.DataObject) -> None:
     """Forms of the two stages are tried in full: none is faster where the slowest stage counts."""
     instance = replace(data.draw(generators.instances()), goals=(Goal.BOTTLENECK,))
@@ -108,7 +109,7 @@ def test_one_layer_left_is_the_best_price_of_that_plan(data: st.DataObject) -> N
 
 
 @given(st.data())
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])
+@settings(max_examples=so_many(8), deadline=None, phases=[Phase.generate])
 def test_idle_devices_are_what_brute_force_says(data: st.DataObject) -> None:
     layers = generators.layer_graphs(max_layers=3)
     clusters = generators.cluster_graphs(max_devices=3)
@@ -137,7 +138,7 @@ def test_idle_devices_are_what_brute_force_says(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 def test_the_best_plan_has_no_better_neighbour(data: st.DataObject) -> None:
     layers, clusters = generators.layer_graphs(max_layers=3), generators.cluster_graphs(max_devices=3)
     instance = data.draw(generators.instances(layers=layers, clusters=clusters))
@@ -149,7 +150,7 @@ def test_the_best_plan_has_no_better_neighbour(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=so_many(50), deadline=None)
 def test_the_steps_lead_from_one_plan_to_the_other_and_add_up(data: st.DataObject) -> None:
     instance = data.draw(problems())
     one, other = data.draw(plans(instance)), data.draw(plans(instance))
@@ -165,7 +166,7 @@ def test_the_steps_lead_from_one_plan_to_the_other_and_add_up(data: st.DataObjec
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 def test_the_optimiser_is_told_apart_from_communication(data: st.DataObject) -> None:
     """What one device alone does is compute and optimiser; with nobody to synchronise with that is the chain."""
     instance = data.draw(generators.instances(costs=generators.any_costs))
@@ -182,7 +183,7 @@ def test_the_optimiser_is_told_apart_from_communication(data: st.DataObject) -> 
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 def test_the_chain_adds_up_to_the_makespan(data: st.DataObject) -> None:
     from pipecut.report.simulation import simulate
 
@@ -193,7 +194,7 @@ def test_the_chain_adds_up_to_the_makespan(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 def test_the_terms_add_up_to_the_objective(data: st.DataObject) -> None:
     instance = data.draw(problems())
     plan = data.draw(plans(instance))

@@ -15,10 +15,13 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_solver
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
 SMALL = instances(layer_graphs(max_layers=4, places=True), cluster_graphs(max_devices=3))
 FEW = settings(
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None, max_examples=30
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    deadline=None,
+    max_examples=so_many(30),
 )
 
 

@@ -20,8 +20,9 @@ from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.search.first_plan import balanced_plans, fitting_plans, simple_plan
 from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=so_many(60))
 MIB = 1 << 20
 
 

@@ -29,6 +29,7 @@ from pipecut.solvers.step_time.bounds.simplex import most_worth
 from pipecut.solvers.step_time.bounds.spans import Index
 from pipecut.solvers.step_time.bounds.sums import NEVER_NS, Sums
 from pipecut.solvers.step_time.solver import accepts, solve
+from tests.laws import so_many
 from tests.solvers.step_time.test_chosen_warm_ups import with_long_transfers
 from tests.solvers.step_time.test_mixtures import rows_of, sums_of
 from tests.solvers.step_time.test_step_dp import judged_by_step, with_much_to_synchronise
@@ -51,7 +52,7 @@ def asked_about(draw: st.DrawFn) -> Instance:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 @given(asked_about(), st.integers(0, 4), st.integers(1, 3))
 def test_boxes_of_few_blocks_that_are_parted_to_the_end_lose_nothing(instance: Instance, small: int, turns: int):
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
@@ -100,7 +101,7 @@ def _drawn_blocks(data: st.DataObject, instance: Instance) -> Index:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 @given(asked_about(), st.integers(0, 100), st.data())
 def test_no_sum_of_passes_is_above_what_a_plan_takes_however_it_is_parted(
     instance: Instance, more: int, data: st.DataObject
@@ -123,7 +124,7 @@ def test_no_sum_of_passes_is_above_what_a_plan_takes_however_it_is_parted(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 @given(asked_about(), st.integers(0, 100), st.integers(0, 6), st.data())
 def test_every_plan_within_the_limit_is_in_a_small_box_and_above_the_bound(
     instance: Instance, more: int, turns: int, data: st.DataObject

@@ -27,6 +27,7 @@ from pipecut.solvers.step_time.bounds.paths import longest_path
 from pipecut.solvers.step_time.solver import accepts, solve
 from pipecut.solvers.step_time.warm_ups import warmed
 from tests.examples import matrix
+from tests.laws import so_many
 from tests.solvers.step_time.test_mixtures import rows_of
 from tests.solvers.step_time.test_step_dp import CHARGED, judged_by_step, pipelines, step_given_ns
 
@@ -68,14 +69,14 @@ def _agrees(instance: Instance) -> None:
         assert priced.feasible and priced.objective == found.objective == found.bound
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=so_many(8), deadline=None)
 @given(with_long_transfers())
 def test_it_finds_what_pricing_every_plan_with_every_warm_up_finds(instance: Instance):
     assume(exhaustive.accepts(instance).proves)
     _agrees(instance)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=so_many(25), deadline=None)
 @given(judged_by_step(max_layers=3).filter(lambda one: one.training.schedule is Schedule.ONE_F_ONE_B))
 def test_it_does_so_with_everything_that_it_sees(instance: Instance):
     instance = replace(instance, training=replace(instance.training, warm_up="choose"))
@@ -84,14 +85,14 @@ def test_it_does_so_with_everything_that_it_sees(instance: Instance):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=so_many(50), deadline=None)
 @given(with_long_transfers())
 def test_it_does_so_on_fifty_instances(instance: Instance):
     assume(exhaustive.accepts(instance).proves)
     _agrees(instance)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(pipelines(), st.integers(1, 4), st.data())
 def test_a_path_that_there_always_is_is_no_longer_than_the_step(
     passes: PipelinePasses, size: int, data: st.DataObject
@@ -106,7 +107,7 @@ def test_a_path_that_there_always_is_is_no_longer_than_the_step(
             assert (path.often * rows).sum() <= step_given_ns(given_ones, passes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(pipelines(), st.integers(1, 4))
 def test_a_last_stage_that_warms_up_with_one_pass_is_never_slower(passes: PipelinePasses, size: int):
     """The search tries nothing else there; of other stages longer ones may be slower or quicker."""
@@ -119,7 +120,7 @@ def test_a_last_stage_that_warms_up_with_one_pass_is_never_slower(passes: Pipeli
             assert steps[0] <= steps[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 @given(with_long_transfers())
 def test_warm_ups_for_a_start_keep_the_rules_of_a_plan_and_are_no_slower(instance: Instance):
     plan = first_plan(all_tables(instance))
@@ -129,7 +130,7 @@ def test_warm_ups_for_a_start_keep_the_rules_of_a_plan_and_are_no_slower(instanc
         assert priced.objective <= start.objective
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=so_many(20), deadline=None)
 @given(with_long_transfers())
 def test_a_search_that_is_stopped_at_once_has_no_worse_a_plan_than_with_eager_warm_ups(
     instance: Instance,

@@ -21,6 +21,7 @@ from pipecut.solvers.catalogue import find_solver
 from pipecut.solvers.dynamic.tables.demanded import stage_counts
 from pipecut.solvers.step_time.demands import unseen_by_executed, with_seen_demands
 from tests.examples import chain, instance_of, matrix, mesh
+from tests.laws import so_many
 from tests.solvers.cpsat.demanded import MADE, SLOW
 from tests.solvers.dynamic.test_period import judged_by_period
 from tests.solvers.step_time.test_step_dp import judged_by_step
@@ -61,19 +62,19 @@ def agrees(name: str, instance: Instance) -> None:
     assert found.plan is None or evaluate(instance, found.plan).objective == found.objective
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=SLOW)
 @given(demanding(judged_by_step()))
 def test_the_search_for_the_step_keeps_to_demands(instance: Instance) -> None:
     agrees("step_dp", instance)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=SLOW)
 @given(demanding(judged_by_period()))
 def test_the_programme_for_the_period_keeps_to_demands(instance: Instance) -> None:
     agrees("period_dp", instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=SLOW)
 @given(demanding(judged_by_step(max_layers=3)))
 def test_chosen_warm_ups_keep_to_demands(instance: Instance) -> None:
     chosen = replace(instance.training, schedule=Schedule.ONE_F_ONE_B, warm_up="choose")

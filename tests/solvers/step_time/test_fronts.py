@@ -22,6 +22,7 @@ from pipecut.solvers.step_time.fronts import StageFronts
 from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.solver import accepts
 from pipecut.solvers.zero_bubble_h1.solver import accepts as in_halves_accepts
+from tests.laws import so_many
 from tests.solvers.step_time.test_step_dp import judged_by_step
 from tests.solvers.step_time.test_tied import tied_steps
 from tests.solvers.zero_bubble_h1.test_halves_dp import in_halves
@@ -81,7 +82,7 @@ def keeps_what_is_worth_having(instance: Instance) -> None:
                     assert spans.whole[kind, first, stop] <= whole
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=FILTERED)
 @given(st.one_of(tied_steps(), judged_by_step()))
 def test_of_every_span_all_stages_are_known(instance: Instance):
     instance = replace(instance, training=replace(instance.training, warm_up="classic"))
@@ -89,7 +90,7 @@ def test_of_every_span_all_stages_are_known(instance: Instance):
     keeps_what_is_worth_having(instance)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=FILTERED)
 @given(in_halves(st.one_of(tied_steps(), judged_by_step())))
 def test_so_they_are_with_backward_passes_in_halves(instance: Instance):
     assume(in_halves_accepts(instance).proves)

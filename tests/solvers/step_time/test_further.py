@@ -32,6 +32,7 @@ from pipecut.solvers.step_time.bounds.spans import spans_of
 from pipecut.solvers.step_time.bounds.ways import ways_of
 from pipecut.solvers.step_time.parts import StageParts, stage_parts
 from pipecut.solvers.step_time.solver import accepts, solve
+from tests.laws import so_many
 from tests.solvers.step_time.test_boxes import asked_about
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -45,7 +46,7 @@ def looking_ahead(patch: pytest.MonkeyPatch, stops: int = 4) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=so_many(80), deadline=None)
 @given(asked_about(), st.integers(1, 4))
 def test_plans_are_found_that_pricing_all_of_them_finds(instance: Instance, stops: int):
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
@@ -76,7 +77,7 @@ def _keeps_to_its_rooms(plan: Plan, parts: StageParts, mixture: Mixture, limit: 
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(asked_about(), st.integers(0, 30))
 def test_every_stage_of_a_plan_within_the_limit_keeps_to_its_room(instance: Instance, more: int):
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)

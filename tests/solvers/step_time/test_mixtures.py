@@ -31,6 +31,7 @@ from pipecut.solvers.step_time.bounds.sums import Sums
 from pipecut.solvers.step_time.bounds.ways import Ways, ways_of
 from pipecut.solvers.step_time.parts import stage_parts
 from pipecut.solvers.step_time.responses import responses
+from tests.laws import so_many
 from tests.solvers.step_time.test_step_dp import (
     given_warm_ups,
     judged_by_step,
@@ -46,14 +47,14 @@ def rows_of(passes: PipelinePasses) -> Times:
     return np.array([passes.forward_ns, passes.backward_ns, *sent, passes.sync_ns], dtype=np.int64)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=so_many(300), deadline=None)
 @given(pipelines(), trainings_given())
 def test_a_longest_path_is_as_long_as_the_step(passes: PipelinePasses, training: Training):
     path = longest_path(training, rows_of(passes).astype(np.float64))
     assert path.length == step_given_ns(training, passes) == (path.often * rows_of(passes)).sum()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=so_many(300), deadline=None)
 @given(st.data(), pipelines(), st.integers(1, 6), given_warm_ups)
 def test_a_path_of_other_passes_is_no_longer_than_the_step(
     data: st.DataObject, passes: PipelinePasses, size: int, warm_up: tuple[int, ...]
@@ -120,14 +121,14 @@ def no_plan_breaks_the_bounds(instance: Instance, more: int):
             _keeps(found[len(plan) - 1], instance, plan, value, kinds)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 @given(judged_by_step(max_layers=3), st.integers(0, 60))
 def test_no_plan_within_a_limit_is_below_a_mixture(instance: Instance, more: int):
     assume(solver.accepts(instance).proves and exhaustive.accepts(instance).proves)
     no_plan_breaks_the_bounds(instance, more)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 @given(with_much_to_synchronise(), st.integers(0, 60))
 def test_no_plan_that_synchronises_for_long_is_below_a_mixture(instance: Instance, more: int):
     no_plan_breaks_the_bounds(instance, more)

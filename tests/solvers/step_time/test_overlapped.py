@@ -36,6 +36,7 @@ from pipecut.solvers.zero_bubble_h1.solver import solve as solve_in_halves
 from tests.examples import matrix
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import recomputation, sharded_kinds, warm_ups
+from tests.laws import so_many
 from tests.solvers.step_time.test_fronts import keeps_what_is_worth_having
 from tests.solvers.step_time.test_further import looking_ahead
 from tests.solvers.step_time.test_mixtures import no_plan_breaks_the_bounds
@@ -104,14 +105,14 @@ def _seen(instance: Instance) -> None:
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=FILTERED)
 @given(ANY)
 def test_it_finds_what_pricing_every_plan_finds(instance: Instance):
     _seen(instance)
     agrees(instance)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=FILTERED)
 @given(ANY)
 def test_of_every_span_all_stages_are_known(instance: Instance):
     instance = replace(instance, training=replace(instance.training, warm_up="classic"))
@@ -119,7 +120,7 @@ def test_of_every_span_all_stages_are_known(instance: Instance):
     keeps_what_is_worth_having(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(hiding(), st.sampled_from([("*0",), ("*[02]",), ("*",)]))
 def test_what_some_layers_compute_again_hides_what_these_send(instance: Instance, named: tuple[str, ...]):
     named_alone = {"recompute": Recompute.ALLOWED, "recompute_layers": named, "tensor_parallel_degrees": ()}
@@ -129,7 +130,7 @@ def test_what_some_layers_compute_again_hides_what_these_send(instance: Instance
     keeps_what_is_worth_having(instance)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=FILTERED)
 @given(in_halves(ANY))
 def test_backward_passes_in_halves_hide_as_well(instance: Instance):
     assume(in_halves_accepts(instance).proves and exhaustive.accepts(instance).proves)
@@ -139,7 +140,7 @@ def test_backward_passes_in_halves_hide_as_well(instance: Instance):
         assert evaluate_page(instance, found.plan).goals == (found.objective,)
 
 
-@settings(max_examples=400, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(400), suppress_health_check=FILTERED)
 @given(st.data(), st.integers(1, 5), st.booleans(), st.booleans())
 def test_a_row_that_is_no_larger_is_no_worse_however_a_stage_goes_on(
     data: st.DataObject, count: int, halves: bool, more_is_computed: bool
@@ -168,7 +169,7 @@ def test_a_row_that_is_no_larger_is_no_worse_however_a_stage_goes_on(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(ANY, st.integers(1, 4))
 def test_looking_ahead_loses_no_plan(instance: Instance, stops: int):
     _seen(instance)
@@ -177,7 +178,7 @@ def test_looking_ahead_loses_no_plan(instance: Instance, stops: int):
         agrees(instance)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FILTERED)
 @given(st.one_of(hiding(max_layers=2), overlapping(judged_by_step(max_layers=3))), st.integers(0, 100))
 def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int):
     instance = replace(instance, training=replace(instance.training, warm_up="classic"))
@@ -195,7 +196,7 @@ def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int):
             keeps_the_bounds(rest, instance, tables, space, plan)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(30), deadline=None, suppress_health_check=FILTERED)
 @given(hiding())
 def test_a_search_that_outgrows_its_memory_says_what_is_known(instance: Instance):
     _seen(instance)

@@ -20,10 +20,11 @@ from pipecut.solvers.step_time import responses as answering
 from pipecut.solvers.step_time.pass_by_pass import PassByPass
 from pipecut.solvers.step_time.solver import accepts, solve
 from tests.generators import warm_ups
+from tests.laws import so_many
 from tests.solvers.step_time.test_step_dp import given_warm_ups, judged_by_step, pipelines, step_given_ns
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=so_many(300), deadline=None)
 @given(st.lists(pipelines(4), min_size=1, max_size=3), st.integers(1, 9), given_warm_ups)
 def test_passes_composed_are_the_step_as_executed(
     drawn: list[PipelinePasses], size: int, warm_up: tuple[int, ...]
@@ -40,7 +41,7 @@ def test_passes_composed_are_the_step_as_executed(
     assert known.leaving(rows).tolist() == [step_given_ns(training, one) for one in alone]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=so_many(100), deadline=None)
 @given(judged_by_step(), warm_ups)
 def test_it_finds_what_pricing_every_plan_finds(instance: Instance, warm_up: str | tuple[int, ...]):
     if instance.training.warms_up:
@@ -53,7 +54,7 @@ def test_it_finds_what_pricing_every_plan_finds(instance: Instance, warm_up: str
     assert found.plan is None or evaluate(instance, found.plan).objective == found.objective
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=so_many(10), deadline=None)
 @given(judged_by_step(max_layers=3), st.integers(65, 130))
 def test_many_micro_batches_are_proved(instance: Instance, many: int):
     training = replace(instance.training, global_batch=many, micro_batches=many)
@@ -63,7 +64,7 @@ def test_many_micro_batches_are_proved(instance: Instance, many: int):
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 @given(judged_by_step(), st.integers(1, 400))
 def test_few_suffixes_leave_a_gap_and_nothing_false(instance: Instance, numbers: int):
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)

@@ -41,6 +41,7 @@ from pipecut.solvers.step_time.solver import accepts, solve
 from pipecut.solvers.step_time.unbeaten import unbeaten
 from tests.examples import matrix
 from tests.generators import cluster_graphs, cost_models, layer_graphs, warm_ups
+from tests.laws import so_many
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 FLUSHING = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
@@ -67,7 +68,7 @@ def judged_by_step(draw: st.DrawFn, max_layers: int = 4) -> Instance:
     return replace(found, constraints=constraints, goals=(Goal.STEP_TIME,))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=so_many(150), deadline=None)
 @given(judged_by_step())
 def test_it_finds_what_pricing_every_plan_finds(instance: Instance):
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
@@ -94,7 +95,7 @@ def with_much_to_synchronise(draw: st.DrawFn) -> Instance:
     return build_instance(graph, cluster, training, CHARGED, goals=(Goal.STEP_TIME,))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=so_many(150), deadline=None)
 @given(with_much_to_synchronise())
 def test_a_synchronisation_is_not_taken_to_delay_the_drain(instance: Instance):
     found, truth = solve(instance), exhaustive.solve(instance)
@@ -124,7 +125,7 @@ def step_given_ns(training: Training, passes: PipelinePasses) -> int:
     return step_of_training_ns(training, passes, overlapped=False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=so_many(300), deadline=None)
 @given(pipelines(), trainings_given())
 def test_answers_composed_are_the_step_as_executed(passes: PipelinePasses, training: Training):
     answers = responses(training, passes.stages)
@@ -173,7 +174,7 @@ def keeps_the_bounds(rest: Rest, instance: Instance, tables: Tables, space: CutS
         assert rest.behind[slot, :, start].min() <= alone
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=so_many(60), deadline=None)
 @given(judged_by_step(max_layers=3), st.integers(0, 100))
 def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int):
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)

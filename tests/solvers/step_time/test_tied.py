@@ -38,6 +38,7 @@ from pipecut.solvers.step_time.solver import accepts, solve
 from tests.examples import follow, matrix
 from tests.formulation.page.evaluator import evaluate_page
 from tests.generators import hosts, sharded_kinds, warm_ups
+from tests.laws import so_many
 from tests.solvers.step_time.test_further import looking_ahead
 from tests.solvers.step_time.test_mixtures import no_plan_breaks_the_bounds
 from tests.solvers.step_time.test_step_dp import FLUSHING, judged_by_step, keeps_the_bounds
@@ -137,14 +138,14 @@ def _seen(instance: Instance) -> None:
     assume(any(instance.copies) and accepts(instance).proves and exhaustive.accepts(instance).proves)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=FILTERED)
 @given(tied_steps())
 def test_of_language_models_it_finds_what_pricing_every_plan_finds(instance: Instance):
     _seen(instance)
     agrees(instance)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_step(), hosts, sharded_kinds, st.sampled_from(["given", "choose"]))
 def test_it_does_so_with_everything_that_it_sees(
     instance: Instance, on_host: OnHost, sharded: tuple[Sharded, ...], warm_up: str
@@ -159,7 +160,7 @@ def test_it_does_so_with_everything_that_it_sees(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=FILTERED)
 @given(tied_steps(), st.integers(1, 4))
 def test_looking_ahead_loses_no_plan(instance: Instance, stops: int):
     _seen(instance)
@@ -168,7 +169,7 @@ def test_looking_ahead_loses_no_plan(instance: Instance, stops: int):
         agrees(instance)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=FILTERED)
+@settings(max_examples=so_many(30), deadline=None, suppress_health_check=FILTERED)
 @given(tied_steps(max_layers=3), st.integers(0, 100))
 def test_no_plan_within_a_limit_breaks_a_bound(instance: Instance, more: int):
     instance = replace(instance, training=replace(instance.training, warm_up="classic"))

@@ -31,10 +31,11 @@ from pipecut.solvers.whatif.variants import (
 from tests.commands.fakes import write_scenario
 from tests.enumerator import truth
 from tests.generators import CLASSES, links
+from tests.laws import so_many
 from tests.problems import problems
 
 SEEN = settings(
-    max_examples=20,
+    max_examples=so_many(20),
     deadline=None,
     phases=(Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],

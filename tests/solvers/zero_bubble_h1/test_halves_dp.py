@@ -33,6 +33,7 @@ from pipecut.solvers.zero_bubble_h1.rest import HalfRest, half_spans
 from pipecut.solvers.zero_bubble_h1.solver import accepts, solve
 from tests.examples import on_servers
 from tests.formulation.page.evaluator import evaluate_page
+from tests.laws import so_many
 from tests.solvers.step_time.test_step_dp import judged_by_step, times, with_much_to_synchronise
 from tests.solvers.step_time.test_tied import tied_steps
 
@@ -58,7 +59,7 @@ def pipelines(draw: st.DrawFn) -> PipelinePasses:
     return PipelinePasses(rows[0], backward, rows[2], rows[3][1:], rows[4][1:], weight_ns=rows[5])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=so_many(150), deadline=None)
 @given(in_halves(judged_by_step()))
 def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
@@ -67,7 +68,7 @@ def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
     assert found.plan is None or evaluate(instance, found.plan).objective == found.objective
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(in_halves(tied_steps()))
 def test_it_does_so_with_weights_that_layers_share(instance: Instance) -> None:
     assume(accepts(instance).proves and exhaustive.accepts(instance).proves)
@@ -77,7 +78,7 @@ def test_it_does_so_with_weights_that_layers_share(instance: Instance) -> None:
         assert evaluate_page(instance, found.plan).goals == (found.objective,)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=so_many(100), deadline=None)
 @given(in_halves(with_much_to_synchronise()))
 def test_a_synchronisation_is_not_taken_to_delay_the_drain(instance: Instance) -> None:
     found, truth = solve(instance), exhaustive.solve(instance)
@@ -85,7 +86,7 @@ def test_a_synchronisation_is_not_taken_to_delay_the_drain(instance: Instance) -
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(in_halves(judged_by_step(max_layers=3)), st.integers(0, 400), st.integers(2, 6))
 def test_each_stage_keeps_what_waits_at_its_place(instance: Instance, at: int, many: int) -> None:
     """In the memory of the fullest device of some plan: the last stage keeps most for its weights."""
@@ -102,7 +103,7 @@ def test_each_stage_keeps_what_waits_at_its_place(instance: Instance, at: int, m
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=so_many(40), deadline=None)
 @given(in_halves(judged_by_step(max_layers=3), stages=False), st.sampled_from([Goal.STEP_TIME, Goal.BOTTLENECK]))
 def test_all_numbers_of_stages_are_one_claim(instance: Instance, goal: Goal) -> None:
     instance = replace(instance, goals=(goal,))
@@ -115,7 +116,7 @@ def test_all_numbers_of_stages_are_one_claim(instance: Instance, goal: Goal) -> 
         assert evaluate(about, found.plan).objective == found.objective
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=so_many(200), deadline=None)
 @given(pipelines(), st.integers(1, 7))
 def test_answers_composed_are_the_step_as_executed(passes: PipelinePasses, size: int) -> None:
     training = Training(size, size, schedule=Schedule.ZERO_BUBBLE_H1, warm_up="classic")
@@ -161,7 +162,7 @@ def last_gradient_ns(passes: PipelinePasses, first: int, count: int) -> int:
     return one_f_one_b_ends(alone, count, halves=True)[first] - min(first + 1, count) * passes.weight_ns[first]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     in_halves(st.one_of(judged_by_step(max_layers=3), with_much_to_synchronise(), tied_steps(max_layers=3))),
     st.integers(0, 100),
