@@ -118,7 +118,16 @@ def opened(instance: Instance, some: Iterable[Opening]) -> Instance | None:
         return None
 
 
-def _openings(instance: Instance) -> Iterator[Opening]:
+def likely_openings(instance: Instance) -> tuple[Opening, ...]:
+    """Return the same without making an instance of any: what may be written, not what is known to be of use.
+
+    For the end of a search that found nothing in its time. Of splits the sequence alone, where layers have one.
+    """
+    shut = BY_PROGRAM if instance.constraints.equal_samples else ()
+    return tuple(one for one in _openings(instance, tried=False) if one.key not in shut)
+
+
+def _openings(instance: Instance, *, tried: bool = True) -> Iterator[Opening]:
     constraints, training = instance.constraints, instance.training
     if constraints.recompute is Recompute.NEVER:
         key, words = "constraints.recompute", "recomputation"
@@ -142,7 +151,10 @@ def _openings(instance: Instance) -> Iterator[Opening]:
         fields = {"optimizer_on_host": OnHost.ALLOWED}
         yield Opening("constraints.optimizer_on_host", "allowed", "the memory of the host", fields)
     axes = [one for one in Axis if one is not Axis.PAIRS and one not in constraints.splits]
-    axes = [one for one in axes if _gives_forms(instance, one)]
+    if tried:
+        axes = [one for one in axes if _gives_forms(instance, one)]
+    else:
+        axes = [one for one in axes if one is Axis.SEQUENCE and any(row.across for row in instance.layers)]
     if axes:
         splits = (*constraints.splits, *axes)
         written = f"[{', '.join(splits)}]"

@@ -33,7 +33,7 @@ from pipecut.formulation.scope import scope_of, scope_parts
 from pipecut.report.claims import boundaries_paid, slowest, slowest_in_words, split_in_words
 from pipecut.report.measures import Relation
 from pipecut.report.page import two_plans
-from pipecut.solvers.explain import left_out, openings
+from pipecut.solvers.explain import left_out, likely_openings, openings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -388,12 +388,18 @@ def proof_text(outcome: Outcome) -> str:
 
 
 def left_out_rows(instance: Instance, outcome: Outcome) -> list[tuple[str, str]]:
-    """Say which choices the scope leaves out that a plan may be had with, where none exists in it."""
-    words = left_out(openings(instance)) if outcome.proof is Proof.INFEASIBLE else ()
-    if not words:
+    """Say which choices the scope leaves out that a plan may be had with, where none exists in it, or is found.
+
+    Where none is found they are said as they are to be written, since nobody has tried them.
+    """
+    unknown = outcome.proof is Proof.UNKNOWN and outcome.plan is None
+    off = openings(instance) if outcome.proof is Proof.INFEASIBLE else likely_openings(instance) if unknown else ()
+    if not off:
         return []
-    *first, last = words
-    return [("", f"which leaves out {', '.join(first)} and {last}" if first else f"which leaves out {last}")]
+    *first, last = left_out(off)
+    said = ("", f"which leaves out {', '.join(first)} and {last}" if first else f"which leaves out {last}")
+    lines = {one.key: one.line for one in off}  # of one key the later opens more
+    return [said, *(("to try", line) for line in lines.values() if unknown)]
 
 
 def any_order_rows(outcome: Outcome) -> list[tuple[str, str]]:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import pipecut as pipecut_module
+from pipecut.commands.parts.tables import left_out_rows
 from pipecut.formulation.constraints.constraint import Violation
 from pipecut.formulation.constraints.plans.own import Own
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import FalseClaimError, Proof
+from pipecut.formulation.outcome import FalseClaimError, Outcome, Proof
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
@@ -26,6 +27,7 @@ from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers.reference import line as line_dp
 from tests.command_line import Command
 from tests.commands.fakes import saying_nothing_of
+from tests.examples import chain, instance_of, matrix, mesh
 
 DOCS = Path(__file__).parents[2] / "docs" / "constraints.md"
 
@@ -182,3 +184,17 @@ def test_a_family_that_lets_through_what_its_rule_forbids_is_caught(scenario: Pa
     own = (Own("never", check, lambda v: iter(())),)
     with pytest.raises(FalseClaimError, match="no plan is good enough"):
         pipecut_module.plan(replace(loaded, constraints=replace(loaded.constraints, own=own)))
+
+
+def test_choices_that_are_off_are_said_as_they_are_written_where_nothing_was_found() -> None:
+    instance = instance_of(chain([matrix(name, 9, 9) for name in "abc"], [9, 9]), mesh(2, 2))
+    unknown = Outcome("auto", Proof.UNKNOWN, notes=("stopped early",))
+    (_, words), *lines = left_out_rows(instance, unknown)
+    assert words.startswith("which leaves out recomputation")
+    keys = dict(line.split(": ", 1) for _, line in lines)
+    assert keys["constraints.sharded"] == "[none, optimizer, gradients, weights]"
+    assert keys["constraints.tensor_parallel_degrees"] == "[1, 2, 3, 4]" and {name for name, _ in lines} == {
+        "to try"
+    }
+    found = Outcome("auto", Proof.FEASIBLE, Plan(()), 9)
+    assert left_out_rows(instance, found) == []
