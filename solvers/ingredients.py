@@ -38,9 +38,9 @@ class Ingredient(enum.Enum):
             "pipecut.formulation.costs.forms",
             "pipecut.formulation.costs.megatron_forms",
             "pipecut.formulation.costs.passes",
-            "pipecut.formulation.executed.",
+            "pipecut.formulation.executed",
             "pipecut.formulation.schedules.",
-            "pipecut.formulation.costs.times",
+            "pipecut.formulation.problem.training",
             "pipecut.formulation.costs.memory",
         ),
         True,
@@ -63,7 +63,7 @@ class Ingredient(enum.Enum):
                 f"pipecut.formulation.problem.shares:{name}"
                 for name in ("same_servers", "_same", "server_classes")
             ),
-            "formulation.problem.groups:GroupKind.all_of",
+            "pipecut.formulation.problem.groups:GroupKind.all_of",
             *(
                 f"pipecut.formulation.suffixes:{name}"
                 for name in ("alike_servers", "_of_equal_groups", "_told_by_order", "_parts", "_kinds_stay")
@@ -81,7 +81,7 @@ class Ingredient(enum.Enum):
     )
     SUMS = (
         "sums over layers and devices",
-        ("pipecut.formulation.costs.bounds", "pipecut.formulation.costs.bounds"),
+        ("pipecut.formulation.costs.bounds",),
         True,
     )
     COST_TABLES = (
@@ -93,7 +93,12 @@ class Ingredient(enum.Enum):
     ENUMERATION = ("the enumeration of all plans", ("pipecut.solvers.exhaustive", "pipecut.solvers.every_plan"))
     CHECKER = (
         "the checker of certificates",
-        ("pipecut.formulation.certificates.", "pipecut.formulation.suffixes", "pipecut.formulation.costs.least"),
+        (
+            "pipecut.formulation.certificates.",
+            "pipecut.formulation.suffixes:slots_matter",
+            "pipecut.formulation.suffixes:rules_by_slot",
+            "pipecut.formulation.costs.least",
+        ),
     )
     MOVES = (
         "moves of single atoms",
@@ -101,16 +106,40 @@ class Ingredient(enum.Enum):
     )
     FIRST_PLAN = (
         "simple first plans",
-        tuple(f"pipecut.solvers.search.{name}" for name in ("first_plan", "balanced", "fitting")),
+        tuple(
+            f"pipecut.solvers.search.first_plan:{name}"
+            for name in (
+                *("balanced_plans", "divided", "stage_of", "_promising", "_promised", "_sizes", "_stages"),
+                *(
+                    "_wanted",
+                    "_allowed",
+                    "_whole_ns",
+                    "Known",
+                    "_Sums",
+                    "_Devices",
+                    "_prefix",
+                    "_balanced",
+                    "first_plan",
+                    "_priced",
+                ),
+                *("_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
+            )
+        ),
     )
     STAGE_TIMES = (
         "stage tables over forms",
-        tuple(f"pipecut.solvers.dynamic.tables.{name}" for name in ("stage_times", "best_forms", "doubled_times")),
+        ("pipecut.solvers.reference.algorithm_1", "pipecut.solvers.dynamic.tables.doubled_times"),
     )
     STAGE_LIMITS = ("how far stages reach", ("pipecut.solvers.dynamic.tables.stage_limits",))
     STAGE_FORMS = (
         "forms within memory",
-        ("pipecut.solvers.reference.line", "pipecut.solvers.dynamic.tables.stage_table"),
+        (
+            *(
+                f"pipecut.solvers.reference.line:{name}"
+                for name in ("AtomTables", "atom_tables", "_small_tables", "_small_memory")
+            ),
+            "pipecut.solvers.dynamic.tables.stage_table",
+        ),
     )
     ATOMS = (
         "the best splits of atoms, and chains of them",
@@ -121,7 +150,13 @@ class Ingredient(enum.Enum):
     )
     LINE_PROGRAMME = (
         "the programme over the line",
-        ("pipecut.solvers.reference.line", "pipecut.solvers.search.support"),
+        (
+            *(
+                f"pipecut.solvers.reference.line:{name}"
+                for name in ("accepts", "solve", "places_of", "_without_a_plan", "_priced", "Sweep")
+            ),
+            "pipecut.solvers.search.support:unseen",
+        ),
     )
     STATE_REACH = (
         "reachability of device states",
@@ -154,7 +189,7 @@ class Ingredient(enum.Enum):
         (
             "pipecut.solvers.dynamic.tables.demanded",
             "pipecut.solvers.step_time.demands",
-            "pipecut.solvers.search.incumbent",
+            "pipecut.solvers.search.incumbent:search_in_parts",
         ),
     )
     RESPONSES = (
@@ -197,14 +232,7 @@ class Ingredient(enum.Enum):
             "pipecut.solvers.cpsat.model",
             "pipecut.solvers.cpsat.constraints.",
             "pipecut.solvers.cpsat.variables",
-            "pipecut.solvers.cpsat.variables",
-            "pipecut.solvers.cpsat.constraints.passes",
             "pipecut.solvers.cpsat.solver",
-            "pipecut.solvers.cpsat.model",
-            "pipecut.solvers.cpsat.variables",
-            "pipecut.solvers.cpsat.model",
-            "pipecut.solvers.cpsat.model",
-            "pipecut.solvers.cpsat.variables",
         ),
     )
     ON_ATOMS = (
@@ -224,8 +252,8 @@ class Ingredient(enum.Enum):
             )
         ),
     )
-    CPSAT = ("CP-SAT", ("pipecut.solvers.cpsat.engine", "pipecut.solvers.cpsat.engine"))
-    LABELS = ("the maker of certificates", ("pipecut.solvers.certifying.",))
+    CPSAT = ("CP-SAT", ("pipecut.solvers.cpsat.engine",))
+    LABELS = ("the maker of certificates", ("pipecut.solvers.certifying",))
 
     def __init__(self, words: str, code: tuple[str, ...], ground: bool = False) -> None:
         self.words, self.code, self.ground = words, code, ground

@@ -185,7 +185,11 @@ def _allowed(tables: Tables, kind: int, wanted: Sequence[NDArray[np.int64]]) -> 
     allowed = tables.inside[kind] < FORBIDDEN
     found: dict[Forms, None] = {}
     for row in wanted:
-        kept = np.where(allowed[np.arange(len(row)), row], row, allowed.argmax(axis=1))
+        there = np.minimum(
+            row, allowed.shape[1] - 1
+        )  # where no layer may take it, tables have no place for a form
+        fits = (row == there) & allowed[np.arange(len(row)), there]
+        kept = np.where(fits, row, allowed.argmax(axis=1))
         found[tuple(np.where(decides, kept, FORMS[0]).tolist())] = None
     yield from found
 

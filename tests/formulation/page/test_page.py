@@ -56,7 +56,10 @@ WRITTEN_FROM_THE_PAGE = (
 )
 USER_FACING = {
     "constraints.layers.pin",
-    *(f"problem.{name}" for name in ("cluster", "constraints", "instance", "layers", "options", "plan", "training")),
+    *(
+        f"problem.{name}"
+        for name in ("cluster", "constraints", "instance", "layers", "options", "plan", "training")
+    ),
 }
 """Modules with the classes of what a user writes."""
 MOST_LINES = 250

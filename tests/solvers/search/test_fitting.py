@@ -8,17 +8,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from pipecut.formulation.constraints.layers.forms import FormLimit
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.problem.cluster import DeviceClass, Server, cluster_graph
 from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, build_instance
-from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.layers import Axis, Layer, Split, layer_graph
 from pipecut.formulation.problem.options import CostModel
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.search.first_plan import balanced_plans, fitting_plans, simple_plan
+from tests.examples import chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
 
@@ -93,3 +95,12 @@ def test_groups_may_be_several_servers() -> None:
     assert {plan.stages[0].group.devices for plan in one} == {1, 2, 4}
     asked = balanced_plans(blocks(16, 400 * MIB, devices_per_stage=(2,)))
     assert {plan.stages[0].group.devices for plan in asked} == {2}
+
+
+def test_forms_that_no_layer_may_take_are_passed_over_where_tables_have_no_place_for_them() -> None:
+    """Sequence parallelism is allowed, but the forms of all layers are limited to the first three."""
+    layers = chain([matrix(name, 9, 9) for name in "abc"], [9, 9])
+    limited = Constraints(splits=(Axis.SEQUENCE,), forms=(FormLimit("*", (0, 1, 2)),))
+    instance = replace(instance_of(layers, mesh(2, 2)), constraints=limited)
+    found = list(balanced_plans(instance))
+    assert found and all(form in (0, 1, 2) for plan in found for stage in plan.stages for form in stage.forms)
