@@ -88,15 +88,17 @@ class Opening:
         return f"{self.key}: {self.written}"
 
 
-def openings(instance: Instance, closed: Collection[str] = ()) -> tuple[Opening, ...]:
+def openings(instance: Instance, closed: Collection[str] = (), *, tried: bool = True) -> tuple[Opening, ...]:
     """Return the choices that an instance leaves out and could have, but for some ``closed`` keys.
 
     Those come first that leave plans most like the others. Of one key, the later opens more. Where a program runs
     the plan, what it does not run is closed too.
+    Where they are not ``tried`` no instance is made, which takes long of a large model: they may be written,
+    of splits the sequence alone, and nobody knows of what use that is.
     """
     shut = (*closed, *(BY_PROGRAM if instance.constraints.equal_samples else ()))
-    found = (one for one in _openings(instance) if one.key not in shut)
-    return tuple(one for one in found if opened(instance, [one]) is not None)
+    found = (one for one in _openings(instance, tried=tried) if one.key not in shut)
+    return tuple(one for one in found if not tried or opened(instance, [one]) is not None)
 
 
 def left_out(some: Iterable[Opening]) -> tuple[str, ...]:
@@ -118,16 +120,7 @@ def opened(instance: Instance, some: Iterable[Opening]) -> Instance | None:
         return None
 
 
-def likely_openings(instance: Instance) -> tuple[Opening, ...]:
-    """Return the same without making an instance of any: what may be written, not what is known to be of use.
-
-    For the end of a search that found nothing in its time. Of splits the sequence alone, where layers have one.
-    """
-    shut = BY_PROGRAM if instance.constraints.equal_samples else ()
-    return tuple(one for one in _openings(instance, tried=False) if one.key not in shut)
-
-
-def _openings(instance: Instance, *, tried: bool = True) -> Iterator[Opening]:
+def _openings(instance: Instance, *, tried: bool) -> Iterator[Opening]:
     constraints, training = instance.constraints, instance.training
     if constraints.recompute is Recompute.NEVER:
         key, words = "constraints.recompute", "recomputation"

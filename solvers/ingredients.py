@@ -110,19 +110,8 @@ class Ingredient(enum.Enum):
             f"pipecut.solvers.search.first_plan:{name}"
             for name in (
                 *("balanced_plans", "divided", "stage_of", "_promising", "_promised", "_sizes", "_stages"),
-                *(
-                    "_wanted",
-                    "_allowed",
-                    "_whole_ns",
-                    "Known",
-                    "_Sums",
-                    "_Devices",
-                    "_prefix",
-                    "_balanced",
-                    "first_plan",
-                    "_priced",
-                ),
-                *("_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
+                *("_wanted", "_allowed", "_whole_ns", "Known", "_Sums", "_Devices", "_prefix", "_balanced"),
+                *("first_plan", "_priced", "_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
             )
         ),
     )

@@ -77,10 +77,10 @@ BUDGETS = {
     "execution": 4484,
     "face": 229,
     "formulation": 9982,
-    "ingest": 7209,
+    "ingest": 7207,
     "planners": 7412,
     "report": 1914,
-    "solvers": 17675,
+    "solvers": 17654,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it."""
 LONGEST_CHAIN = 38

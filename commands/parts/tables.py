@@ -33,7 +33,7 @@ from pipecut.formulation.scope import scope_of, scope_parts
 from pipecut.report.claims import boundaries_paid, slowest, slowest_in_words, split_in_words
 from pipecut.report.measures import Relation
 from pipecut.report.page import two_plans
-from pipecut.solvers.explain import left_out, likely_openings, openings
+from pipecut.solvers.explain import left_out, openings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -393,7 +393,7 @@ def left_out_rows(instance: Instance, outcome: Outcome) -> list[tuple[str, str]]
     Where none is found they are said as they are to be written, since nobody has tried them.
     """
     unknown = outcome.proof is Proof.UNKNOWN and outcome.plan is None
-    off = openings(instance) if outcome.proof is Proof.INFEASIBLE else likely_openings(instance) if unknown else ()
+    off = openings(instance, tried=not unknown) if unknown or outcome.proof is Proof.INFEASIBLE else ()
     if not off:
         return []
     *first, last = left_out(off)

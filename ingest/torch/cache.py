@@ -85,8 +85,12 @@ def _source(spec: ModuleSpec | None) -> Path | None:
 
 
 def importable(name: str) -> str:
-    """Return the name that a module is imported by: scenarios say ``ingest.models.vgg`` of one of our own."""
-    return f"{_PACKAGE}.{name}" if name.startswith("ingest.models.") else name
+    """Return the name that a module is imported by: scenarios say ``ingest.models.vgg`` of one of our own.
+
+    A user's own folders may have such names too.
+    """
+    ours = name.startswith("ingest.models.") and _ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
+    return f"{_PACKAGE}.{name}" if ours else name
 
 
 def load_trace(model: str, origin: Path) -> nx.DiGraph | None:
@@ -140,11 +144,8 @@ def _stored(entry: Path, model: str) -> dict[str, Any] | None:
     try:
         with entry.open("rb") as file:
             document: Any = parse_graph(file.read(2 * SIZE_LIMIT), "cache")
-        if (
-            isinstance(document, dict)
-            and document.get("version") in _FORMER_VERSIONS
-            and _CHECKSUM not in document
-        ):
+        former = isinstance(document, dict) and document.get("version") in _FORMER_VERSIONS
+        if former and _CHECKSUM not in document:
             return None
         checksum = document.pop(_CHECKSUM)
         if checksum == _checksum(document) and document["version"] == _VERSION:

@@ -33,13 +33,7 @@ from pipecut.solvers.catalogue import AUTO, MAIN
 from pipecut.solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
-from pipecut.solvers.search.first_plan import (
-    GRIDS_PART,
-    GRIDS_S,
-    begins_with_grids,
-    best_grid,
-    simple_plan,
-)
+from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid, simple_plan
 
 if TYPE_CHECKING:
     from pipecut.solvers.catalogue import Solve, SolverEntry
@@ -59,15 +53,14 @@ def told_at_once(instance: Instance, limits: Limits) -> Limits:
     """
     best = _Best(instance, limits)
     best.tell(Progress(None, lower_bound(instance)))
-    large, grids = len(instance.layers) * instance.devices >= LARGE, begins_with_grids(instance)
+    large = len(instance.layers) * instance.devices >= LARGE
     if limits.start is None and limits.below is None and not limits.deadline.over():
-        found = [simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)]
-        if grids:
-            found.append(best_grid(instance, limits.share(GRIDS_PART).within(GRIDS_S).deadline))
-        first = min((one for one in found if one is not None), key=lambda one: one[0], default=None)
+        simple = simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)
+        grid = best_grid(instance, limits.share(GRIDS_PART).within(GRIDS_S).deadline)
+        first = min((one for one in (simple, grid) if one is not None), key=lambda one: one[0], default=None)
         if first is not None:
             best.tell(Progress(first[0], None, first[1]))
-            limits = replace(limits, start=first[1]) if large or grids else limits
+            limits = replace(limits, start=first[1]) if large or grid is not None else limits
     return replace(limits, progress=best.tell)
 
 

@@ -52,7 +52,7 @@ from pipecut.solvers.choices.any_order import (
     impossible,
 )
 from pipecut.solvers.crosscheck import cross_checked
-from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, begins_with_grids, best_grid
+from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
@@ -256,7 +256,7 @@ def _from_grids(waiting: list[_Found], limits: Limits) -> list[_Found]:
     for at in range(len(rising)):
         one = rising.pop(-1 if at % 2 == 0 else 0)
         instance, start = one.instance, one.start
-        if start is None and begins_with_grids(instance) and not within.deadline.over():
+        if start is None and not within.deadline.over():
             start = best_grid(instance, within.share(len(rising) + 1).deadline)
             if start is not None:
                 limits.progress(Progress(start[0], None, start[1], instance))

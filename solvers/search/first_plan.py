@@ -85,16 +85,14 @@ def balanced_plans(instance: Instance, deadline: Deadline = NEVER) -> Iterator[P
             yield Plan(tuple(stage_of(span, group, forms) for span, group in pairs))
 
 
-def begins_with_grids(instance: Instance) -> bool:
-    """Tell whether an instance is so large that a search begins with the best of a few plans of equal groups."""
-    return len(instance.layers) * instance.devices >= GRIDS_FROM
-
-
 def best_grid(instance: Instance, deadline: Deadline) -> tuple[int, Plan] | None:
     """Return the best of a few balanced plans that differ in stages, replicas or recomputation, with its value.
 
-    None where none keeps the rules, or time was over before. Cost: as :func:`balanced_plans`, and GRIDS prices.
+    None where none keeps the rules, time was over before, or the instance is so small that any search comes to
+    such a plan by itself. Cost: as :func:`balanced_plans`, and GRIDS prices.
     """
+    if len(instance.layers) * instance.devices < GRIDS_FROM:
+        return None
     best: tuple[int, Plan] | None = None
     seen: set[tuple[int, int, object]] = set()
     with contextlib.suppress(StoppedError, TooLargeError):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipecut.ingest.errors import ModelError
-from pipecut.ingest.torch.cache import cache_folder, find_module
+from pipecut.ingest.torch.cache import cache_folder, find_module, importable
 from pipecut.ingest.torch.hugging_face import Configured
 from pipecut.ingest.torch.source import load_configured_graph
 
@@ -49,3 +49,8 @@ def test_a_configuration_without_its_library_says_what_to_install(
     path.write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}', encoding="utf-8")
     with pytest.raises(ModelError, match=r"pip install 'pipecut\[hf\]'"):
         load_configured_graph(str(path), Configured(sequence=16), use_cache=False)
+
+
+def test_models_of_a_user_may_lie_in_folders_that_are_called_like_ours() -> None:
+    assert importable("ingest.models.vgg") == "pipecut.ingest.models.vgg"
+    assert importable("ingest.models.mine") == "ingest.models.mine"
