@@ -77,7 +77,7 @@ BUDGETS = {
     "execution": 4484,
     "face": 229,
     "formulation": 9982,
-    "ingest": 7207,
+    "ingest": 7653,
     "planners": 7412,
     "report": 1914,
     "solvers": 17654,

@@ -236,19 +236,27 @@ def exported(module: nn.Module, inputs: Inputs, name: str) -> ExportedProgram:
     The inputs' values are not used, so they are replaced by empty tensors on that device. The module's training
     flags are restored afterwards. Raises TraceError when torch cannot follow the module.
     """
-    import torch
     import torch.export
 
-    device = _one_device(module)
-    arguments, keywords = _on_device(inputs, device)
-    with as_in_training(module), marked_checkpoints(), marked_functions(), quiet(), torch.device(device):
+    device = one_device(module)
+    arguments, keywords = on_device(inputs, device)
+    with stepping(module, device):
         try:
             return torch.export.export(module, arguments, keywords, strict=False)
         except Exception as error:
             raise TraceError(_explain(name, module, inputs, error)) from error
 
 
-def _one_device(module: nn.Module) -> torch.device:
+@contextlib.contextmanager
+def stepping(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Prepare for a module to be run as training runs it, on a device, quietly and with its regions marked."""
+    import torch
+
+    with as_in_training(module), marked_checkpoints(), marked_functions(), quiet(), torch.device(device):
+        yield
+
+
+def one_device(module: nn.Module) -> torch.device:
     """Return where a module lies; one that lies on the meta device in part is moved there as a whole.
 
     Such a module was built there, and ``torch.Tensor(8)``, which heeds no device, made the rest of it.
@@ -263,7 +271,8 @@ def _one_device(module: nn.Module) -> torch.device:
     return tensors[0].device if tensors else torch.device("meta")
 
 
-def _on_device(inputs: Inputs, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def on_device(inputs: Inputs, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return example inputs as positional and keyword arguments: empty tensors on a device in place of theirs."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -277,15 +286,27 @@ def _on_device(inputs: Inputs, device: torch.device) -> tuple[tuple[Any, ...], d
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep what torch logs off the terminal: what matters of it is in the error that follows."""
-    level, collecting = logging.root.manager.disable, gc.isenabled()
+    level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    gc.disable()  # an export makes long-lived objects: looking for garbage among them costs a sixth of the time
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), uncollected():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(level)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Leave garbage where it is for a while.
+
+    Libraries, models and traces are objects that stay: to look for garbage among them takes a sixth of the time.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
         if collecting:
             gc.enable()
 

@@ -24,7 +24,7 @@ import networkx as nx
 from pipecut.ingest.errors import ModelError, TraceError, place, with_causes
 from pipecut.ingest.graphs.graph_file import read_graph
 from pipecut.ingest.torch.cache import find_module, importable, load_trace, store_trace, user_modules
-from pipecut.ingest.torch.export import built_on_meta
+from pipecut.ingest.torch.export import built_on_meta, uncollected
 from pipecut.ingest.torch.hugging_face import Configured, build, config_file, noting_reads, unread
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def load_model_graph(
     loaded_before = frozenset(sys.modules)
     try:
         _refuse_namesake(module, origin, spec)
-        graph = _traced(module, function, folders, operators)
+        with uncollected():
+            graph = _traced(module, function, folders, operators)
         if use_cache and origin is not None:
             store_trace(key, origin, graph, loaded_before)
     finally:
@@ -95,11 +96,14 @@ def load_configured_graph(
     folder: Path | None = None,
     use_cache: bool = True,
     operators: Mapping[str, str] | None = None,
+    *,
+    follow: bool = True,
 ) -> nx.DiGraph:
     """Return the layer graph of a model of Hugging Face's transformers from its configuration, without weights.
 
     ``path`` is a ``config.json`` or its folder, relative to ``folder``. Nothing is downloaded, and no code but the
-    library's runs. Cached as in :func:`load_model_graph`. Raises ModelError, in one readable sentence.
+    library's runs. Cached as in :func:`load_model_graph`. Without ``follow`` the model is exported even where that
+    need not be, for comparisons. Raises ModelError, in one readable sentence.
     """
     file = config_file((folder or Path()).resolve() / path)
     spec = _key(f"transformers {path} {asked}", operators)
@@ -107,7 +111,17 @@ def load_configured_graph(
     if cached is not None:
         return cached
     loaded_before = frozenset(sys.modules)
-    torch = _torch(path)
+    with uncollected():
+        _torch(path)
+        graph = _configured(file, asked, operators, follow)
+    if use_cache:
+        store_trace(spec, file, graph, loaded_before)
+    return graph
+
+
+def _configured(file: Path, asked: Configured, operators: Mapping[str, str] | None, follow: bool) -> nx.DiGraph:
+    import torch
+
     from pipecut.ingest.torch.export import quiet
     from pipecut.ingest.torch.trace import trace
 
@@ -116,13 +130,11 @@ def load_configured_graph(
         with quiet(), torch.device("meta"):
             built = build(file, asked)
         try:
-            graph = trace(built.module, built.inputs, name, operators)
+            graph = trace(built.module, built.inputs, name, operators, follow=follow)
         except TraceError as error:
             raise built.refusal(error) from error
     if notes := (*built.notes, *unread(built, read)):
         graph.graph["notes"] = (*graph.graph.get("notes", ()), *notes)
-    if use_cache:
-        store_trace(spec, file, graph, loaded_before)
     return graph
 
 

@@ -61,7 +61,12 @@ _NO_MODULE = ModuleKind("", "")
 
 
 def trace(
-    module: nn.Module, inputs: Inputs, name: str, operators: Mapping[str, str | Operator] | None = None
+    module: nn.Module,
+    inputs: Inputs,
+    name: str,
+    operators: Mapping[str, str | Operator] | None = None,
+    *,
+    follow: bool = True,
 ) -> nx.DiGraph:
     """Return the layer graph of a module, in execution order, per sample.
 
@@ -69,10 +74,10 @@ def trace(
     of 2 or more, so that mixing of samples is noticed. Build the module under ``torch.device("meta")`` and no
     weight is allocated. ``operators`` are rules for operators that are not known, or the names of known ones that
     count the same. What has no rule counts as the bytes that it reads and writes, and stands in the graph's
-    attribute ``unpriced``. Raises TraceError, which names the layer and operator, when the module cannot be
-    followed or costed.
+    attribute ``unpriced``. Without ``follow`` the module is exported even where it need not be. Raises TraceError,
+    which names the layer and operator, when the module cannot be followed or costed.
     """
-    return graph_of(record(module, inputs, name, operators or {}), name)
+    return graph_of(record(module, inputs, name, operators or {}, follow=follow), name)
 
 
 def graph_of(recording: Recording, name: str) -> nx.DiGraph:
