@@ -1,8 +1,8 @@
 """Set pipecut up and run it: ``python3 bootstrap.py plan`` or ``python3 bootstrap.py test``.
 
 Needs nothing but Python 3.11 or later. Both commands make the virtual environment ``.venv`` beside this file if
-it is missing or broken, install pipecut into it once (again only after pyproject.toml or constraints.txt have
-changed), and then run. Either may come first; a set-up that was interrupted is begun again by the next run.
+it is missing or broken, install pipecut and the literature beside it into it once (again only after requirements
+have changed), and then run. Either may come first; a set-up that was interrupted is begun again by the next run.
 
 ``plan`` plans the first scenario, ``test`` runs the tests; further arguments are passed on::
 
@@ -32,6 +32,8 @@ STARTED = VENV / ".pipecut-installing"
 """Present while pip works: if it is found at the start, that installation was cut short."""
 SCENARIO = "scenarios/pipepar/vgg16.yaml"
 EXTRAS = {"plan": ("torch",), "test": ("torch", "dev", "docs", "notebook", "png")}
+BESIDE = "literature"
+"""The folder of the distribution that is installed beside pipecut: planners of papers, and their studies."""
 ON_ALL_CORES = ("-n", "auto", "--dist", "worksteal")
 """How the tests run where nothing is said of them."""
 FAILED = 2
@@ -80,7 +82,15 @@ def set_up(extras: tuple[str, ...]) -> None:
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     try:
         subprocess.run(
-            [*pip, "--editable", f".[{','.join(wanted)}]", "--constraint", "constraints.txt"],
+            [
+                *pip,
+                "--editable",
+                f".[{','.join(wanted)}]",
+                "--editable",
+                BESIDE,
+                "--constraint",
+                "constraints.txt",
+            ],
             check=True,
             cwd=ROOT,
             stdout=sys.stderr,
@@ -118,7 +128,9 @@ def installed_extras() -> set[str] | None:
 
 def key() -> str:
     """Return what an installation depends on, as a hash: requirements, pins, and where the project lies."""
-    parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    parts = [
+        (ROOT / name).read_bytes() for name in ("pyproject.toml", f"{BESIDE}/pyproject.toml", "constraints.txt")
+    ]
     return hashlib.sha256(b"\0".join([*parts, str(ROOT).encode()])).hexdigest()
 
 

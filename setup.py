@@ -6,7 +6,6 @@ ROOMS = (
     "formulation",
     "solvers",
     "ingest",
-    "planners",
     "exchange",
     "report",
     "execution",

@@ -1,4 +1,4 @@
-"""``pipecut compare``: several solvers on one instance, side by side; with ``--all`` the gap table."""
+"""``pipecut compare``: several solvers on one instance, side by side."""
 
 from __future__ import annotations
 
@@ -22,10 +22,6 @@ from pipecut.formulation.outcome import Outcome
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the solvers one after another, show a row for each, and return the exit code."""
-    if arguments.everything:
-        from pipecut.commands.gaps.command import run_all  # built from what is here
-
-        return run_all(arguments)
     task = open_task(arguments)
     # Each solver is asked alone, about the layers as they were traced: so nothing is said of other orders.
     model = replace(task.instance.model, free_order=False)

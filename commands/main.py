@@ -29,6 +29,8 @@ from pipecut.commands.terminal.starting import Starting
 from pipecut.commands.terminal.terminal import cleaned
 
 MODEL = "the model"
+SHIPPED = "shipped"
+"""What a command reads that reads all scenarios that ship."""
 PICTURES = {"svg": ".svg", "png": ".png"}
 """Arguments that name a folder, and the ending of the files that are written there."""
 
@@ -62,6 +64,8 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
 def inputs_of(arguments: argparse.Namespace) -> Iterator[Named]:
     """Yield the files that a command line names to be read, the model of its scenario with them."""
     for name in arguments.reads:
+        if name == SHIPPED:
+            yield from _shipped()
         value = getattr(arguments, name, None)
         if value is None:
             continue
@@ -72,10 +76,12 @@ def inputs_of(arguments: argparse.Namespace) -> Iterator[Named]:
             yield from _model(value, Path.cwd())
         else:
             yield Named(f"the file of {_word(name)}", Path(value))
-    if getattr(arguments, "everything", False):
-        from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
 
-        yield from (Named("a shipped scenario", path) for path in scenario_files(SHIPPED))
+
+def _shipped() -> Iterator[Named]:
+    from pipecut.ingest.scenario import shipped
+
+    yield from (Named("a shipped scenario", path) for path in shipped.scenario_files(shipped.SHIPPED))
 
 
 def outputs_of(arguments: argparse.Namespace) -> Iterator[Named]:

@@ -6,7 +6,8 @@ import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipecut.commands.parser.options import GIVEN_ORDERS
+from pipecut.commands.parser.arguments import GIVEN_ORDERS
+from pipecut.commands.searched_order import unsearched
 from pipecut.commands.terminal.failures import InputError, reading
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
@@ -21,7 +22,7 @@ INTERLEAVED, ZERO_BUBBLE, BEST = NAMES = GIVEN_ORDERS
 class Order:
     """A schedule that waits for its plan: a name, with the chunks of each rank, or the whole of a file.
 
-    That of the name ``best`` is searched for (``commands.simulation.best_order``).
+    That of the name ``best`` is searched for (``commands.searched_order``).
     """
 
     name: str
@@ -98,6 +99,8 @@ def order_of(arguments: argparse.Namespace) -> Order | None:
         found = order(name, chunks)
     except ValueError as error:
         raise InputError(f"--schedule {name} --chunks {chunks}: {error}") from error
+    if found.searched and (lacks := unsearched()):
+        raise InputError(f"--{lacks}")
     return _with_plan(found, arguments, f"--schedule {name} --chunks {found.chunks}")
 
 

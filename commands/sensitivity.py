@@ -33,9 +33,9 @@ from pipecut.ingest.scenario.library import Library, near_names
 from pipecut.ingest.scenario.load import Scenario
 from pipecut.ingest.text.overrides import apply_overrides
 from pipecut.ingest.text.yaml_source import Document
-from pipecut.planners.catalogue import find_any
 from pipecut.report.claims import goals_to_list, scope_to_dict
 from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.whatif.answers import ChangedAnswer, answers
 from pipecut.solvers.whatif.variants import ChangedInstance, ChangeKind

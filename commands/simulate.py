@@ -14,13 +14,7 @@ from pipecut.commands.orders import Order, order_of
 from pipecut.commands.parts import comparison
 from pipecut.commands.parts.drawing import Targets, say_what_was_written, targets_of, write_files
 from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
-from pipecut.commands.simulation.best_order import (
-    BestOrder,
-    order_rows,
-    order_to_dict,
-    search_order,
-    with_order_content,
-)
+from pipecut.commands.searched_order import SearchedOrder, search_order, with_order_content
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, OutOfTimeError
 from pipecut.commands.terminal.reply import Reply
@@ -28,9 +22,9 @@ from pipecut.formulation.evaluate import Evaluation, evaluate
 from pipecut.formulation.outcome import Outcome, Proof
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.schedules.table import ScheduleError
-from pipecut.planners.catalogue import all_names
 from pipecut.report.content import content_of
 from pipecut.report.simulation import simulate
+from pipecut.solvers.catalogue import all_names
 from pipecut.solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
@@ -78,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan is None or evaluation is None or evaluation.objective is None:
         return _show_nothing(task, outcome, evaluation, targets, reply)
     best = search_order(task, plan) if order is not None and order.searched else None
-    if best is not None and best.outcome.schedule is None:
+    if best is not None and best.order is None:
         return _show_nothing(task, outcome, evaluation, targets, reply, best=best)
     simulation = _simulated(task, plan, order, best)
     compared, failure, problems = None, None, []
@@ -104,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     return failure or _exit_code(outcome, simulation, best)
 
 
-def _simulated(task: Task, plan: Plan, order: Order | None, best: BestOrder | None) -> Simulation:
+def _simulated(task: Task, plan: Plan, order: Order | None, best: SearchedOrder | None) -> Simulation:
     """Run the plan, in a given order if there is one. Raises InputError where plan and order do not fit."""
     try:
         if best is not None:
@@ -153,14 +147,14 @@ def _comparison(
     )
 
 
-def _exit_code(outcome: Outcome | None, simulation: Simulation, best: BestOrder | None) -> ExitCode:
+def _exit_code(outcome: Outcome | None, simulation: Simulation, best: SearchedOrder | None) -> ExitCode:
     """Return the code of the proof; where it says nothing (a plan or an order is given), that of the rules.
 
     The best order has a proof of its own: without it the code is never "done".
     """
     if (outcome is None or not simulation.priced) and not simulation.evaluation.feasible:
         return ExitCode.NO_PLAN
-    codes = [EXIT_CODES[one.proof] for one in (outcome, None if best is None else best.outcome) if one is not None]
+    codes = [EXIT_CODES[one.proof] for one in (outcome, best) if one is not None]
     return max(codes, default=ExitCode.DONE)
 
 
@@ -193,7 +187,7 @@ def _show_nothing(
     evaluation: Evaluation | None,
     targets: Targets,
     reply: Reply,
-    best: BestOrder | None = None,
+    best: SearchedOrder | None = None,
 ) -> ExitCode:
     """Say why there is nothing to run: no plan was found, the given one has no price, or no order of it fits."""
     from pipecut.commands.parts.tables import KeyLines, result_rows, search_rows, violation_rows
@@ -202,7 +196,7 @@ def _show_nothing(
         output.remark(f"{path}: not written, as there is no plan to run")
     if reply.wanted:
         broken = [f"{one.rule}: {one.message}" for one in evaluation.violations] if evaluation else []
-        searched = {} if best is None else {"order": order_to_dict(best)}
+        searched = {} if best is None else {"order": best.to_dict()}
         reply.put(_nothing(task.scenario.name, outcome, broken) | searched)
     elif outcome is not None:
         rows = result_rows(task.instance, outcome, evaluation) + search_rows(task.instance, outcome, evaluation)
@@ -212,11 +206,11 @@ def _show_nothing(
     return EXIT_CODES[outcome.proof] if outcome is not None and best is None else ExitCode.NO_PLAN
 
 
-def order_lines(best: BestOrder | None) -> list[KeyLines]:
+def order_lines(best: SearchedOrder | None) -> list[KeyLines]:
     """Return what the search for the best order claims, as lines for people; none for any other order."""
     from pipecut.commands.parts.tables import KeyLines
 
-    return [] if best is None else [KeyLines(order_rows(best))]
+    return [] if best is None else [KeyLines(best.rows())]
 
 
 def _show(
@@ -224,7 +218,7 @@ def _show(
     simulation: Simulation,
     content: dict[str, Any],
     outcome: Outcome | None,
-    best: BestOrder | None,
+    best: SearchedOrder | None,
 ) -> None:
     from pipecut.commands.parts.tables import (
         KeyLines,

@@ -13,9 +13,15 @@ from pipecut.formulation.problem.layers import layers_of
 from pipecut.ingest.errors import told_of_unpriced
 from pipecut.ingest.graphs.graph_file import write_graph
 from pipecut.ingest.torch.source import load_model_graph
+from pipecut.solvers.installed import loaded, missing, registered
 
 if TYPE_CHECKING:
     import networkx as nx
+
+READERS = "pipecut.readers"
+"""The group of readers of files (``solvers.installed``), by their ending: each object is a function from the
+arguments of this command to a layer graph."""
+OURS = ("json", "pt2")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out is None:
         raise InputError("--out: expected a file to write")
     with reading(arguments.model):
-        graph = _profiled(arguments) if _is_profile(arguments) else load_model_graph(arguments.model, Path.cwd())
+        graph = _read(arguments.model, arguments)
         told_of_unpriced(graph, strict=arguments.strict)
     with reading(out):
         write_graph(graph, out)
@@ -41,24 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _is_profile(arguments: argparse.Namespace) -> bool:
-    """Tell whether the model is a profile. Raises InputError where options say otherwise."""
-    named = arguments.model.endswith(".txt")
-    given = arguments.samples is not None or arguments.device_class is not None
-    if given and not named:
-        raise InputError(f"{arguments.model}: --samples and --device-class are for a PipeDream profile (*.txt)")
-    return named
-
-
-def _profiled(arguments: argparse.Namespace) -> nx.DiGraph:
-    """Read a PipeDream profile as a layer graph with measured times."""
-    from pipecut.ingest.graphs.pipedream_profile import measured_layers, read_profile
-
-    if arguments.samples is None or not arguments.device_class:
-        raise InputError(
-            f"{arguments.model}: a profile does not say its minibatch and its device;"
-            " give --samples N and --device-class NAME"
-        )
-    path = Path(arguments.model)
-    name = path.parent.resolve().name if path.stem == "graph" else path.stem
-    return measured_layers(read_profile(path), arguments.samples, name, arguments.device_class)
+def _read(model: str, arguments: argparse.Namespace) -> nx.DiGraph:
+    """Trace a model, or have a file read by what is installed for files of its ending."""
+    ending = Path(model).suffix[1:]
+    for entry in registered(READERS, ending) if ending else ():
+        return loaded(entry)(arguments)
+    if Path(model).is_file() and ending not in OURS:
+        raise InputError(f"{model}: nothing is installed that reads *.{ending}{missing(READERS, 'readers')}")
+    return load_model_graph(model, Path.cwd())

@@ -1,8 +1,8 @@
 """Every solver by name, and what each can do: the explicit table through which all of them are asked.
 
-Published planners have a table of their own (``planners.catalogue``), which the command line joins to this one.
-Importing this module imports no solver; ``load`` and ``accepts`` do, the latter without OR-Tools, so that
-``pipecut --help`` never waits.
+The paper's own programme stands behind the solvers (REFERENCE), and behind it the planners that are installed
+beside pipecut (``solvers.installed``). Importing this module imports no solver; ``load`` and ``accepts`` do, the
+latter without OR-Tools, so that ``pipecut --help`` never waits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pipecut.solvers.installed import PLANNERS, loaded, missing, registered
 
 if TYPE_CHECKING:
     from pipecut.formulation.outcome import Limits, Outcome
@@ -154,6 +156,45 @@ SOLVERS: tuple[SolverEntry, ...] = (
         blocks=ANY,
     ),
 )
+REFERENCE: tuple[SolverEntry, ...] = (
+    SolverEntry.of(
+        "pipepar",
+        "PipePar's planner as a true dynamic programme; proves nothing",
+        "pipecut.solvers.reference.algorithm_2",
+    ),
+    SolverEntry.of(
+        "pipepar_listed",
+        "PipePar's planner as its Algorithm 2 is printed; proves nothing",
+        "pipecut.solvers.reference.algorithm_2_as_printed",
+    ),
+)
+"""The programme of the paper that optima are held against."""
+
+
+def all_solvers() -> tuple[SolverEntry, ...]:
+    """Return all solvers, the reference, and the planners that are installed beside them, in this order.
+
+    Raises InstalledError for planners that are registered and cannot be loaded.
+    """
+    more = (one for entry in registered(PLANNERS) for one in loaded(entry))
+    return (*SOLVERS, *REFERENCE, *more)
+
+
+def all_names() -> tuple[str, ...]:
+    """Return the names of all of them, in that order. Raises as :func:`all_solvers` does."""
+    return tuple(one.name for one in all_solvers())
+
+
+def find_any(name: str) -> SolverEntry:
+    """Return the entry of a solver or planner. Raises ValueError with the known names for any other."""
+    for one in (AUTO, *SOLVERS, *REFERENCE):
+        if one.name == name:
+            return one
+    for one in all_solvers():
+        if one.name == name:
+            return one
+    known = f"{AUTO.name}, {', '.join(all_names())}"
+    raise ValueError(f"no solver {name!r}; expected one of {known}{missing(PLANNERS, 'planners')}")
 
 
 def solver_names() -> tuple[str, ...]:

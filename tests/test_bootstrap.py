@@ -17,7 +17,8 @@ Calls = list[list[str]]
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """A project of its own, and the list of programs that were run for it."""
-    for name in ("pyproject.toml", "constraints.txt"):
+    (tmp_path / bootstrap.BESIDE).mkdir()
+    for name in ("pyproject.toml", f"{bootstrap.BESIDE}/pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_text(name, encoding="utf-8")
     venv = tmp_path / ".venv"
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
@@ -46,7 +47,11 @@ def runner(made: Calls, pip: Callable[[list[str]], None]) -> Callable[..., subpr
 
 
 def installs(calls: Calls) -> list[str]:
-    return [command[command.index("--editable") + 1] for command in calls if "--editable" in command]
+    """What pipecut was installed with each time; the distribution beside it is installed with it."""
+    made = [command for command in calls if "--editable" in command]
+    named = [[one[at + 1] for at, word in enumerate(one) if word == "--editable"] for one in made]
+    assert [rest for _, *rest in named] == [[bootstrap.BESIDE]] * len(made)
+    return [first for first, *_ in named]
 
 
 def environments(calls: Calls) -> int:
@@ -82,9 +87,10 @@ def test_the_other_order_adds_what_is_missing(calls: Calls) -> None:
     ]
 
 
-def test_changed_requirements_are_installed(calls: Calls) -> None:
+@pytest.mark.parametrize("name", ["pyproject.toml", "literature/pyproject.toml", "constraints.txt"])
+def test_changed_requirements_are_installed(calls: Calls, name: str) -> None:
     bootstrap.main(["test"])
-    (bootstrap.ROOT / "constraints.txt").write_text("new", encoding="utf-8")
+    (bootstrap.ROOT / name).write_text("new", encoding="utf-8")
     bootstrap.main(["plan"])
     assert environments(calls) == 1 and installs(calls) == [".[dev,docs,notebook,png,torch]", ".[torch]"]
 

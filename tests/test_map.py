@@ -2,7 +2,7 @@
 
 The pages name code in one way, a path in backticks, a colon, and names in backticks:
 ``formulation/costs/memory.py``: ``MemoryParts.of_stage``, ``MemoryParts.total``. NAME stands for a part that a
-reader chooses, as in ``planners/NAME/planner.py``.
+reader chooses, as in ``ingest/models/NAME/model.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_architecture import MAY_IMPORT, OURS, THIRD_PARTY, modules, relative
+from tests.test_architecture import BESIDE, MAY_IMPORT, OURS, THIRD_PARTY, modules, place_of, relative
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -23,6 +23,7 @@ MAP, GLOSSARY, INDEX = DOCS / "architecture.md", DOCS / "glossary.md", DOCS / "R
 MADE = {"extend.md", "reference/python.md", "reference/scenario.md", "reference/json.md"}
 """Pages of the site that are made while it is built (``docs/making/reference.py``)."""
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+LITERATURE = ROOT / "literature" / "README.md"
 TREE = frozenset(path.name for path in ROOT.iterdir())
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 NAMED = re.compile(r"`([\w./-]+\.py)`:((?:,?\s+`[\w.]+`)+)")
@@ -80,8 +81,8 @@ def rows(text: str) -> list[list[str]]:
 
 def rooms() -> dict[str, str]:
     """Return every folder of Python in the product, with the first line of what it says of itself."""
-    tops = [room for room in MAY_IMPORT if (ROOT / room / "__init__.py").exists()]
-    inits = [init for top in tops for init in (ROOT / top).rglob("__init__.py")]
+    tops = [place for place in map(place_of, MAY_IMPORT) if (place / "__init__.py").exists()]
+    inits = [init for top in tops for init in top.rglob("__init__.py")]
     told = {init: ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or "" for init in inits}
     return {
         f"{init.parent.relative_to(ROOT).as_posix()}/": text.split("\n")[0].rstrip(".")
@@ -89,7 +90,7 @@ def rooms() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("page", [MAP, GLOSSARY, INDEX, CONTRIBUTING], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [MAP, GLOSSARY, INDEX, CONTRIBUTING, LITERATURE], ids=lambda page: page.name)
 def test_what_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert wrong(text) == []
@@ -105,10 +106,10 @@ def test_the_table_of_imports_is_the_one_that_is_enforced() -> None:
     def listed(names: set[str], every: frozenset[str]) -> str:
         return "everything" if names >= every else ", ".join(f"`{name}`" for name in sorted(names & every))
 
-    lying = {room: may for room, may in MAY_IMPORT.items() if (ROOT / room).exists()}
+    names = OURS | {*BESIDE}
     expected = [
-        [f"`{room}`" if room.endswith(".py") else f"`{room}/`", listed(may, OURS), listed(may, THIRD_PARTY)]
-        for room, may in lying.items()
+        [f"`{room}/`", "everything" if may >= OURS else listed(may, names), listed(may, THIRD_PARTY)]
+        for room, may in MAY_IMPORT.items()
     ]
     assert rows(section(MAP, "Who may import whom")) == expected
 
@@ -128,11 +129,15 @@ def test_every_word_of_the_glossary_that_has_a_place_names_it() -> None:
 def test_the_index_lists_every_document() -> None:
     there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"README.md"}
     assert there - set(LINK.findall(INDEX.read_text(encoding="utf-8"))) == set()
+    beside = {path.relative_to(LITERATURE.parent).as_posix() for path in LITERATURE.parent.rglob("*.md")}
+    assert beside - {LITERATURE.name} - set(LINK.findall(LITERATURE.read_text(encoding="utf-8"))) == set()
 
 
 def test_every_document_is_in_the_menu_of_the_site_once() -> None:
     there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    assert sorted(menu()) == sorted(there | MADE)
+    beside = LITERATURE.parent / "docs"
+    read = {f"literature/{path.relative_to(beside).as_posix()}" for path in beside.rglob("*.md")}
+    assert sorted(menu()) == sorted(there | read | {f"literature/{LITERATURE.name}"} | MADE)
 
 
 def menu() -> list[str]:
@@ -150,7 +155,7 @@ def menu() -> list[str]:
         ("`formulation/memory.py`: `MemoryParts.of_stage`", ["no formulation/memory.py"]),
         ("`execution/run.py`", ["no execution/run.py"]),
         ("`no_such_file.md`, `scenarios/no_such_folder`", ["no no_such_file.md", "no scenarios/no_such_folder"]),
-        ("`--set`, `10 Gbit/s`, `module:function`, `I/O`, `planners/NAME/planner.py`: `solve`", []),
+        ("`--set`, `10 Gbit/s`, `module:function`, `I/O`, `ingest/models/NAME/model.py`: `build`", []),
     ],
 )
 def test_what_has_moved_is_noticed(text: str, found: list[str]) -> None:
@@ -159,16 +164,18 @@ def test_what_has_moved_is_noticed(text: str, found: list[str]) -> None:
 
 def test_modules_that_docstrings_name_are_there() -> None:
     """In backticks, from a room on: ``formulation.costs.memory``, or a name in a module."""
-    tops = "|".join(room for room in MAY_IMPORT if not room.endswith(".py"))
+    tops = "|".join(Path(BESIDE.get(room, room)).name for room in MAY_IMPORT)
     dotted = re.compile(rf"`~?((?:{tops})(?:\.\w+)+)`")
-    files = [path for top in MAY_IMPORT for path in (ROOT / top).rglob("*.py")]
+    files = [path for top in MAY_IMPORT for path in place_of(top).rglob("*.py")]
     told = [(path, name) for path in files for name in dotted.findall(path.read_text(encoding="utf-8"))]
     assert len(told) > 100
     assert [(path.name, name) for path, name in told if not _is_there(name)] == []
 
 
 def _is_there(name: str) -> bool:
-    place, inside = ROOT / name.replace(".", "/"), ""
+    first = name.partition(".")[0]
+    top = next((ROOT / place for place in BESIDE.values() if Path(place).name == first), ROOT / first)
+    place, inside = top.parent / name.replace(".", "/"), ""
     while not (place.is_dir() or place.with_suffix(".py").exists()):
         inside, place = f"{place.name}.{inside}".rstrip("."), place.parent
     return not inside or (place.with_suffix(".py").exists() and inside in defined(place.with_suffix(".py")))

@@ -23,35 +23,46 @@ def ran(*words: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, from a copy without what was built before."""
-    copy, made = tmp_path_factory.mktemp("copy") / "pipecut", tmp_path_factory.mktemp("wheel")
+def built(project: str, copies: pytest.TempPathFactory) -> Path:
+    """Build the wheel of a project of this tree (a folder), from a copy without what was built before."""
+    copy, made = copies.mktemp("copy") / "pipecut", copies.mktemp("wheel")
     listed = ran("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
     for name in listed:
         source, target = ROOT / name, copy / name
-        if source.is_file() and not name.startswith(("tests/", "docs/", "benchmarks/")):
+        if source.is_file() and not name.startswith(("tests/", "docs/", "benchmarks/", "literature/tests/")):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q")
-    ran(*pip, "--no-deps", "--no-build-isolation", "-w", made, copy, cwd=made)
+    ran(*pip, "--no-deps", "--no-build-isolation", "-w", made, copy / project, cwd=made)
     (found,) = made.glob("*.whl")
     return found
 
 
-@pytest.fixture(scope="module")
-def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the wheel; what it depends on is borrowed from this one."""
-    place = tmp_path_factory.mktemp("environment")
+def installed(place: Path, *wheels: Path) -> Path:
+    """Return the programs of an environment with these wheels; what they depend on is borrowed from this one."""
     ran(sys.executable, "-m", "venv", "--without-pip", place, cwd=place)
     python = place / "bin" / "python"
     packages = Path(ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place).strip())
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "-q")
-    ran(*pip, "--no-deps", wheel, cwd=place)
-    # Paths alone: what is installed there in place, as pipecut itself, is not followed.
-    borrowed = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "borrowed.pth").write_text("\n".join(borrowed), encoding="utf-8")
+    ran(*pip, "--no-deps", *wheels, cwd=place)
+    for folder in (Path(path) for path in sys.path if path.endswith("site-packages")):
+        for one in folder.iterdir():
+            ours = "pipecut" in one.name or one.suffix == ".pth"
+            if not ours and not (packages / one.name).exists():
+                (packages / one.name).symlink_to(one)
     return place / "bin"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree."""
+    return built(".", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the wheel and nothing beside it."""
+    return installed(tmp_path_factory.mktemp("environment"), wheel)
 
 
 @pytest.fixture
@@ -82,3 +93,15 @@ def test_it_plans_beside_files_of_the_same_names(programs: Path, project: Path) 
         assert (found["proof"], found["objective"]) == ("optimal", 60_000_000)
     code = "import pipecut; print(pipecut.__file__)"
     assert str(ROOT) not in ran(programs / "python", "-c", code, cwd=project)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="programs lie in another folder there")
+def test_it_says_what_to_install(programs: Path, tmp_path: Path) -> None:
+    """Alone it plans and compares, with the paper's own programme; what papers add to it is told by its name."""
+    compared = ("compare", "witness/line", "--solvers", "line_dp,pipepar", "--json")
+    found = json.loads(ran(programs / "pipecut", *compared, cwd=tmp_path))
+    assert [row["solver"] for row in found["solvers"]] == ["line_dp", "pipepar"]
+    for words in (("study", "pipepar"), ("compare", "--all"), ("plan", "witness/line", "--solver", "hetpipe")):
+        done = subprocess.run([programs / "pipecut", *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and "pip install pipecut-literature" in done.stderr, done.stderr

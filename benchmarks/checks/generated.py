@@ -41,9 +41,8 @@ from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan as planned
-from pipecut.solvers.catalogue import find_solver
+from pipecut.solvers.catalogue import find_any, find_solver
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.goals import solve_in_order

@@ -21,7 +21,7 @@ from pipecut.formulation.outcome import Limits
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from pipecut.formulation.problem.instance import Instance, with_servers
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.planners.catalogue import find_any
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.crosscheck import solve_checked
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "pipepar" / "resnet50.yaml"

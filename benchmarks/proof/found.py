@@ -17,8 +17,8 @@ from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import decide
 
 

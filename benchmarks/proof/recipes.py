@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.proof.recipes [--out FILE] [--results FILE] [--limit S] [--only TEXT] [--known]``
 
-The configurations are data: ``planners/recipes/published.yaml``. Each is written as a plan, priced and
-executed, and set beside the best plan that ``auto`` finds within ``--limit`` seconds when degrees, replicas,
-stages, recomputation, division of state, sequence parallelism and micro-batches are left to it. Searches are
-appended to ``--results`` as they come, and a command that was killed goes on from there; ``--out`` writes the
+The configurations are data: ``literature/pipecut_literature/recipes/published.yaml``. Each is written as a plan,
+priced and executed, and set beside the best plan that ``auto`` finds within ``--limit`` seconds when degrees,
+replicas, stages, recomputation, division of state, sequence parallelism and micro-batches are left to it. Searches
+are appended to ``--results`` as they come, and a command that was killed goes on from there; ``--out`` writes the
 document.
 """
 
@@ -23,8 +23,8 @@ from pipecut.commands.sweep.sweep import ResultsFile, key_of
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.planners.recipes.plans import RecipePlans
-from pipecut.planners.recipes.recipe import Published, Recipe
+from pipecut_literature.recipes.plans import RecipePlans
+from pipecut_literature.recipes.recipe import Published, Recipe
 
 SOLVER = "auto"
 GIB = 2**30

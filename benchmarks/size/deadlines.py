@@ -26,8 +26,8 @@ from benchmarks.table import print_rows
 from pipecut.formulation.outcome import Limits, Outcome
 from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.explain import explain
 
 ROOT = Path(__file__).parents[2]

@@ -29,8 +29,8 @@ from pipecut.formulation.outcome import Limits, checked
 from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import best_training
 
 ROOT = Path(__file__).parents[2]

@@ -10,15 +10,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from pipecut.commands.terminal.failures import UsageError
+from pipecut.solvers.installed import missing
 
+COMMANDS = "pipecut.commands"
+"""The group of commands and arguments that others bring (``solvers.installed``): each object is a function that
+adds to a ``commands.parser.options.Grammar``; its name is that of the command that it adds, or adds to."""
+Examples = tuple[tuple[str, str], ...]
+"""What to type behind ``pipecut``, and what it does."""
 VGG, GPT = "scenarios/pipepar/vgg16.yaml", "scenarios/gpt/gpt2.yaml"
 
-EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
+EXAMPLES: Mapping[str, Examples] = MappingProxyType(
     {
         "plan": (
             (f"plan {VGG}", "the best plan, and its proof"),
@@ -56,18 +62,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
         "validate": ((f"validate plan.json {VGG}", "compare the gradients with those of the unsplit model"),),
         "profile": ((f"profile {VGG} --out profile.json", "times of the layers on this machine"),),
         "export": ((f"export plan.json {VGG} --to torchtitan", "as torchtitan takes it"),),
-        "trace": (
-            ("trace ingest.models.vgg:vgg16 --out vgg16.json", "the layers of a model"),
-            (
-                "trace graph.txt --samples 64 --device-class V100 --out graph.json",
-                "a profile that PipeDream measured",
-            ),
-        ),
+        "trace": (("trace ingest.models.vgg:vgg16 --out vgg16.json", "the layers of a model"),),
         "verify": (
             (f"plan {VGG} --certificate proof.json", "write a certificate"),
             (f"verify proof.json {VGG}", "and check it without a solver"),
         ),
-        "study": (("study pipepar", "the tables of the PipePar paper"),),
         "scenarios": (("scenarios", "all of them"), ("plan llama7b", "one of them, planned")),
         "devices": (("devices", "all of them"), ("devices dgx-a100", "one, with its sources")),
     }
@@ -75,9 +74,8 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
 """By command: what to type behind ``pipecut``, and what it does."""
 
 
-def examples_of(command: str) -> str:
+def told(rows: Examples) -> str:
     """Return the examples of a command for the end of its help; nothing where it has none."""
-    rows = EXAMPLES.get(command, ())
     lines = "\n".join(f"  pipecut {line}\n      {what}" for line, what in rows)
     return f"examples:\n{lines}\n\n" if rows else ""
 
@@ -99,15 +97,25 @@ def explained(message: str) -> str:
     if found is None:
         return message
     word, known = found["word"], [name.strip(" '") for name in found["known"].split(",")]
-    return f"{message[: found.start()]}there is no '{word}', only {', '.join(known)}{did_you_mean(word, known)}"
+    more = missing(COMMANDS, "commands") if "COMMAND" in message[: found.start()] else ""
+    return (
+        f"{message[: found.start()]}there is no '{word}', only {', '.join(known)}{more}{did_you_mean(word, known)}"
+    )
 
 
 class GrammarParser(argparse.ArgumentParser):
     """A parser whose mistakes are raised, for whoever reads them: a person or, with ``--json``, a program."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 (argparse's own)
+    def __init__(self, *, ending: Callable[[], str] = str, **options: Any) -> None:  # noqa: ANN401 (argparse's own)
+        """Take argparse's options, and a function that is asked for the end of the help where help is."""
         self.options: list[str] = []
+        self._ending = ending
         super().__init__(**options)
+
+    def format_help(self) -> str:
+        """Return the help, with its ending."""
+        self.epilog = self._ending()
+        return super().format_help()
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # noqa: ANN401 (argparse's own)
         """Add an argument, and keep what it is called for whoever mistypes it."""
@@ -122,7 +130,8 @@ class GrammarParser(argparse.ArgumentParser):
         """Raise UsageError about words that nothing takes."""
         first = next((word for word in unknown if word.startswith("-")), unknown[0])
         meant = did_you_mean(first.partition("=")[0], self.options) if first.startswith("-") else ""
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        more = missing(COMMANDS, "more arguments") if first.startswith("-") else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{more}{meant}")
 
 
 class VersionAction(argparse.Action):

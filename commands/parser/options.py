@@ -1,426 +1,38 @@
-"""The command line's grammar. Imports nothing heavy, so that ``--help`` and mistakes answer at once.
+"""The command line's grammar: the table of commands, and what is installed beside pipecut adds to it.
 
-The grammar of ``pipecut compare`` that ``--all`` adds: either one scenario, or all that ship.
-
-Arguments of ``pipecut explain`` and ``pipecut diff``.
-
-Options of ``pipecut simulate``: which order of actions is run, and what is written of it.
-
-Options of ``pipecut run``, ``pipecut validate`` and ``pipecut export``.
-
-What the words behind options mean: times, whole numbers, names of solvers and studies.
-
-Options of ``pipecut sensitivity`` and ``pipecut sweep``.
+Imports nothing heavy, so that ``--help`` and mistakes answer at once. What can be written behind a command is in
+``commands.parser.arguments``.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from pipecut.commands.parser.grammar import GrammarParser, VersionAction, did_you_mean, examples_of
+from pipecut.commands.parser.arguments import (
+    EXECUTIONS,
+    add_compared,
+    add_explained,
+    add_json,
+    add_order,
+    add_outputs,
+    add_scenario,
+    add_search,
+    add_sensitivity,
+    add_set,
+    add_strict,
+    add_sweep,
+    solver,
+    solvers,
+)
+from pipecut.commands.parser.grammar import COMMANDS, EXAMPLES, Examples, GrammarParser, VersionAction, told
 from pipecut.commands.terminal import failures as exit_codes
 from pipecut.commands.terminal.failures import listed
-from pipecut.planners.catalogue import all_names, all_solvers
-from pipecut.planners.studies.catalogue import STUDIES
-from pipecut.solvers.catalogue import AUTO
-
-
-def add_all(command: argparse.ArgumentParser) -> None:
-    """Add ``--all`` and ``--out``, and what is checked once the command line is read."""
-    command.add_argument(
-        "--all",
-        dest="everything",
-        action="store_true",
-        help="instead of one scenario all that ship, in variants: how far is every planner from the optimum?",
-    )
-    command.add_argument("--out", metavar="FILE", help="with --all: also write a document (Markdown)")
-    command.set_defaults(check=partial(_check, command), every_solver=all_names())
-
-
-def _check(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with argparse's message and exit code 2 unless there is one scenario or ``--all``."""
-    if arguments.everything and arguments.scenario is not None:
-        command.error("argument --all: not allowed with argument SCENARIO")
-    if not arguments.everything and arguments.scenario is None:
-        command.error("the following arguments are required: SCENARIO (or --all)")
-    if not arguments.everything and arguments.out is not None:
-        command.error("argument --out: only allowed with argument --all")
-    if arguments.everything:
-        # There is no scenario to be opened before the command runs.
-        delattr(arguments, "scenario")
-
-
-PLAN = "a plan file (JSON), for example from pipecut plan --out"
-
-
-def add_explained(command: argparse.ArgumentParser) -> None:
-    """Add the plan that is explained; without it the best plan is searched for first."""
-    command.add_argument("plan", metavar="PLAN", nargs="?", help=f"{PLAN}; without one the best plan is explained")
-    command.set_defaults(take_late=_take_late)
-
-
-def _take_late(arguments: argparse.Namespace, word: str) -> bool:
-    """Take a scenario behind an option, where argparse took the plan for it; tell whether it is one."""
-    if word.startswith("-") or arguments.plan is not None:
-        return False
-    arguments.plan, arguments.scenario = arguments.scenario, word
-    return True
-
-
-def add_compared(command: argparse.ArgumentParser) -> None:
-    """Add the two plans that are compared."""
-    command.add_argument("plan", metavar="PLAN", help=PLAN)
-    command.add_argument("other", metavar="PLAN", help="another plan file of the same scenario")
-
-
-GIVEN_ORDERS = ("interleaved", "zero_bubble_h1", "best")
-"""Orders of actions that a plan can be run in, though no solver prices them; the last one is searched for."""
-MOST_CHUNKS = 10_000
-MOST_SHOWN = 100_000
-
-
-def whole(text: str, least: int, most: int) -> int:
-    """Return a whole number within limits. Raises ArgumentTypeError for anything else."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most):
-        raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {text!r}")
-    return int(text)
-
-
-def planned_schedules() -> tuple[str, ...]:
-    """Return the schedules that a training can name. Imports only when it is asked."""
-    from pipecut.formulation.problem.training import Schedule
-
-    return tuple(Schedule)
-
-
-class _Schedule(argparse.Action):
-    """``--schedule``: an override for a schedule that the planner prices, else the name of the order to run."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[object] | None,
-        option_string: str | None = None,
-    ) -> None:
-        name = str(values)
-        if name in GIVEN_ORDERS:
-            namespace.order = name
-        elif name in planned_schedules():
-            namespace.overrides = [*namespace.overrides, f"training.schedule={name}"]
-            namespace.order = None
-        else:
-            listed = ", ".join(dict.fromkeys((*planned_schedules(), *GIVEN_ORDERS)))
-            parser.error(f"argument --schedule: no schedule {name!r}; expected one of {listed}")
-
-
-def add_order(command: argparse.ArgumentParser) -> None:
-    """Add the options that choose an order of actions; ``--set`` must be there already."""
-    command.add_argument(
-        "--schedule",
-        metavar="NAME",
-        dest="order",
-        action=_Schedule,
-        help="short for --set training.schedule=NAME; or run a plan as interleaved, zero_bubble_h1, or best",
-    )
-    command.add_argument(
-        "--chunks",
-        metavar="V",
-        type=lambda text: whole(text, 1, MOST_CHUNKS),
-        help="of interleaved: stages of the plan that each rank holds",
-    )
-    command.add_argument("--schedule-file", metavar="FILE", help="run the plan in the order of a CSV file")
-
-
-def add_outputs(command: argparse.ArgumentParser) -> None:
-    """Add the options that name what is written."""
-    command.add_argument("--out", metavar="FILE", help="write a page (HTML) that needs nothing else")
-    command.add_argument("--trace", metavar="FILE", help="write a trace (JSON) for Perfetto or chrome://tracing")
-    command.add_argument("--svg", metavar="FOLDER", help="write each picture as a file of its own")
-    command.add_argument("--png", metavar="FOLDER", help="the same as PNG; needs pip install 'pipecut[png]'")
-    command.add_argument(
-        "--micro-batches-shown",
-        metavar="N",
-        type=lambda text: whole(text, 2, MOST_SHOWN),
-        help="draw the first and last N / 2 of a long run (default: what stays readable)",
-    )
-
-
-MOST_STEPS = 10**9
-MOST_SECONDS = 10**6
-TARGETS = ("torchtitan", "megatron", "deepspeed", "script")
-"""What a plan can be written for (``exchange.exports.TARGETS``)."""
-
-
-def _add_validate(command: argparse.ArgumentParser) -> None:
-    _add_common(command)
-    command.add_argument(
-        "--steps",
-        metavar="N",
-        type=lambda text: whole(text, 0, MOST_STEPS),
-        default=5,
-        help="steps to measure after that (default: 5; 0: none)",
-    )
-
-
-def _add_common(command: argparse.ArgumentParser) -> None:
-    add_order(command)
-    command.add_argument(
-        "--seed",
-        dest="run_seed",
-        metavar="N",
-        type=lambda text: whole(text, 0, 2**31 - 1),
-        default=0,
-        help="seed of weights, data and dropout (default: 0)",
-    )
-    command.add_argument(
-        "--loss",
-        metavar="MODULE:FUNCTION",
-        help="from outputs and inputs of samples to their mean loss (default: mean square of the outputs)",
-    )
-    command.add_argument(
-        "--backend",
-        choices=("pipecut", "torch"),
-        default="pipecut",
-        help="what runs the stages: this program (default), or torch's own pipelining, which runs fewer plans",
-    )
-    command.add_argument(
-        "--wait",
-        metavar="SECONDS",
-        type=lambda text: whole(text, 1, MOST_SECONDS),
-        default=300,
-        help="how long a process waits for another before all end (default: 300)",
-    )
-    command.add_argument("--quiet", action="store_true", help="no progress line on stderr")
-    command.set_defaults(time_limit=None, workers=None, seed=None)
-
-
-def _add_run(command: argparse.ArgumentParser) -> None:
-    _add_common(command)
-    command.add_argument(
-        "--steps", metavar="N", type=lambda text: whole(text, 1, MOST_STEPS), default=10, help="default: 10"
-    )
-    command.add_argument(
-        "--learning-rate", metavar="X", type=_rate, help="of the optimiser (default: 0.01; that of the snapshot)"
-    )
-    command.add_argument(
-        "--optimizer", choices=("sgd", "adam"), default="sgd", help="plain gradient descent (default), or Adam"
-    )
-    command.add_argument("--snapshot", metavar="FOLDER", help="write snapshots of the run into this folder")
-    command.add_argument(
-        "--save-every",
-        metavar="N",
-        type=lambda text: whole(text, 1, MOST_STEPS),
-        default=10,
-        help="steps from one snapshot to the next (default: 10)",
-    )
-    command.add_argument(
-        "--resume", metavar="FOLDER", help="go on from the latest snapshot there, of this plan or another one"
-    )
-    command.add_argument("--trace", metavar="FILE", help="write a trace (JSON) of the last step, for Perfetto")
-
-
-def _add_export(command: argparse.ArgumentParser) -> None:
-    listed = ", ".join(TARGETS)
-    command.add_argument("--to", metavar="TARGET", choices=TARGETS, required=True, help=f"one of {listed}")
-    command.add_argument("--out", metavar="FILE", help="the file to write (default: stdout)")
-    command.set_defaults(time_limit=None, workers=None, seed=None, quiet=False)
-
-
-def _add_profile(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--out", metavar="FILE", required=True, help="the profile to write (JSON)")
-    command.add_argument(
-        "--samples",
-        metavar="N,...",
-        type=_sizes,
-        default=(),
-        help="sizes of micro-batches, beside that of the scenario",
-    )
-    command.add_argument("--device-class", metavar="NAME", help="the device class that this machine stands for")
-    command.add_argument(
-        "--segments",
-        metavar="N",
-        type=lambda text: whole(text, 1, 1000),
-        default=2,
-        help="run the model in so many parts, about as many as there will be stages (default: 2)",
-    )
-    command.add_argument(
-        "--rounds", metavar="N", type=lambda text: whole(text, 2, 10_000), default=10, help="default: 10"
-    )
-    command.add_argument(
-        "--at-once",
-        metavar="N",
-        type=lambda text: whole(text, 1, 1000),
-        default=1,
-        help="measure with so many processes at once, as stages run on devices that share a memory (default: 1)",
-    )
-    command.add_argument(
-        "--most-spread",
-        metavar="X",
-        type=_share,
-        default=0.15,
-        help="refuse times whose middle half spreads over more than this share (default: 0.15)",
-    )
-    command.add_argument("--quiet", action="store_true", help="no progress line on stderr")
-    command.set_defaults(time_limit=None, workers=None, seed=None)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(whole(part.strip(), 1, 2**31) for part in text.split(","))
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 100:
-        raise argparse.ArgumentTypeError(f"expected a share above 0, got {text!r}")
-    return share
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate <= 1e6:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1000000, got {text!r}")
-    return rate
-
-
-EXECUTIONS: Mapping[str, tuple[str, tuple[str, ...], Callable[[argparse.ArgumentParser], None]]] = {
-    "run": ("train a model for some steps as a plan says, with a process for every device", ("trace",), _add_run),
-    "validate": (
-        "compare a plan's gradients with the unsplit model's, and its times and memory with the predicted ones",
-        (),
-        _add_validate,
-    ),
-    "profile": (
-        "measure the layers of a scenario's model, and a link, on this machine",
-        ("out",),
-        _add_profile,
-    ),
-    "export": (
-        "write a plan as torchtitan or Megatron-LM take it, or as a program for torchrun",
-        ("out",),
-        _add_export,
-    ),
-}
-"""Commands that carry a plan out: what they do, which arguments are files that they write, and their options."""
-
-
-def seconds(text: str) -> float:
-    """Return a time limit in seconds: ``60``, ``60 s``, ``2 min``. Raises ArgumentTypeError for anything else."""
-    from pipecut.formulation.problem.units import NS_PER_SECOND
-    from pipecut.ingest.text.quantities import duration
-
-    bare = re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII)
-    try:
-        time_ns = duration(f"{text.strip()} s" if bare else text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a time like '60 s' or '2 min', got {text!r}") from error
-    if time_ns == 0:
-        raise argparse.ArgumentTypeError("expected a time above 0")
-    return time_ns / NS_PER_SECOND
-
-
-def whole_from(least: int, most: int) -> Any:  # noqa: ANN401 (argparse takes any callable)
-    """Return what reads a whole number within limits."""
-    return lambda text: whole(text, least, most)
-
-
-def solver(text: str) -> str:
-    """Return the name of a solver. Raises ArgumentTypeError for a name that none has."""
-    known = (AUTO.name, *all_names())
-    if text not in known:
-        expected = f"expected one of {', '.join(known)}{did_you_mean(text, known)}"
-        raise argparse.ArgumentTypeError(f"no solver {text!r}; {expected}")
-    return text
-
-
-def study(text: str) -> str:
-    """Return the name of a study. Raises ArgumentTypeError for a name that none has."""
-    if text not in STUDIES:
-        expected = f"expected one of {', '.join(STUDIES)}{did_you_mean(text, STUDIES)}"
-        raise argparse.ArgumentTypeError(f"no study {text!r}; {expected}")
-    return text
-
-
-def solvers(text: str) -> tuple[str, ...]:
-    """Return names of solvers, each once. Raises ArgumentTypeError for a name that none has."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    return tuple(solver(name) for name in names)
-
-
-KINDS = ("memory", "servers", "links", "micro_batches", "devices")
-"""What can be varied (``solvers.whatif.variants.ChangeKind``)."""
-
-
-def add_sensitivity(command: argparse.ArgumentParser) -> None:
-    """Add which changes are asked about."""
-    command.add_argument(
-        "--only",
-        metavar="A,B,...",
-        type=_kinds,
-        help=f"vary these alone, of {', '.join(KINDS)}",
-    )
-    command.add_argument(
-        "--devices",
-        metavar="A,B,...",
-        type=_names,
-        help="devices of the library to put in place of the cluster's (default: all; see pipecut devices)",
-    )
-    command.add_argument(
-        "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proofs, as in plan"
-    )
-
-
-MOST_PROCESSES = 1024
-
-
-def add_sweep(command: argparse.ArgumentParser) -> None:
-    """Add who plans the points, and what is written."""
-    command.add_argument(
-        "--processes",
-        metavar="N",
-        type=lambda text: whole(text, 1, MOST_PROCESSES),
-        help="processes of this machine (default: one for each core)",
-    )
-    command.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="plan on a dask scheduler's machines; pip install 'pipecut[dask]'",
-    )
-    command.add_argument(
-        "--results",
-        metavar="FILE",
-        help="results to go on from, a JSON line each (default: SWEEP.results.jsonl)",
-    )
-    command.add_argument("--svg", metavar="FILE", help="draw price against throughput")
-    command.add_argument("--csv", metavar="FILE", help="also write the table of all points")
-    command.add_argument(
-        "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proofs, as in plan"
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    found = _names(text)
-    wrong = next((name for name in found if name not in KINDS), None)
-    if wrong is not None or not found:
-        hint = did_you_mean(wrong or "", KINDS)
-        raise argparse.ArgumentTypeError(f"there is no '{wrong or ''}' to vary, only {', '.join(KINDS)}{hint}")
-    return found
-
+from pipecut.solvers.catalogue import AUTO, all_names, all_solvers
+from pipecut.solvers.installed import loaded, registered
 
 DESCRIPTION = """\
 Cut a neural network into pipeline stages for the cluster you have, and prove that no better cut exists.
@@ -431,17 +43,67 @@ begin with:
   pipecut plan --help
 
 """
-LARGEST_SEED = 2**31 - 1
-MOST_WORKERS = 1024
+
+
+class Grammar:
+    """The commands by name, to which others can be added, and arguments to those that are there."""
+
+    def __init__(self) -> None:
+        self.parser = GrammarParser(
+            prog="pipecut",
+            description=DESCRIPTION,
+            ending=lambda: START + exit_codes.table(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.parser.add_argument("--version", action=VersionAction)
+        self.parser.set_defaults(run=None)
+        self._added = self.parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def command(
+        self,
+        name: str,
+        summary: str,
+        listing: Callable[[], str] = str,
+        *,
+        examples: Examples = (),
+        run: str = "",
+        reads: tuple[str, ...] = ("scenario",),
+        writes: tuple[str, ...] = (),
+    ) -> argparse.ArgumentParser:
+        """Add a command, whose module ``run`` does its work (default: that of its name in ``commands``).
+
+        ``reads`` and ``writes`` name arguments that are files (``commands.main``); ``listing`` is asked for what
+        its help lists.
+        """
+        command: argparse.ArgumentParser = self._added.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            ending=lambda: told(examples or EXAMPLES.get(name, ())) + listing() + exit_codes.table(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.set_defaults(run=run or f"pipecut.commands.{name}", reads=reads, writes=writes, grammar=command)
+        return command
+
+    def of(self, name: str) -> argparse.ArgumentParser:
+        """Return the grammar of a command. Raises KeyError for one that there is not."""
+        return self._added.choices[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._added.choices
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; ``run`` of the result names the module whose ``run(arguments)`` does the work.
 
-    Raises UsageError for a mistake, and SystemExit after ``--help`` and ``--version``.
+    Raises UsageError for a mistake, InstalledError for commands that are installed and cannot be loaded, and
+    SystemExit after ``--help`` and ``--version``.
     """
-    parser = _parser()
-    arguments, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = grammar_for(words).parser
+    arguments, unknown = parser.parse_known_args(words)
     if len(unknown) == 1 and "take_late" in arguments and arguments.take_late(arguments, unknown[0]):
         unknown = []
     if unknown:
@@ -460,104 +122,42 @@ def asks_for_json(words: Sequence[str]) -> bool:
     return "--json" in itertools.takewhile(lambda word: word != "--", words)
 
 
-def _parser() -> GrammarParser:
-    parser = GrammarParser(
-        prog="pipecut",
-        description=DESCRIPTION,
-        epilog=START + exit_codes.table(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action=VersionAction)
-    parser.set_defaults(run=None)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _add_plan(commands)
-    _add_compare(commands)
-    _add_evaluate(commands)
-    _add_reasons(commands)
-    _add_whatif(commands)
-    _add_simulate(commands)
-    _add_executions(commands)
-    _add_trace(commands)
-    _add_verify(commands)
-    _add_study(commands)
-    _add_devices(commands)
-    _add_scenarios(commands)
-    return parser
+def grammar_for(words: Sequence[str]) -> Grammar:
+    """Return the grammar that reads a command line: ours, and of what is installed what adds to its command.
 
-
-def _command(
-    commands: Any,  # noqa: ANN401 (what add_subparsers returns, a private class of argparse)
-    name: str,
-    summary: str,
-    epilog: str = "",
-    *,
-    reads: tuple[str, ...] = ("scenario",),
-    writes: tuple[str, ...] = (),
-) -> argparse.ArgumentParser:
-    """Add a command. ``reads`` and ``writes`` name arguments that are files (``commands.main``)."""
-    command: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        epilog=examples_of(name) + epilog + exit_codes.table(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.set_defaults(run=f"pipecut.commands.{name}", reads=reads, writes=writes, grammar=command)
-    return command
-
-
-def _add_scenario(command: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    words = "a scenario file (YAML), or a name that pipecut scenarios lists"
-    command.add_argument("scenario", metavar="SCENARIO", nargs="?" if optional else None, help=words)
-    _add_set(command)
-    _add_strict(command)
-    _add_json(command)
-
-
-def _add_set(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="override a value of the scenario, for example training.global_batch=128 (may be repeated)",
-    )
-
-
-def _add_strict(command: argparse.ArgumentParser) -> None:
-    words = "refuse operators without a formula, which else count as the bytes that they read and write"
-    command.add_argument("--strict", action="store_true", help=words)
-
-
-def _add_json(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="write one JSON object to stdout, nothing else")
-
-
-def _add_search(
-    command: argparse.ArgumentParser,
-    words: str = "time for the command; in compare for each solver, in sweep for each point: '60 s', '2 min', 60",
-) -> None:
-    command.add_argument("--time-limit", metavar="TIME", type=seconds, help=words)
-    command.add_argument(
-        "--workers", metavar="N", type=whole_from(1, MOST_WORKERS), help="parallel search workers"
-    )
-    command.add_argument("--seed", metavar="N", type=whole_from(0, LARGEST_SEED), help="seed of the search")
-    command.add_argument("--quiet", action="store_true", help="no progress line on stderr")
+    Everything that is installed adds to it where the command is none of ours, or none at all.
+    """
+    grammar = Grammar()
+    for add in (
+        _add_plan,
+        _add_compare,
+        _add_evaluate,
+        _add_reasons,
+        _add_whatif,
+        _add_simulate,
+        _add_executions,
+        _add_trace,
+        _add_verify,
+        _add_devices,
+        _add_scenarios,
+    ):
+        add(grammar)
+    command = next((word for word in words if not word.startswith("-")), "")
+    for entry in registered(COMMANDS, command if command in grammar else None):
+        loaded(entry)(grammar)
+    return grammar
 
 
 def _solver_list() -> str:
     return listed("solvers", [(entry.name, entry.summary) for entry in (AUTO, *all_solvers())]) + "\n\n"
 
 
-def _add_plan(commands: Any) -> None:  # noqa: ANN401
+def _add_plan(grammar: Grammar) -> None:
     summary = "find the best plan of a scenario and prove it"
-    command = _command(commands, "plan", summary, _solver_list(), writes=("out", "certificate"))
-    _add_scenario(command)
+    command = grammar.command("plan", summary, _solver_list, writes=("out", "certificate"))
+    add_scenario(command)
     command.add_argument("--solver", metavar="NAME", type=solver, help="default: the scenario's, else auto")
-    _add_search(command)
+    add_search(command)
     command.add_argument("--out", metavar="FILE", help="also write the plan to a file, for pipecut evaluate")
     command.add_argument(
         "--no-cross-check",
@@ -573,71 +173,74 @@ def _add_plan(commands: Any) -> None:  # noqa: ANN401
     command.add_argument("--certificate", metavar="FILE", help="write a proof that pipecut verify can check")
 
 
-def _add_compare(commands: Any) -> None:  # noqa: ANN401
+def _add_compare(grammar: Grammar) -> None:
     summary = "run several solvers on one scenario, side by side"
-    command = _command(commands, "compare", summary, _solver_list(), writes=("out",))
-    _add_scenario(command, optional=True)
-    add_all(command)
-    command.add_argument(
-        "--solvers", metavar="A,B,...", type=solvers, default=all_names(), help="default: all of them"
-    )
-    _add_search(command)
+    command = grammar.command("compare", summary, _solver_list)
+    add_scenario(command, optional=True)
+    command.add_argument("--solvers", metavar="A,B,...", type=solvers, help="default: all of them")
+    add_search(command)
+    command.set_defaults(check=partial(_check_compare, command))
 
 
-def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
+def _check_compare(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with argparse's message and exit code 2 unless there is a scenario, which other checks may not need."""
+    if arguments.scenario is None:
+        command.error("the following arguments are required: SCENARIO")
+    arguments.solvers = arguments.solvers or all_names()
+
+
+def _add_evaluate(grammar: Grammar) -> None:
     summary = "price any plan of a scenario and list the rules that it breaks"
-    command = _command(commands, "evaluate", summary, reads=("scenario", "plan"))
+    command = grammar.command("evaluate", summary, reads=("scenario", "plan"))
     command.add_argument("plan", metavar="PLAN", help="a plan file (JSON), for example from pipecut plan --out")
-    _add_scenario(command)
-    _add_search(command)
+    add_scenario(command)
+    add_search(command)
     command.add_argument(
         "--no-optimum", dest="optimum", action="store_false", help="do not search for the optimum to compare with"
     )
 
 
-def _add_reasons(commands: Any) -> None:  # noqa: ANN401
-    explain = _command(commands, "explain", "say why a plan is as it is", reads=("scenario", "plan"))
+def _add_reasons(grammar: Grammar) -> None:
+    explain = grammar.command("explain", "say why a plan is as it is", reads=("scenario", "plan"))
     add_explained(explain)
-    diff = _command(commands, "diff", "say how two plans differ", reads=("scenario", "plan", "other"))
+    diff = grammar.command("diff", "say how two plans differ", reads=("scenario", "plan", "other"))
     add_compared(diff)
     for command, name in ((explain, "explain"), (diff, "diff")):
         command.set_defaults(run=f"pipecut.commands.{name}")
-        _add_scenario(command)
-    _add_search(explain, "time for the command: '60 s', '2 min', 60 (10 s for the best plan, 8 s for reasons)")
+        add_scenario(command)
+    add_search(explain, "time for the command: '60 s', '2 min', 60 (10 s for the best plan, 8 s for reasons)")
     diff.set_defaults(time_limit=None, workers=None, seed=None, quiet=True)
 
 
-def _add_whatif(commands: Any) -> None:  # noqa: ANN401
-    sensitivity = _command(
-        commands, "sensitivity", "find the best plan if one thing were otherwise, for many things"
-    )
+def _add_whatif(grammar: Grammar) -> None:
+    sensitivity = grammar.command("sensitivity", "find the best plan if one thing were otherwise, for many things")
     sensitivity.set_defaults(run="pipecut.commands.sensitivity")
-    _add_scenario(sensitivity)
+    add_scenario(sensitivity)
     add_sensitivity(sensitivity)
     summary = "plan thousands of variants of a scenario, and go on where an earlier run was ended"
-    sweep = _command(commands, "sweep", summary, reads=("sweep",), writes=("results", "svg", "csv"))
+    sweep = grammar.command("sweep", summary, reads=("sweep",), writes=("results", "svg", "csv"))
     sweep.set_defaults(run="pipecut.commands.sweep.sweep")
     sweep.add_argument("sweep", metavar="SWEEP", help="a sweep file (YAML): a scenario, and what is varied")
-    _add_set(sweep)
+    add_set(sweep)
     add_sweep(sweep)
-    _add_json(sweep)
+    add_json(sweep)
     for command in (sensitivity, sweep):
-        _add_search(command)
+        add_search(command)
 
 
-def _add_simulate(commands: Any) -> None:  # noqa: ANN401
+def _add_simulate(grammar: Grammar) -> None:
     summary, files = (
         "run a plan step by step on the timeline and draw it",
         ("scenario", "plan", "against", "schedule_file"),
     )
     written = ("out", "trace", "svg", "png")
-    command = _command(commands, "simulate", summary, _solver_list(), reads=files, writes=written)
-    _add_scenario(command)
+    command = grammar.command("simulate", summary, _solver_list, reads=files, writes=written)
+    add_scenario(command)
     command.add_argument("--plan", metavar="FILE", help="run this plan (JSON) instead of searching for the best")
     command.add_argument("--against", metavar="FILE", help="show another plan (JSON) beside this one")
     add_order(command)
     command.add_argument("--solver", metavar="NAME", type=solver, help="default: the scenario's, else auto")
-    _add_search(command)
+    add_search(command)
     command.add_argument(
         "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proof, as in plan"
     )
@@ -645,57 +248,39 @@ def _add_simulate(commands: Any) -> None:  # noqa: ANN401
     command.add_argument("--compare", action="store_true", help="run the other solvers too, for page and JSON")
 
 
-def _add_executions(commands: Any) -> None:  # noqa: ANN401
+def _add_executions(grammar: Grammar) -> None:
     for name, (summary, writes, add) in EXECUTIONS.items():
-        command = _command(commands, name, summary, reads=("scenario", "plan", "schedule_file"), writes=writes)
+        command = grammar.command(name, summary, reads=("scenario", "plan", "schedule_file"), writes=writes)
         if name != "profile":
             command.add_argument("plan", metavar="PLAN", help="a plan file (JSON) of pipecut plan --out")
-        _add_scenario(command)
+        add_scenario(command)
         add(command)
 
 
-def _add_trace(commands: Any) -> None:  # noqa: ANN401
+def _add_trace(grammar: Grammar) -> None:
     summary = "write the layer graph of a model, which a scenario can then name"
-    command = _command(commands, "trace", summary, reads=("model",), writes=("out",))
-    command.add_argument(
-        "model", metavar="MODULE:FUNCTION", help="a Python function, or a PipeDream profile (*.txt)"
-    )
-    command.add_argument("--samples", metavar="N", type=whole_from(1, 2**31), help="minibatch of the profile")
-    command.add_argument("--device-class", metavar="NAME", help="what the profile was measured on")
+    command = grammar.command("trace", summary, reads=("model",), writes=("out",))
+    command.add_argument("model", metavar="MODULE:FUNCTION", help="a Python function")
     command.add_argument("--out", metavar="FILE", required=True, help="the graph file to write (JSON)")
-    _add_strict(command)
-    _add_json(command)
+    add_strict(command)
+    add_json(command)
 
 
-def _add_verify(commands: Any) -> None:  # noqa: ANN401
+def _add_verify(grammar: Grammar) -> None:
     summary = "check a certificate of pipecut plan without a solver"
-    command = _command(commands, "verify", summary, reads=("scenario", "certificate"))
+    command = grammar.command("verify", summary, reads=("scenario", "certificate"))
     command.add_argument("certificate", metavar="CERTIFICATE", help="a file of pipecut plan --certificate")
-    _add_scenario(command)
+    add_scenario(command)
 
 
-def _add_study(commands: Any) -> None:  # noqa: ANN401
-    rows = listed("studies", [(name, entry.summary) for name, entry in STUDIES.items()])
-    summary = "set published numbers beside what pipecut computes"
-    command = _command(commands, "study", summary, f"{rows}\n\n", reads=("data", "plans"), writes=("out",))
-    command.add_argument("study", metavar="NAME", type=study, help="one of the studies below")
-    command.add_argument("--data", metavar="DIR", help="a folder of public data in the study's format")
-    command.add_argument("--plans", metavar="DIR", help="a folder of plans in the study's format")
-    command.add_argument("--time-limit", metavar="TIME", type=seconds, help="longest time of each search")
-    command.add_argument("--out", metavar="FILE", help="also write the tables to a document (Markdown)")
-    _add_json(command)
-
-
-def _add_devices(commands: Any) -> None:  # noqa: ANN401
-    command = _command(commands, "devices", "list the devices and machines that a scenario may name", reads=())
+def _add_devices(grammar: Grammar) -> None:
+    command = grammar.command("devices", "list the devices and machines that a scenario may name", reads=())
     command.add_argument("name", metavar="NAME", nargs="?", help="show one device or machine with its sources")
     command.add_argument("--markdown", action="store_true", help="write the tables for a document")
-    _add_json(command)
+    add_json(command)
 
 
-def _add_scenarios(commands: Any) -> None:  # noqa: ANN401
-    command = _command(
-        commands, "scenarios", "list the scenarios that ship, by the names that they have", reads=()
-    )
+def _add_scenarios(grammar: Grammar) -> None:
+    command = grammar.command("scenarios", "list the scenarios that ship, by the names that they have", reads=())
     command.set_defaults(run="pipecut.commands.scenarios")
-    _add_json(command)
+    add_json(command)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipecut.commands.parser.grammar import SURE
 from pipecut.commands.terminal.failures import InputError, reading
-from pipecut.planners.catalogue import find_any
+from pipecut.solvers.catalogue import find_any
 
 if TYPE_CHECKING:
     from pipecut.ingest.scenario.load import Scenario

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.orders import order_of
 from pipecut.commands.parts.task import Task, open_task
-from pipecut.commands.simulation.best_order import search_order
+from pipecut.commands.searched_order import search_order
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import InputError, reading
 from pipecut.formulation.problem.plan import Plan
@@ -122,7 +122,7 @@ def _schedule(task: Task, plan: Plan, arguments: argparse.Namespace) -> Pipeline
             return schedule_of(training, len(plan), warm_ups=plan.warm_ups(training))
         if not order.searched:
             return order.schedule(task.instance, plan)
-        found = search_order(task, plan).outcome.schedule
+        found = search_order(task, plan).order
     except ScheduleError as error:
         raise InputError(f"{arguments.plan}: {error}") from error
     if found is None:

@@ -27,8 +27,8 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.ingest.plans.plan_file import read_plan_as_made
 from pipecut.ingest.scenario.load import Scenario
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.crosscheck import solve_checked

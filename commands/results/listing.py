@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 from pipecut.formulation.outcome import Limits, Outcome
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import layer_graph, layers_of
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import AUTO
+from pipecut.solvers.catalogue import AUTO, find_any
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -27,13 +27,12 @@ from pipecut.formulation.problem.groups import GroupKind
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.schedules.table import ScheduleError
-from pipecut.planners.catalogue import find_any
 from pipecut.report.content import content_of
 from pipecut.report.page import pictures, standalone
 from pipecut.report.simulation import simulate
 from pipecut.report.wording import printable
 from pipecut.solvers.auto import solve as auto
-from pipecut.solvers.catalogue import AUTO
+from pipecut.solvers.catalogue import AUTO, find_any
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.crosscheck import contradiction, solve_checked

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipecut.commands.orders import order
 from pipecut.commands.parts.drawing import targets_of, write_files
-from pipecut.commands.simulation.best_order import BestOrder, best_order_of, with_order, with_order_content
+from pipecut.commands.searched_order import SearchedOrder, best_order_of, with_order, with_order_content
 from pipecut.commands.terminal.failures import InputError
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Outcome
@@ -34,7 +34,7 @@ class Simulated:
     name: str
     simulation: Simulation
     outcome: Outcome | None = None
-    order: BestOrder | None = None
+    order: SearchedOrder | None = None
     other: Simulation | None = None
 
     @property

@@ -37,7 +37,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.files import atomic_write
 from pipecut.ingest.scenario.load import Scenario
 from pipecut.ingest.scenario.sweep_file import PointSweep, SweepPoint
-from pipecut.planners.catalogue import find_any
+from pipecut.solvers.catalogue import find_any
 
 if TYPE_CHECKING:
     import networkx as nx

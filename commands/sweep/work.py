@@ -43,8 +43,8 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.units import NS_PER_SECOND
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
 

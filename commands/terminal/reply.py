@@ -27,6 +27,7 @@ from pipecut.commands.terminal.failures import (
     lines_of,
 )
 from pipecut.ingest.files import WriteError
+from pipecut.solvers.installed import InstalledError
 
 KINDS = {
     ExitCode.BAD_INPUT: "bad input",
@@ -128,7 +129,7 @@ def _failed(error: BaseException, reply: Reply) -> ExitCode:
 
 def _said(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code of an error and the message for people."""
-    if isinstance(error, InputError):
+    if isinstance(error, InputError | InstalledError):
         return ExitCode.BAD_INPUT, str(error)
     if isinstance(error, WriteError):
         return ExitCode.BAD_INPUT, f"{error.filename}: not written: {error.strerror}"

@@ -1,18 +1,22 @@
 """Pages of the site that are made while it is built: names in Python, keys of scenario files and of JSON.
 
-A hook of mkdocs (``mkdocs.yml``). What it writes comes from docstrings and schemas, and is as new as they are.
+A hook of mkdocs (``mkdocs.yml``). What it writes comes from docstrings and schemas, and is as new as they are. The
+documents of the literature are read from where they lie, and stand below ``literature/`` of the site.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"
+LITERATURE = ROOT / "literature"
 
 
 def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 (mkdocs is there only while the site is built)
@@ -21,7 +25,41 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 (mkdocs is there o
 
     for name, text in pages().items():
         files.append(File.generated(config, name, content=text))
+    for name, path in read_pages().items():
+        files.append(File.generated(config, name, content=path.read_text("utf-8")))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:  # noqa: ANN401 (as above)
+    """Return a page whose links lead to where pages are on the site."""
+    return linked(markdown, page.file.src_uri)
+
+
+def read_pages() -> dict[str, Path]:
+    """Return the documents of the literature by their place on the site."""
+    docs = LITERATURE / "docs"
+    found = {f"literature/{path.relative_to(docs).as_posix()}": path for path in sorted(docs.rglob("*.md"))}
+    return {"literature/README.md": LITERATURE / "README.md"} | found
+
+
+def linked(markdown: str, name: str) -> str:
+    """Return a page of the site, its links between files made into those between pages."""
+    sites = {path: site for site, path in read_pages().items()}
+    here = read_pages().get(name, ROOT / "docs" / name)
+
+    def on_site(found: re.Match[str]) -> str:
+        target = Path(os.path.normpath(here.parent / found[1]))
+        if target in sites:
+            place = sites[target]
+        elif target.is_relative_to(ROOT / "docs"):
+            place = target.relative_to(ROOT / "docs").as_posix()
+        elif target == ROOT / "CONTRIBUTING.md":
+            place = "extend.md"
+        else:
+            return found[0]
+        return f"]({os.path.relpath(place, Path(name).parent)}{found[2]}"
+
+    return re.sub(r"\]\((?!http)([^)#\s]+)(\)|#)", on_site, markdown)
 
 
 def pages() -> dict[str, str]:

@@ -94,7 +94,8 @@ class Roofline:
     counts larger than it is; ``unsized``: share of the peak of products whose sizes are not known; ``memory``:
     share of the memory bandwidth; ``kernel_ns``: the shortest kernel; ``update``: how many times as many bytes as
     it must an optimiser moves, 1 for one that is a single kernel. The defaults of ``largest``, ``outer``,
-    ``inner`` and ``memory`` are those that two published rows and a microbenchmark give (docs/fidelity.md).
+    ``inner`` and ``memory`` are those that two published rows and a microbenchmark give
+    (literature/docs/fidelity.md).
     """
 
     largest: Fraction = Fraction(823, 1000)

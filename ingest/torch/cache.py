@@ -36,7 +36,7 @@ _CHECKSUM = "sha256"
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = "pipecut"
 _OWN_PACKAGES = frozenset(
-    {"commands", "exchange", "execution", "face", "formulation", "ingest", "planners", "report", "solvers"}
+    {"commands", "exchange", "execution", "face", "formulation", "ingest", "report", "solvers"}
 )
 _LIBRARY = Path(sysconfig.get_path("stdlib"))
 _STANDARD = (f"{_LIBRARY}{os.sep}", f"{_LIBRARY.resolve()}{os.sep}")

@@ -23,10 +23,10 @@ from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.ingest.graphs.graph_file import write_graph
-from pipecut.planners.baselines import data_parallel
 from pipecut.solvers import catalogue
 from pipecut.solvers.catalogue import SolverEntry
 from pipecut.solvers.reference import line as line_dp
+from tests.one_stage import one_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHING = "the fake search has begun\n"
@@ -72,7 +72,7 @@ def write_scenario(folder: Path) -> Path:
 
 def some_plan(instance: Instance, name: str) -> Outcome:
     """Return a plan that keeps the rules and is not optimal."""
-    return replace(data_parallel.solve(instance), solver=name)
+    return replace(one_stage(instance), solver=name)
 
 
 def slow(instance: Instance, limits: Limits) -> Outcome:
@@ -167,6 +167,7 @@ FAKES = (
     picky,
     broken,
     hopeless,
+    one_stage,
 )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pipecut.commands.parser.options import parse
-from pipecut.planners.catalogue import all_names
+from pipecut.solvers.catalogue import all_names
 from tests.command_line import Command
 
-REAL = "cpsat,line_dp,pipepar,pipepar_listed,data_parallel,brute_force"
+REAL = "cpsat,line_dp,pipepar,pipepar_listed,one_stage,brute_force"
 
 
 def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -23,7 +23,7 @@ def test_all_real_solvers_side_by_side(pipecut: Command, scenario: Path) -> None
     assert ran.code == 0 and list(rows) == REAL.split(",")
     assert ran.json["optimum"] == ran.json["bound"] == 866_400
     assert all(rows[name]["gap"] == 0 and rows[name]["proof"] == "optimal" for name in ("cpsat", "brute_force"))
-    assert rows["data_parallel"]["gap"] > 0.8 and rows["data_parallel"]["feasible"] is True
+    assert rows["one_stage"]["gap"] > 0.8 and rows["one_stage"]["feasible"] is True
 
 
 def test_the_default_is_every_solver() -> None:
@@ -31,7 +31,7 @@ def test_the_default_is_every_solver() -> None:
 
 
 def test_the_table_has_a_row_each_and_says_what_the_gap_is(pipecut: Command, scenario: Path) -> None:
-    ran = pipecut("compare", scenario, "--solvers", "line_dp,data_parallel")
+    ran = pipecut("compare", scenario, "--solvers", "line_dp,one_stage")
     assert ran.code == 0 and "866.4 us" in ran.out and "84.1 %" in ran.out
     assert "gap        to the proved optimum, 866.4 us (866,400 ns), as a share of the objective" in ran.out
 
@@ -76,20 +76,20 @@ def test_false_claims_are_marked_and_fail_the_comparison(pipecut: Command, scena
 
 
 def test_without_a_proof_the_gap_is_to_the_best_bound(pipecut: Command, scenario: Path) -> None:
-    ran = pipecut("compare", scenario, "--solvers", "slow,data_parallel", "--time-limit", "0.05")
+    ran = pipecut("compare", scenario, "--solvers", "slow,one_stage", "--time-limit", "0.05")
     assert ran.code == 3 and "no optimum was proved" in ran.out
-    ran = pipecut("compare", scenario, "--json", "--solvers", "data_parallel")
+    ran = pipecut("compare", scenario, "--json", "--solvers", "one_stage")
     assert ran.code == 3 and ran.json["optimum"] is None and ran.json["solvers"][0]["gap"] is None
 
 
 def test_plans_are_shown_best_first_with_a_line_a_stage(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ("compare", scenario, "--solvers", "data_parallel,line_dp,cpsat")
+    arguments = ("compare", scenario, "--solvers", "one_stage,line_dp,cpsat")
     found = pipecut(*arguments, "--json").json["plans"]
     assert [one["objective"] for one in found] == sorted(one["objective"] for one in found)
-    assert sorted(name for one in found for name in one["solvers"]) == ["cpsat", "data_parallel", "line_dp"]
-    assert found[0]["gap"] == 0 and found[-1]["solvers"] == ["data_parallel"] and found[-1]["gap"] > 0
+    assert sorted(name for one in found for name in one["solvers"]) == ["cpsat", "line_dp", "one_stage"]
+    assert found[0]["gap"] == 0 and found[-1]["solvers"] == ["one_stage"] and found[-1]["gap"] > 0
     again = Path("again.json")
     for one in found:
         again.write_text(json.dumps({"stages": one["stages"]}), encoding="utf-8")
@@ -105,10 +105,10 @@ def test_an_infeasible_scenario(pipecut: Command, scenario: Path) -> None:
 
 
 def test_a_plan_that_breaks_a_rule_names_it_and_has_no_gap(pipecut: Command, scenario: Path) -> None:
-    arguments = ("compare", scenario, "--solvers", "cpsat,data_parallel")
+    arguments = ("compare", scenario, "--solvers", "cpsat,one_stage")
     small = ("--set", "cluster.devices.card.memory=5 MB")
     rows = by_name(pipecut(*arguments, *small, "--json").json)
-    assert rows["data_parallel"]["violations"] == ["memory"] and rows["data_parallel"]["feasible"] is False
-    assert rows["data_parallel"]["gap"] is None and rows["cpsat"]["feasible"] is True
+    assert rows["one_stage"]["violations"] == ["memory"] and rows["one_stage"]["feasible"] is False
+    assert rows["one_stage"]["gap"] is None and rows["cpsat"]["feasible"] is True
     ran = pipecut(*arguments, *small)
     assert ran.code == 0 and "breaks memory" in ran.out

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipecut.commands.main import outputs_of
-from pipecut.commands.parser.options import parse
+from pipecut.commands.parser.options import grammar_for, parse
 from tests.command_line import Command
-from tests.commands.fakes import ROOT
 
 
 def hard_link(path: Path) -> str:
@@ -42,9 +41,6 @@ def content(folder: Path) -> dict[str, bytes]:
 def files(pipecut: Command, scenario: Path) -> Path:
     for name in ("plan.json", "proof.json", "order.csv", "tiny_model.py"):
         Path(name).write_text("{}", encoding="utf-8")
-    Path("data").mkdir()
-    Path("data/profile.json").write_text("{}", encoding="utf-8")
-    Path("graph.txt").write_text("x", encoding="utf-8")
     return scenario
 
 
@@ -59,15 +55,11 @@ def files(pipecut: Command, scenario: Path) -> Path:
         (("simulate", "tiny.yaml", "--plan", "plan.json", "--trace"), "plan.json"),
         (("simulate", "tiny.yaml", "--schedule-file", "order.csv", "--out"), "order.csv"),
         (("trace", "tiny_model:build", "--out"), "tiny_model.py"),
-        (("trace", "graph.txt", "--samples", "4", "--device-class", "card", "--out"), "graph.txt"),
-        (("study", "sailor", "--data", "data", "--out"), "data/profile.json"),
     ],
 )
 def test_what_is_read_is_not_replaced(
     files: Path, pipecut: Command, command: tuple[str, ...], read: str, spell: Callable[[Path], str]
 ) -> None:
-    if spell is hard_link and "/" in read:
-        pytest.skip("a write replaces the link, and the file of the folder stays as it is")
     target = spell(files.parent / read)
     before = content(files.parent)
     ran = pipecut(*command, target)
@@ -107,20 +99,6 @@ def test_what_may_stand_side_by_side(pipecut: Command, scenario: Path) -> None:
     assert len(list(Path("pictures").iterdir())) == 6
 
 
-def test_a_study_may_be_written_again_beside_its_data(tmp_path: Path, pipecut: Command) -> None:
-    document = tmp_path / "study.md"
-    document.write_text("old", encoding="utf-8")
-    ran = pipecut("study", "sailor", "--data", tmp_path, "--out", document)
-    assert "would replace" not in ran.err
-
-
-def test_the_gap_table_replaces_no_shipped_scenario(pipecut: Command) -> None:
-    target = ROOT / "scenarios" / "pipepar" / "vgg16.yaml"
-    before = target.read_bytes()
-    ran = pipecut("compare", "--all", "--out", target)
-    assert ran.code == 2 and "a shipped scenario" in ran.err and target.read_bytes() == before
-
-
 def test_every_argument_that_is_a_file_is_declared() -> None:
     """What the grammar calls a file or a folder is among what its command reads or writes."""
     lines = {
@@ -130,7 +108,6 @@ def test_every_argument_that_is_a_file_is_declared() -> None:
         "simulate": ["simulate", "x"],
         "trace": ["trace", "a:b", "--out", "o"],
         "verify": ["verify", "c", "x"],
-        "study": ["study", "gpipe"],
     }
     for command, words in lines.items():
         arguments = parse(words)
@@ -142,10 +119,7 @@ FILES = ("FILE", "FOLDER", "DIR", "SCENARIO", "PLAN", "CERTIFICATE", "MODULE:FUN
 
 
 def _actions(command: str) -> list[argparse.Action]:
-    from pipecut.commands.parser import options as arguments
-
-    groups = [one for one in arguments._parser()._actions if isinstance(one, argparse._SubParsersAction)]
-    return groups[0].choices[command]._actions
+    return grammar_for([command]).of(command)._actions
 
 
 def test_outputs_are_named_by_their_options() -> None:
@@ -161,16 +135,11 @@ def test_outputs_are_named_by_their_options() -> None:
         (("simulate", "tiny.yaml", "--out", "new.html"), "new.html"),
         (("simulate", "tiny.yaml", "--trace", "new.json"), "new.json"),
         (("simulate", "tiny.yaml", "--svg", "new"), "plan.svg"),
-        (("study", "gpipe", "--out", "new.md"), "new.md"),
-        (("trace", "profile.txt", "--samples", "4", "--device-class", "c", "--out", "new.json"), "new.json"),
     ],
 )
 def test_a_full_disk_names_the_file(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], file: str
 ) -> None:
-    numbers = "forward_compute_time=1, backward_compute_time=2, activation_size=4, parameter_size=8"
-    Path("profile.txt").write_text(f"a -- Linear -- {numbers}\n", encoding="utf-8")
-
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

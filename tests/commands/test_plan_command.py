@@ -9,8 +9,8 @@ from pipecut.commands.plan import NOTHING_PROVED
 from pipecut.formulation.evaluate import evaluate
 from pipecut.ingest.plans.plan_file import read_plan
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers import catalogue
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.crosscheck import ROUTES, SAME_OPTIMUM
 from tests.command_line import Command
 from tests.commands.fakes import broken, instead_of, wrong_excluded, wrong_price, wrong_proof
@@ -63,7 +63,7 @@ def test_every_real_solver_shows_an_outcome(pipecut: Command, scenario: Path) ->
         "line_dp": 0,
         "pipepar": 3,
         "pipepar_listed": 3,
-        "data_parallel": 3,
+        "one_stage": 3,
         "brute_force": 0,
     }
     assert {name: pipecut("plan", scenario, "--solver", name).code for name in expected} == expected
@@ -178,7 +178,7 @@ def test_a_plan_that_breaks_a_rule_is_shown_as_such(pipecut: Command, scenario: 
         "--set",
         "cost.compute=peak",
         "--solver",
-        "data_parallel",
+        "one_stage",
     )
     ran = pipecut("plan", scenario, *small)
     assert ran.code == 3 and ran.out.count("breaks     memory: ") == 1 and "does not fit" not in ran.out

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import pipecut.planners.catalogue as planners_catalogue
 from pipecut.commands.main import main
 from pipecut.solvers import catalogue
 from tests.command_line import Command
@@ -20,10 +19,9 @@ DOCUMENT = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
 @pytest.fixture
 def few_solvers(pipecut: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fakes that never end would make every comparison long."""
-    chosen = ("cpsat", "line_dp", "data_parallel", "picky")
-    for table in ((catalogue, "SOLVERS"), (planners_catalogue, "PLANNERS")):
-        kept = tuple(entry for entry in getattr(*table) if entry.name in chosen)
-        monkeypatch.setattr(*table, kept)
+    chosen = ("cpsat", "line_dp", "one_stage", "picky")
+    monkeypatch.setattr(catalogue, "SOLVERS", tuple(one for one in catalogue.SOLVERS if one.name in chosen))
+    monkeypatch.setattr(catalogue, "all_solvers", lambda: catalogue.SOLVERS)
 
 
 def test_the_tables_show_timeline_and_formula(pipecut: Command, scenario: Path) -> None:
@@ -43,7 +41,7 @@ def test_json_page_trace_and_pictures_agree(pipecut: Command, scenario: Path) ->
     assert page.json == ran.json
     assert ran.json["claim"]["proof"] == "optimal" and ran.json["micro_batches_run"] == 4
     solvers = [row["solver"] for row in ran.json["comparison"]["solvers"]]
-    assert solvers == ["cpsat", "line_dp", "picky", "data_parallel"]
+    assert solvers == ["cpsat", "line_dp", "picky", "one_stage"]
     assert ran.json["comparison"]["solvers"][0]["gap"] == 0
     trace = json.loads(Path("trace.json").read_text(encoding="utf-8"))
     assert {row["ph"] for row in trace["traceEvents"]} >= {"M", "X"}
@@ -205,8 +203,6 @@ def test_a_plan_beside_another(pipecut: Command, scenario: Path) -> None:
     Path("broken.json").write_text("{}", encoding="utf-8")
     ran = pipecut("simulate", scenario, "--against", "broken.json", "--out", "no.html")
     assert ran.code == 2 and "broken.json" in ran.err and not Path("no.html").exists()
-    ran = pipecut("simulate", scenario, "--against", plan, "--schedule", "best")
-    assert ran.code == 2 and "--against: not with --schedule best" in ran.err
     ran = pipecut("simulate", scenario, "--against", plan, "--out", plan)
     assert ran.code == 2 and "would replace" in ran.err
 

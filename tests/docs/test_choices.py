@@ -15,8 +15,8 @@ from benchmarks.size.llama import Shape, llama, two_servers
 from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.layers import Axis, Split
 from pipecut.ingest.text.yaml_source import Document
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers.auto.solve import plan
+from tests.one_stage import one_stage
 
 WRITTEN: Any = Document.read(FILE).data
 
@@ -95,7 +95,7 @@ def test_the_document_takes_the_best_plan_of_all_rows_and_the_bound_of_the_wides
 def test_a_search_begins_with_the_better_of_the_known_plans() -> None:
     instance = two_servers(llama(Shape(blocks=2)), 80 * 10**9, degrees=(1, 2, 4))
     best = plan(instance, Limits(workers=1))
-    poor = find_any("data_parallel").load()(instance, Limits())
+    poor = one_stage(instance)
     assert best.plan is not None and poor.plan is not None
     many = instance.training.micro_batches
     found = searched(instance, "auto", 1e-6, [(many, poor.plan), (many, best.plan)])

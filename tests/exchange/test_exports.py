@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from pipecut.commands.parser.options import TARGETS as OFFERED
+from pipecut.commands.parser.arguments import TARGETS as OFFERED
 from pipecut.exchange.exports import TARGETS, Source
 from pipecut.exchange.exports import exported_plan as exported
 from pipecut.exchange.whole_blocks import TargetError

@@ -24,9 +24,9 @@ from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import MOST, MOST_NS, Instance, longest_ns
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, CostModel
 from pipecut.formulation.problem.training import Training
-from pipecut.planners.catalogue import all_solvers, find_any
 from pipecut.report.simulation import simulate
 from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.catalogue import all_solvers, find_any
 from pipecut.solvers.certifying import certify
 from tests.examples import BYTE_LINK, UNIT, chain, instance_of, matrix, mesh, on_servers, times_a
 from tests.generators import (

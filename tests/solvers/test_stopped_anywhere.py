@@ -12,8 +12,7 @@ from pipecut.formulation.outcome import Limits, Proof, checked
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.planners.catalogue import all_solvers, find_any
-from pipecut.solvers.catalogue import AUTO, SolverEntry
+from pipecut.solvers.catalogue import AUTO, SolverEntry, all_solvers, find_any
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.explain import explain
 from tests.examples import chain, instance_of, matrix, mesh

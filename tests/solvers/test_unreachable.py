@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pipecut.formulation.outcome import Limits, Outcome, Proof, checked
 from pipecut.formulation.problem.constraints import Constraints, Placement
 from pipecut.formulation.problem.instance import Instance
-from pipecut.planners.catalogue import all_solvers
 from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.catalogue import all_solvers
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, instance_of, matrix, mesh

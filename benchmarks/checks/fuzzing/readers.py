@@ -1,4 +1,7 @@
-"""Every reader of the project with valid input to spoil, and what a command does with what it has read."""
+"""Every reader of the project with valid input to spoil, and what a command does with what it has read.
+
+Those of the literature are in ``papers``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.checks.fuzzing import samples
@@ -18,16 +22,12 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.errors import GraphFileError
 from pipecut.ingest.graphs.foreign import FormatError
 from pipecut.ingest.graphs.graph_file import graph_document, read_graph
-from pipecut.ingest.graphs.pipedream_profile import measured_layers, read_profile
 from pipecut.ingest.mistakes import ScenarioError
 from pipecut.ingest.plans.certificate_file import CertificateFileError, read_certificate, write_certificate
 from pipecut.ingest.plans.plan_file import PlanError, read_plan, write_plan
 from pipecut.ingest.plans.schedule_file import ScheduleFileError, read_schedule
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.torch.cache import load_trace, store_trace
-from pipecut.planners.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
-from pipecut.planners.sailor.plan_file import read_sailor_plan
-from pipecut.planners.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
 from pipecut.solvers.certifying import certify
 from pipecut.solvers.reference import line as line_dp
 
@@ -95,13 +95,7 @@ def readers(on: Ground) -> tuple[Reader, ...]:
         Reader("certificate", (proof,), "json", CertificateFileError, partial(_certificate, on)),
         Reader("schedule", (samples.SCHEDULE.encode(),), "lines", ScheduleFileError, read_schedule, ".csv"),
         Reader("trace cache", (cached.read_bytes(),), "json", FormatError, partial(_trace, on, cached)),
-        Reader("PipeDream profile", (samples.PROFILE.encode(),), "lines", FormatError, _profile, ".txt"),
-        Reader("dnn-partitioning", (as_json(samples.DNN_PARTITIONING),), "json", FormatError, _partitioning),
-        Reader("Sailor plan", (as_json(samples.SAILOR_PLAN),), "json", FormatError, _sailor),
-        Reader("Sailor times", (as_json(samples.SAILOR_TIMES),), "json", FormatError, read_times),
-        Reader("Sailor sizes", (as_json(samples.SAILOR_SIZES),), "json", FormatError, read_sizes),
-        Reader("Sailor links", (as_json(samples.SAILOR_LINKS),), "json", FormatError, read_links),
-        Reader("Sailor node links", (as_json(samples.SAILOR_NODE_LINKS),), "json", FormatError, read_node_links),
+        *_of_papers(),
     )
 
 
@@ -161,17 +155,10 @@ def _trace(on: Ground, entry: Path, path: Path) -> None:
         raise DefectError("a spoilt entry of the trace cache is believed")
 
 
-def _profile(path: Path) -> None:
-    profile = read_profile(path)
-    try:
-        measured_layers(profile, 4, "made", "unit")
-    except ValueError as error:
-        raise RefusedError(str(error)) from error
+def _of_papers() -> tuple[Reader, ...]:
+    """Return the readers of the literature, where that is installed."""
+    if find_spec("pipecut_literature") is None:
+        return ()
+    from benchmarks.checks.fuzzing.papers import readers_of_papers
 
-
-def _partitioning(path: Path) -> None:
-    read_dnn_partitioning(path, transfers=EdgeCosts.AS_PROGRAM)
-
-
-def _sailor(path: Path) -> None:
-    read_sailor_plan(path, 64)
+    return readers_of_papers()

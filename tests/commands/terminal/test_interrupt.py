@@ -141,7 +141,7 @@ def test_a_search_that_was_left_ends_once_it_is_back_in_python() -> None:
 
 @posix
 def test_an_interrupted_comparison_shows_what_it_has(scenario: Path) -> None:
-    with started("compare", scenario, "--solvers", "line_dp,slow,data_parallel", "--json") as process:
+    with started("compare", scenario, "--solvers", "line_dp,slow,one_stage", "--json") as process:
         read_until(stderr_of(process), SEARCHING.encode())
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)
@@ -150,7 +150,7 @@ def test_an_interrupted_comparison_shows_what_it_has(scenario: Path) -> None:
     assert proofs == [
         ("line_dp", "optimal", ""),
         ("slow", "feasible", ""),
-        ("data_parallel", None, "not run: stopped"),
+        ("one_stage", None, "not run: stopped"),
     ]
 
 

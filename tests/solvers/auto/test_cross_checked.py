@@ -11,11 +11,10 @@ from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.scenario.load import load_scenario
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers import catalogue
 from pipecut.solvers import crosscheck as checked_solve
 from pipecut.solvers.auto.solve import plan
-from pipecut.solvers.catalogue import SOLVERS, SolverEntry, find_solver
+from pipecut.solvers.catalogue import SOLVERS, SolverEntry, find_any, find_solver
 from pipecut.solvers.crosscheck import (
     SAME_INFEASIBLE,
     SAME_OPTIMUM,
@@ -24,6 +23,7 @@ from pipecut.solvers.crosscheck import (
     cross_checked,
 )
 from tests.commands.fakes import instead_of, picky, some_plan, wrong_excluded
+from tests.one_stage import one_stage
 
 SLOW_NETWORK = ("cluster.between_servers.bandwidth=1 Gbit/s",)
 
@@ -57,7 +57,7 @@ def test_contradictions(instance: Instance) -> None:
 
 
 def test_only_proofs_are_cross_checked(instance: Instance) -> None:
-    assert plan(instance, Limits(), find_any("data_parallel")).notes == ()
+    assert plan(instance, Limits(), SolverEntry("one_stage", "", lambda: one_stage)).notes == ()
     assert plan(instance, Limits(), find_any("line_dp"), cross_check=False).notes == ()
 
 

@@ -18,9 +18,9 @@ from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.options import Combine, CostModel
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
-from pipecut.planners.catalogue import find_any
 from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan
+from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import best_training, decide
 from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
 from pipecut.solvers.goals import solve_in_order

@@ -18,7 +18,6 @@ from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof, checked
 from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
 from pipecut.formulation.problem.instance import Instance
-from pipecut.planners.baselines import data_parallel
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.cpsat.constraints.symmetry import alike_servers
@@ -26,6 +25,7 @@ from pipecut.solvers.reference import line as line_dp
 from tests.examples import chain, follow, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
+from tests.one_stage import one_stage
 from tests.solvers.cpsat.demanded import SLOW, constraints
 
 ONE_WORKER = Limits(workers=1)
@@ -53,8 +53,8 @@ def test_finds_what_brute_force_finds_under_demands(instance: Instance) -> None:
 @given(demanding())
 def test_solvers_that_cannot_see_a_demand_claim_nothing_that_it_refutes(instance: Instance) -> None:
     best = checked(instance, brute_force.solve(instance))
-    for blind in (line_dp, data_parallel):
-        found = checked(instance, blind.solve(instance))
+    for blind in (line_dp.solve, one_stage):
+        found = checked(instance, blind(instance))
         if found.bound is not None and best.objective is not None:
             assert found.bound <= best.objective
         if found.proof is Proof.OPTIMAL:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import FalseClaimError, Limits, Progress, Proof
 from pipecut.formulation.problem.plan import Plan
-from pipecut.planners.baselines import data_parallel
 from pipecut.solvers import exhaustive
 from pipecut.solvers.search.incumbent import Incumbent, close
 from tests.examples import chain, instance_of, matrix, mesh
+from tests.one_stage import one_stage
 
 INSTANCE = instance_of(chain([matrix("a", 40, weights=900), matrix("b", 50, weights=900)], [2]), mesh(2))
-BEST, SOME = exhaustive.solve(INSTANCE), data_parallel.solve(INSTANCE)
+BEST, SOME = exhaustive.solve(INSTANCE), one_stage(INSTANCE)
 
 
 @dataclass(slots=True)

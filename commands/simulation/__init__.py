@@ -1,1 +1,0 @@
-"""Plans run step by step: orders of actions, and what is written of them."""

@@ -1,0 +1,266 @@
+"""PipePar (CSCWD 2021): Table I, Table II and Fig. 4 beside what its own equations give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pipecut.formulation.costs import amounts
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import Layer, layers_of
+from pipecut.formulation.problem.plan import Plan
+from pipecut.ingest.plans.plan_file import read_plan
+from pipecut_literature.pipepar.published import BATCHES, FIGURE_4, TABLE_I
+from pipecut_literature.pipepar.speed import (
+    ACCPAR,
+    FOLDER,
+    PIPEPAR,
+    READINGS,
+    TIME_LIMIT_S,
+    MethodTimes,
+    instance_of,
+    times_of,
+)
+from pipecut_literature.studies.study import Study, StudyInputs, StudyTable
+
+TITLE = "PipePar: models, the plan of Table II, and the speed-ups of Fig. 4"
+NOTHING = "-"
+TABLE_II_MODEL, TABLE_II_BATCH = "vgg16", 64
+NAMES = {"vgg": "VGG", "resnet": "ResNet"}
+READING = (
+    "Source: PipePar (CSCWD 2021), Tables I and II and Fig. 4, whose bars were measured to about 0.03. Models: "
+    "VGG and ResNet on 224 x 224 images. Cluster: the paper's Fig. 3, four servers with two RTX 2080 Ti each, 10 "
+    "Gbit/s inside a server and 1 Gbit/s between servers (`scenarios/pipepar`).",
+    "The reading of equations (1) to (4): computing takes 2 FLOP for each multiply-accumulate at the peak of 13.4 "
+    "TFLOP/s, the backward pass twice the forward pass; 4 bytes an element; sums go around a ring; a stage takes "
+    "its computation plus its communication; minibatches follow one another, so a minibatch takes as long as "
+    "the slowest stage. Fig. 4 gives neither micro-batches nor a schedule, and a minibatch passes whole. "
+    "*Boundaries charged*: eq. (4) on what crosses between stages, forward and backward, in parallel to the "
+    "stages. *Boundaries free*: none of it, as Algorithm 2 is printed. *One after another*: eq. (1) as a sum over "
+    "all stages and boundaries, the time of a minibatch that has the pipeline to itself.",
+    "Planners: `data_parallel` (the paper's baseline), `accpar` (one stage on all devices), `pipepar` (Algorithms "
+    "1 and 2 as a true dynamic programme), and the proved optimum. One GPU is the whole model on one device, "
+    "which the paper leaves out. Every plan is priced by the evaluator. Nothing is fitted.",
+)
+
+
+def run(inputs: StudyInputs) -> Study:
+    """Trace the six models and plan them for both batches. Raises StudyInputError without PyTorch."""
+    limits = Limits(time_limit_s=inputs.time_limit_s or TIME_LIMIT_S)
+    first = next(iter(READINGS))
+    graphs = {model: instance_of(model, BATCHES[0], first).layer_graph for model in TABLE_I}
+    models, equal = models_table({model: layers_of(graph) for model, graph in graphs.items()})
+    found = {
+        (reading, batch, model): times_of(instance_of(model, batch, reading), limits)
+        for reading in READINGS
+        for batch, model in FIGURE_4
+    }
+    figures: dict[str, float | int | str | None] = {"table_i_rows_equal": equal}
+    plan_rows, plan_figures = plan_table(found)
+    tables = [models, plan_rows, stages_table()]
+    for reading in READINGS:
+        rows = {key[1:]: times for key, times in found.items() if key[0] == reading}
+        tables += [speed_table(reading, rows), alone_table(reading, rows)]
+        for (batch, model), times in rows.items():
+            for name in (ACCPAR, PIPEPAR):
+                figures[f"{name}, {model}, {batch}, {reading}"] = _rounded(times.over_baseline(name))
+    claims, kept = claims_table({reading: _of(found, reading) for reading in READINGS})
+    return Study(TITLE, READING, (*tables, claims), figures | plan_figures | kept)
+
+
+def models_table(models: Mapping[str, Sequence[Layer]]) -> tuple[StudyTable, int]:
+    """Return Table I beside the traced models, and in how many rows both numbers are equal."""
+    rows: list[tuple[str, ...]] = []
+    for model, layers in models.items():
+        published = TABLE_I[model]
+        parameters = sum(layer.parameter_bytes for layer in layers) // 4
+        macs, counted = sum(layer.macs for layer in layers), sum(layer.torchstat_flops for layer in layers)
+        same = parameters == published.parameters and round(counted / 10**7) == published.flops_e7
+        rows.append(
+            (
+                title_of(model),
+                f"{published.parameters:,}",
+                f"{parameters:,}",
+                f"{published.flops_e7 / 100:.2f}",
+                f"{counted / 10**9:.2f}",
+                f"{macs / 10**9:.2f}",
+                "yes" if same else "no",
+            )
+        )
+    columns = ("model", "parameters, published", "ours", "Flops (G), published", "ours", "10^9 MACs", "equal")
+    remark = (
+        "Ours by the rule that the column follows (`cost.count: torchstat`): one FLOP a multiply-accumulate, "
+        "and biases, activations, norms and poolings. The text's eq. (3) counts two FLOP for each; MACs beside."
+    )
+    return StudyTable("Table I", columns, tuple(rows), (remark,)), sum(row[-1] == "yes" for row in rows)
+
+
+def plan_table(
+    found: Mapping[tuple[str, int, str], MethodTimes],
+) -> tuple[StudyTable, dict[str, float | int | str | None]]:
+    """Return the plan of Table II beside the optimum, for both readings of boundaries."""
+    rows: list[tuple[str, ...]] = []
+    figures: dict[str, float | int | str | None] = {}
+    for reading in READINGS:
+        instance, times = table_ii_instance(reading), found[reading, TABLE_II_BATCH, TABLE_II_MODEL]
+        price = evaluate(instance, published_plan(instance)).objective or 0
+        gap = (price - times.optimum) / price
+        rows.append(
+            (
+                reading,
+                amounts.duration(price),
+                _optimum(times),
+                amounts.gap(gap),
+                amounts.duration(times.one_gpu),
+                amounts.duration(times.baseline),
+                f"{times.baseline / price:.2f}",
+                f"{FIGURE_4[TABLE_II_BATCH, TABLE_II_MODEL].pipepar:.2f}",
+            )
+        )
+        figures |= {f"table_ii_ns, {reading}": price, f"table_ii_gap, {reading}": round(gap, 4)}
+    columns = (
+        *("reading", "Table II's plan", "optimum", "gap", "one GPU", "data parallelism"),
+        *("speed-up of Table II", "Fig. 4"),
+    )
+    remark = (
+        f"{title_of(TABLE_II_MODEL)}, minibatch {TABLE_II_BATCH}, `scenarios/pipepar/table2.plan.json`. "
+        "No reading makes it the best one, and none gives it the speed-up that Fig. 4 shows."
+    )
+    return StudyTable("Table II against the optimum", columns, tuple(rows), (remark,)), figures
+
+
+def stages_table() -> StudyTable:
+    """Return the stages of Table II's plan with the time of each boundary."""
+    instance = table_ii_instance(next(iter(READINGS)))
+    plan = published_plan(instance)
+    rows = tuple(
+        (
+            str(at),
+            f"{instance.layers[stage.span.first].name} to {instance.layers[stage.span.stop - 1].name}",
+            amounts.duration(cost.compute_ns),
+            amounts.duration(cost.boundary_ns) if at else NOTHING,
+        )
+        for at, (stage, cost) in enumerate(zip(plan.stages, evaluate(instance, plan).stages, strict=True))
+    )
+    remark = (
+        "The slowest boundary lies before a pool that makes the tensor a quarter as large one layer later: "
+        "whoever chose this cut did not charge what crosses it."
+    )
+    return StudyTable(
+        "Table II stage by stage", ("GPU", "layers", "computation", "boundary before"), rows, (remark,)
+    )
+
+
+def speed_table(reading: str, rows: Mapping[tuple[int, str], MethodTimes]) -> StudyTable:
+    """Return Fig. 4: speed-ups over data parallelism, published and ours."""
+    cells = tuple(
+        (
+            str(batch),
+            title_of(model),
+            f"{FIGURE_4[batch, model].accpar:.2f}",
+            _times(times.over_baseline(ACCPAR)),
+            f"{FIGURE_4[batch, model].pipepar:.2f}",
+            _times(times.over_baseline(PIPEPAR)),
+            f"{'' if times.proved else '>= '}{times.baseline / times.optimum:.2f}",
+        )
+        for (batch, model), times in rows.items()
+    )
+    columns = ("minibatch", "model", "AccPar, published", "ours", "PipePar, published", "ours", "optimum")
+    return StudyTable(f"Fig. 4, speed-up over data parallelism, {reading}", columns, cells)
+
+
+def alone_table(reading: str, rows: Mapping[tuple[int, str], MethodTimes]) -> StudyTable:
+    """Return speed-ups over one GPU, and the times behind them."""
+    cells = tuple(
+        (
+            str(batch),
+            title_of(model),
+            amounts.duration(times.one_gpu),
+            *(
+                _times(None if time is None else times.one_gpu / time)
+                for time in (times.baseline, times.planners[ACCPAR], times.planners[PIPEPAR], times.optimum)
+            ),
+            _optimum(times),
+        )
+        for (batch, model), times in rows.items()
+    )
+    columns = ("minibatch", "model", "one GPU", "data parallelism", "AccPar", "PipePar", "optimum", "its time")
+    return StudyTable(f"Speed-up over one GPU, {reading}", columns, cells)
+
+
+def claims_table(
+    found: Mapping[str, Mapping[tuple[int, str], MethodTimes]],
+) -> tuple[StudyTable, dict[str, float | int | str | None]]:
+    """Return what Fig. 4 shows in words, and in how many cases each statement holds, there and here."""
+    names = ("AccPar is no slower than data parallelism", "PipePar is no slower than AccPar")
+    names += ("VGG gains more by PipePar than any ResNet", "PipePar gains less with the larger minibatch")
+    published = {key: (bars.accpar, bars.pipepar) for key, bars in FIGURE_4.items()}
+    columns = [_kept(published)]
+    for rows in found.values():
+        ours = {key: (times.over_baseline(ACCPAR), times.over_baseline(PIPEPAR)) for key, times in rows.items()}
+        columns.append(_kept(ours))
+    cells = tuple((name, *(column[at] for column in columns)) for at, name in enumerate(names))
+    figures: dict[str, float | int | str | None] = {
+        f"{name}, {reading}": column[at]
+        for reading, column in zip(found, columns[1:], strict=True)
+        for at, name in enumerate(names)
+    }
+    ahead = [times.baseline / times.one_gpu for rows in found.values() for times in rows.values()]
+    remark = (
+        "The order is one thing, the sizes are another: no reading gives the bars of PipePar. In these equations "
+        f"one GPU alone is {min(ahead):.1f} to {max(ahead):.1f} times as fast as data parallelism over 1 Gbit/s, "
+        "so whoever leaves most of the work on few devices is far ahead; Fig. 4 has no bar for one GPU."
+    )
+    table = StudyTable("What Fig. 4 says", ("statement", "published", *found), cells, (remark,))
+    return table, figures
+
+
+def _kept(bars: Mapping[tuple[int, str], tuple[float | None, float | None]]) -> tuple[str, ...]:
+    """Return in how many of the cases that can be compared each statement holds."""
+    pipepar = {key: gain for key, (_, gain) in bars.items() if gain is not None}
+    accpar = {key: gain for key, (gain, _) in bars.items() if gain is not None}
+    least = {batch: [gain for (b, m), gain in pipepar.items() if b == batch and "vgg" in m] for batch in BATCHES}
+    statements = (
+        [gain >= 1 for gain in accpar.values()],
+        [pipepar[key] >= gain for key, gain in accpar.items() if key in pipepar],
+        [
+            gain < min(least[batch])
+            for (batch, model), gain in pipepar.items()
+            if "resnet" in model and least[batch]
+        ],
+        [pipepar[BATCHES[1], model] < gain for (batch, model), gain in pipepar.items() if batch == BATCHES[0]],
+    )
+    return tuple(f"{sum(one)} of {len(one)}" if one else NOTHING for one in statements)
+
+
+def table_ii_instance(reading: str) -> Instance:
+    """Return the instance that Table II is a plan of."""
+    return instance_of(TABLE_II_MODEL, TABLE_II_BATCH, reading)
+
+
+def published_plan(instance: Instance) -> Plan:
+    """Return the plan of Table II."""
+    return read_plan(FOLDER / "table2.plan.json", instance)
+
+
+def title_of(model: str) -> str:
+    """Return a model's name as the paper writes it: ``VGG16``."""
+    family = model.rstrip("0123456789")
+    return NAMES[family] + model.removeprefix(family)
+
+
+def _of(found: Mapping[tuple[str, int, str], MethodTimes], reading: str) -> dict[tuple[int, str], MethodTimes]:
+    return {key[1:]: times for key, times in found.items() if key[0] == reading}
+
+
+def _optimum(times: MethodTimes) -> str:
+    return f"{'' if times.proved else '<= '}{amounts.duration(times.optimum)}"
+
+
+def _times(factor: float | None) -> str:
+    return NOTHING if factor is None else f"{factor:.2f}"
+
+
+def _rounded(factor: float | None) -> float | None:
+    return None if factor is None else round(factor, 3)

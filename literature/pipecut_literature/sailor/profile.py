@@ -1,0 +1,179 @@
+"""What a layer profile says of a real run: the time of the device, the time of the host, the optimiser's step.
+
+A profile times each layer with events on the device's stream, and small micro-batches show it its limits: the
+device finishes its kernels before the host has launched the next ones, and the event counts the waiting. Such an
+entry is *host-bound*. It is known by its growth: doubling the micro-batch should double the time of a busy device
+and does not change that of a busy host, so an entry nearer to "unchanged" than to "in proportion" is host-bound,
+if all smaller sizes are (a larger one may just be more efficient).
+
+* The *device's* time of a host-bound pass is that of the next larger micro-batch, in proportion.
+* The *host's* time of a forward pass is the mean of the host-bound forward entries: launching takes what it
+  takes, whatever the size, and the entries differ only by the host's own jitter. In a real run the forward pass
+  of a stage takes the larger of both sums.
+* A real backward pass takes the device's time. It is launched by the autograd engine (compiled code), while the
+  profile runs it through hooks in Python; the host-bound backward entries measure these hooks.
+
+No run is needed for any of this. Micro-batches between two profiled sizes are interpolated, larger ones taken in
+proportion to the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from pipecut.formulation.problem.units import ceil_fraction
+from pipecut_literature.sailor.run import LayerSizes, LayerTimes, Profile, SailorLinks
+
+Rows = Mapping[int, tuple[LayerTimes, ...]]
+"""Layer times by micro-batch size, sizes in order."""
+DeviceTimes = tuple[tuple[Fraction, Fraction], ...]
+"""(forward, backward) ns of every layer on a busy device."""
+
+
+class NotProfiledError(ValueError):
+    """A plan asks for something that was not measured; the message says for what, and what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DegreeProfile:
+    """The profile of one card at one tensor-parallel degree.
+
+    ``rows`` as measured and ``device`` cleaned of the host's time, by micro-batch size (at least one); ``host_ns``
+    is what the host needs to launch the forward pass of every layer, 0 if no entry is host-bound.
+    """
+
+    rows: Rows
+    device: Mapping[int, DeviceTimes]
+    host_ns: tuple[Fraction, ...]
+
+    @classmethod
+    def of(cls, rows: Rows) -> DegreeProfile:
+        """Return the profile that follows from measured rows, of at least one micro-batch size."""
+        ordered = dict(sorted(rows.items()))
+        return cls(ordered, _device(ordered), _host_ns(ordered))
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.host_ns)
+
+    def device_ns(self, layer: int, batch: int) -> tuple[Fraction, Fraction]:
+        """Return (forward, backward) ns of a layer on a busy device for any micro-batch size."""
+        sizes = list(self.device)
+        below = max((size for size in sizes if size <= batch), default=sizes[0])
+        above = min((size for size in sizes if size >= batch), default=sizes[-1])
+        low, high = self.device[below][layer], self.device[above][layer]
+        if below == above:
+            return low[0] * Fraction(batch, below), low[1] * Fraction(batch, below)
+        share = Fraction(batch - below, above - below)
+        return low[0] + (high[0] - low[0]) * share, low[1] + (high[1] - low[1]) * share
+
+    def update_ns(self, sizes: tuple[LayerSizes, ...], first: int, stop: int, batch: int) -> int:
+        """Return the ns of the optimiser's step over layers ``first`` to ``stop - 1``, rounded up.
+
+        Where all layers carry the same number, it is the step of the network that was profiled, not of a layer:
+        layers of unlike size cannot take the same, and the whole model could not be read so fast. That network is
+        known too: layers whose rows repeat the one before were not profiled but filled in. A step reads and writes
+        every parameter a fixed number of times, so it is shared out by parameters.
+        """
+        nearest = min(self.rows, key=lambda size: (abs(size - batch), size))
+        rows = self.rows[nearest]
+        steps = {row.update_ns for row in rows}
+        if len(steps) > 1:
+            return sum(row.update_ns for row in rows[first:stop])
+        profiled = [at for at in range(len(rows)) if at == 0 or rows[at] != rows[at - 1]]
+        whole = sum(sizes[at].parameter_bytes for at in profiled)
+        part = sum(one.parameter_bytes for one in sizes[first:stop])
+        return ceil_fraction(Fraction(steps.pop() * part, max(1, whole)))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledMachine:
+    """Everything that was measured of one model without running a plan.
+
+    ``profiles`` by (card, tensor-parallel degree), ``sizes`` by degree, layers in order.
+    """
+
+    profiles: Mapping[tuple[str, int], DegreeProfile]
+    sizes: Mapping[int, tuple[LayerSizes, ...]]
+    links: SailorLinks
+
+    @classmethod
+    def of(
+        cls, profiles: Mapping[str, Profile], sizes: Mapping[int, tuple[LayerSizes, ...]], links: SailorLinks
+    ) -> ProfiledMachine:
+        """Return the machine of measured profiles by card. Cost: linear in their entries."""
+        found = {
+            (card, degree): DegreeProfile.of({size: rows for (size, one), rows in table.items() if one == degree})
+            for card, table in profiles.items()
+            for degree in {one for _, one in table}
+        }
+        return cls(found, sizes, links)
+
+    def uncleaned(self) -> ProfiledMachine:
+        """Return the machine as the profile shows it, host-bound entries included, for comparison."""
+        found = {}
+        for key, one in self.profiles.items():
+            device = {
+                size: tuple((Fraction(row.forward_ns), Fraction(row.backward_ns)) for row in rows)
+                for size, rows in one.rows.items()
+            }
+            found[key] = DegreeProfile(one.rows, device, (Fraction(0),) * one.layers)
+        return ProfiledMachine(found, self.sizes, self.links)
+
+    def profile(self, card: str, degree: int) -> DegreeProfile:
+        """Return the profile of a card at a degree. Raises NotProfiledError where there is none."""
+        if (card, degree) in self.profiles:
+            return self.profiles[card, degree]
+        degrees = sorted(one for kind, one in self.profiles if kind == card)
+        if degrees:
+            only = ", ".join(str(one) for one in degrees)
+            raise NotProfiledError(f"card {card}: no profile of tensor-parallel degree {degree}, only of {only}")
+        cards = ", ".join(sorted({kind for kind, _ in self.profiles}))
+        raise NotProfiledError(f"card {card}: no profile; there are profiles of {cards or 'no card'}")
+
+
+def _device(rows: Rows) -> dict[int, DeviceTimes]:
+    """Return the times of a busy device, from the largest micro-batch down."""
+    bound = [_host_bound(rows, backward=False), _host_bound(rows, backward=True)]
+    found: dict[int, DeviceTimes] = {}
+    larger = 0
+    for batch in reversed(list(rows)):
+        times = tuple((Fraction(one.forward_ns), Fraction(one.backward_ns)) for one in rows[batch])
+        if larger:
+            share = Fraction(batch, larger)
+            forward, backward = (batch in sizes for sizes in bound)
+            times = tuple(
+                (big[0] * share if forward else own[0], big[1] * share if backward else own[1])
+                for own, big in zip(times, found[larger], strict=True)
+            )
+        found[batch], larger = times, batch
+    return dict(sorted(found.items()))
+
+
+def _host_ns(rows: Rows) -> tuple[Fraction, ...]:
+    """Return the mean of the host-bound forward entries of every layer."""
+    bound = _host_bound(rows, backward=False)
+    return tuple(
+        Fraction(sum(rows[size][layer].forward_ns for size in bound), max(1, len(bound)))
+        for layer in range(len(next(iter(rows.values()))))
+    )
+
+
+def _host_bound(rows: Rows, *, backward: bool) -> list[int]:
+    """Return the micro-batch sizes, from the smallest on, at which a pass over all layers is host-bound.
+
+    Up to the first one at which it is not: what keeps the device busy at some size does so at every larger one.
+    """
+    found = []
+    for batch, larger in pairwise(rows):
+        own, other = (
+            sum(one.backward_ns if backward else one.forward_ns for one in rows[size]) for size in (batch, larger)
+        )
+        if 2 * larger * own <= (larger + batch) * other:
+            break
+        found.append(batch)
+    return found

@@ -1,0 +1,269 @@
+"""The tables of the study of Sailor's runs: predictions as text beside measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from pipecut_literature.sailor.constants import MachineConstants, SailorRun
+from pipecut_literature.sailor.memory import PredictedMemory
+from pipecut_literature.sailor.run import SailorPlan
+from pipecut_literature.sailor.time import PredictedTime
+from pipecut_literature.studies.study import StudyTable
+
+GIB = 2**30
+Machines = Mapping[tuple[str, ...], tuple[MachineConstants, Sequence[MachineConstants]]]
+"""By kinds of card: the constants from all runs, and those from all runs but one, for each plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A plan with its prediction, held out, and the prediction that needs no run at all (``bare``)."""
+
+    plan: SailorPlan
+    time: PredictedTime
+    memory: PredictedMemory
+    bare: SailorRun
+
+    @property
+    def time_error(self) -> float | None:
+        """Predicted over measured iteration, minus 1; None if it was not measured."""
+        return self.error_of(self.time.iteration_ns)
+
+    @property
+    def bare_time_error(self) -> float | None:
+        """The same of the prediction that rests on no run."""
+        return self.error_of(self.bare.time.iteration_ns)
+
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted over measured peak memory, minus 1; None if it was not measured."""
+        run = self.plan.measured
+        return None if run is None else _error(self.memory.peak_bytes, run.peak_memory_bytes)
+
+    @property
+    def sync_difference_ns(self) -> int | None:
+        """Predicted less measured synchronisation; None if none was measured that can be believed."""
+        run = self.plan.measured
+        if run is None or run.gradient_sync_ns is None or not self.bare.sync_is_plausible:
+            return None
+        return self.time.gradient_sync_ns - run.gradient_sync_ns
+
+    def error_of(self, iteration_ns: int) -> float | None:
+        """Return the error of some other iteration time."""
+        run = self.plan.measured
+        return None if run is None else _error(iteration_ns, run.iteration_ns)
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return names without what all begin with, cut behind a ``/`` or ``_``; a single one keeps its last part."""
+    if len(names) == 1:
+        return {names[0]: names[0].rsplit("/", 1)[-1]}
+    first, last = min(names), max(names)
+    common = next((at for at, letter in enumerate(first) if letter != last[at : at + 1]), len(first))
+    cut = max(first.rfind("/", 0, common), first.rfind("_", 0, common)) + 1
+    return {name: name[cut:] or name for name in names}
+
+
+def mean_percent(errors: Sequence[float | None]) -> float | None:
+    """Return the mean absolute error in percent of those that there are; None if there is none."""
+    found = [abs(error) for error in errors if error is not None]
+    return 100 * sum(found) / len(found) if found else None
+
+
+def error_table(rows: Mapping[str, Predicted], published: str) -> StudyTable:
+    """Return the mean absolute errors."""
+    parts = {
+        "iteration time": [row.time_error for row in rows.values()],
+        "iteration time, without any constant from runs": [row.bare_time_error for row in rows.values()],
+        "peak memory": [row.memory_error for row in rows.values()],
+        "gradient synchronisation, as a share of the iteration": [_sync_error(row) for row in rows.values()],
+    }
+    lines = tuple(
+        (name, str(sum(one is not None for one in errors)), _mean(errors), _largest(errors))
+        for name, errors in parts.items()
+    )
+    columns = ("predicted", "runs", "mean absolute error", "largest")
+    return StudyTable("Mean absolute errors", columns, lines, (published,))
+
+
+def time_table(rows: Mapping[str, Predicted]) -> StudyTable:
+    """Return predicted and measured iteration times."""
+    columns = ("run", "cards", "replicas", "stages", "degrees")
+    columns += ("micro-batch", "micro-batches", "predicted s", "measured s", "error")
+    lines = tuple(
+        (
+            name,
+            *_shape(row.plan),
+            f"{row.time.iteration_ns / 1e9:.4f}",
+            _seconds(None if row.plan.measured is None else row.plan.measured.iteration_ns),
+            _percent(row.time_error),
+        )
+        for name, row in rows.items()
+    )
+    remarks = (
+        "Not predicted: what the host does for a micro-batch outside of layers and messages (loading it), which "
+        "no profile shows.",
+    )
+    return StudyTable("Iteration time", columns, lines, remarks)
+
+
+def breakdown_table(rows: Mapping[str, Predicted]) -> StudyTable:
+    """Return the terms of the iteration time, and the synchronisation beside what was measured of it."""
+    columns = ("run", "pipeline ms", "wait ms", "copies ms")
+    columns += ("all-reduce ms", "synchronisation ms", "measured red_grads ms", "update ms")
+    lines = tuple(
+        (
+            name,
+            *(
+                _milliseconds(one)
+                for one in (
+                    row.time.pipeline_ns,
+                    row.time.wait_ns,
+                    row.time.copies_ns,
+                    row.time.all_reduce_ns,
+                    row.time.gradient_sync_ns,
+                    None if row.plan.measured is None else row.plan.measured.gradient_sync_ns,
+                    row.time.update_ns,
+                )
+            ),
+        )
+        for name, row in rows.items()
+    )
+    doubtful = [name for name, row in rows.items() if not row.bare.sync_is_plausible]
+    remarks = (
+        "Synchronisation is the sum of wait, copies and all-reduce. Not predicted: the host's time to launch the "
+        "copies, one for each tensor, which is what is left of `red_grads` where there is a single replica.",
+        *(
+            f"{name}: the measured synchronisation and the predicted pipeline are together more than a quarter "
+            "longer than the measured iteration; the timer must have counted passes. It is not used for the "
+            "spread."
+            for name in doubtful
+        ),
+    )
+    return StudyTable("Where the time goes", columns, lines, remarks)
+
+
+def memory_table(rows: Mapping[str, Predicted]) -> StudyTable:
+    """Return predicted and measured peak memory, in GiB."""
+    columns = ("run", "fullest stage", "parameters", "stash", "working set")
+    columns += ("machine", "predicted GiB", "measured GiB", "error")
+    lines = tuple(
+        (
+            name,
+            str(row.memory.stage),
+            *(
+                _gib(one)
+                for one in (
+                    row.memory.parameter_bytes,
+                    row.memory.stash_bytes,
+                    row.memory.working_bytes,
+                    row.memory.machine_bytes,
+                    row.memory.peak_bytes,
+                    None if row.plan.measured is None else row.plan.measured.peak_memory_bytes,
+                )
+            ),
+            _percent(row.memory_error),
+        )
+        for name, row in rows.items()
+    )
+    margin = margin_of([row.memory_error for row in rows.values() if row.memory_error is not None])
+    covered = "covers all of these runs: no measured peak is above its prediction by a larger share."
+    remarks = () if margin is None else (f"`constraints.memory: {{margin: {margin:g}}}` {covered}",)
+    return StudyTable("Peak memory of the fullest card", columns, lines, remarks)
+
+
+def margin_of(errors: Sequence[float]) -> float | None:
+    """Return the least margin, in whole percent, with which every prediction covers what was measured."""
+    return ceil(max(0.0, *(1 / (1 + one) - 1 for one in errors)) * 100) / 100 if errors else None
+
+
+def constants_table(machines: Machines) -> StudyTable:
+    """Return the constants of each machine and what they rest on."""
+    lines: list[tuple[str, ...]] = []
+    for cards, (whole, held_out) in machines.items():
+        spreads, shares = [one.spread for one in held_out], [one.machine_bytes for one in held_out]
+        between = f"{100 * min(spreads):.2f} to {100 * max(spreads):.2f} %"
+        lines.append(
+            (" ".join(cards), "spread of replicas", f"{100 * whole.spread:.2f} %", str(whole.spread_runs), between)
+        )
+        hosts = [one.message_ns / 1e6 for one in held_out]
+        around = f"{min(hosts):.2f} to {max(hosts):.2f} ms"
+        own = f"{whole.message_ns / 1e6:.2f} ms"
+        lines.append((" ".join(cards), "hosts of a message", own, str(whole.message_runs), around))
+        between = f"{_gib(min(shares))} to {_gib(max(shares))} GiB"
+        unused = [100 * one.unused for one in held_out]
+        parts = f"{min(unused):.2f} to {max(unused):.2f} %"
+        number = str(whole.memory_runs)
+        lines.append(
+            (" ".join(cards), "unused blocks beside the stash", f"{100 * whole.unused:.2f} %", number, parts)
+        )
+        share = f"{_gib(whole.machine_bytes)} GiB"
+        lines.append((" ".join(cards), "machine's share of memory", share, str(whole.memory_runs), between))
+    remarks = (
+        "A spread rests on the runs with more than one replica: (`red_grads` - copies - all-reduce) / (pipeline x "
+        "sqrt(2 ln n)), median. What hosts need for a message rests on the runs with several stages: the median "
+        "of the time by which they are longer than predicted without it, over how often a message is waited for. "
+        "Unused blocks and the machine's share rest on all runs with a measured peak: the "
+        "median slope of what is measured beyond the plan's bytes over the stash, between any two runs, and the "
+        "median of the rest. With 0 runs: no spread, no time of hosts, no unused blocks, and the share that "
+        "Sailor's planner reserves, 2 GB for cards that work alone and 3 GB in a tensor-parallel group.",
+    )
+    columns = ("cards", "constant", "from all runs", "runs", "with one run left out")
+    return StudyTable("Constants of the machine", columns, tuple(lines), remarks)
+
+
+def term_table(variants: Mapping[str, Sequence[float | None]]) -> StudyTable:
+    """Return the error in time of each variant of the model."""
+    lines = tuple((name, _mean(errors), _largest(errors)) for name, errors in variants.items())
+    columns = ("iteration time with", "mean absolute error", "largest")
+    return StudyTable("What the terms are worth", columns, lines)
+
+
+def _shape(plan: SailorPlan) -> tuple[str, ...]:
+    stages = [stage for stages in plan.pipelines for stage in stages]
+    degrees = sorted({one.tensor_parallel_degree for stage in stages for one in stage.replicas})
+    depths = sorted({len(stages) for stages in plan.pipelines})
+    return (
+        " ".join(plan.machine),
+        str(plan.replicas),
+        " ".join(map(str, depths)),
+        " ".join(map(str, degrees)),
+        str(plan.micro_batch),
+        str(plan.micro_batches),
+    )
+
+
+def _sync_error(row: Predicted) -> float | None:
+    run, difference = row.plan.measured, row.sync_difference_ns
+    return None if run is None or difference is None or not run.iteration_ns else difference / run.iteration_ns
+
+
+def _error(predicted: int, measured: int | None) -> float | None:
+    return predicted / measured - 1 if measured else None
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:+.1f} %"
+
+
+def _mean(errors: Sequence[float | None]) -> str:
+    mean = mean_percent(errors)
+    return "-" if mean is None else f"{mean:.2f} %"
+
+
+def _largest(errors: Sequence[float | None]) -> str:
+    return _percent(max((one for one in errors if one is not None), key=abs, default=None))
+
+
+def _seconds(time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{time_ns / 1e9:.4f}"
+
+
+def _milliseconds(time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{time_ns / 1e6:.1f}"
+
+
+def _gib(size: int | None) -> str:
+    return "-" if size is None else f"{size / GIB:.2f}"

@@ -1,0 +1,235 @@
+"""How much the fixed schedules lose against the proved best order of actions, for stages that are not equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from statistics import median
+
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.schedules.table import PipelineSchedule
+from pipecut.formulation.timeline.timeline import run as run_timeline
+from pipecut_literature.orders.compare import Comparison, compare
+from pipecut_literature.studies.order_cases import (
+    DEVICE_LIMIT,
+    MILLISECOND_NS,
+    NO_LIMIT,
+    STAGE_LIMIT,
+    OrderCase,
+    drawn,
+    family,
+    same_memory,
+    too_few_in_flight,
+)
+from pipecut_literature.studies.study import Study, StudyInputs, StudyTable
+
+TIME_LIMIT_S = 10.0
+"""For each search, unless another is given."""
+DRAWS = 20
+DRAWN_SIZES = ((4, 8), (4, 16), (8, 16))
+"""Stages and micro-batches of random cases."""
+NAMES = {
+    "naive": "naive",
+    "gpipe": "GPipe",
+    "one_f_one_b": "1F1B",
+    "zero_bubble_h1": "ZB-H1",
+    "interleaved": "interleaved 1F1B",
+}
+READING = (
+    "For given times of forward passes, backward passes and transfers, the order in which each device does its "
+    "actions decides how long an optimiser step takes. The best order is found and proved by CP-SAT "
+    "(`solvers/order`); its makespan is that of the timeline, which shares no code with the search. Fixed "
+    "schedules are executed on the same timeline.",
+    "The loss of a schedule is (its makespan - the best makespan) / the best makespan. Where a schedule needs "
+    "more memory than there is, it has no loss but a dash. Where a search was stopped by its time limit, the loss "
+    "is to the best order found, so a lower limit; such cases are counted.",
+    "The cases are made up: three shapes of unequal stages (first slow, last slow, uneven), 2 to 4 stages, 2, 4 "
+    "and 8 micro-batches, transfers that are free, short (1 to 2 ms) or as long as a pass (3 to 4 ms), forward "
+    "passes of 2 to 5 ms and backward passes of 4 to 9 ms. Random stages show how much hangs on that choice. "
+    "Memory is unlimited, or on each rank what 1F1B needs there, or on every rank what 1F1B needs on the first.",
+    "With split backward passes (input gradient and weight gradient as two actions, half of the backward pass "
+    "each) naive, GPipe and 1F1B still do whole ones: that is what they lose to zero-bubble orders.",
+)
+
+
+def run(inputs: StudyInputs) -> Study:
+    """Run all searches, one after another; two or three minutes."""
+    limits = Limits(time_limit_s=TIME_LIMIT_S if inputs.time_limit_s is None else inputs.time_limit_s)
+    cases = [case for split in (False, True) for case in family(split=split)]
+    compared = [(case, compare(case.problem, limits)) for case in cases]
+    whole = [one for one in compared if not one[0].problem.split]
+    apart = [one for one in compared if one[0].problem.split]
+    tables = (
+        summary(compared),
+        StudyTable("Random stages", *_drawn_table(limits)),
+        StudyTable("Stages that share ranks", *_shared_table(whole, limits)),
+        *(_witness_table(title, one) for title, one in _witnesses(limits)),
+        case_table("Every case, whole backward passes", whole),
+        case_table("Every case, split backward passes", apart),
+    )
+    return Study("What fixed schedules lose against the best order", READING, tables, figures(whole, apart))
+
+
+Compared = tuple[OrderCase, Comparison]
+
+
+def figures(whole: Sequence[Compared], apart: Sequence[Compared]) -> dict[str, float | int | str | None]:
+    """Return median and worst loss of each fixed schedule in percent, and how many cases were proved."""
+    found: dict[str, float | int | str | None] = {
+        "cases": len(whole) + len(apart),
+        "proved": sum(one.outcome.proof is Proof.OPTIMAL for _, one in (*whole, *apart)),
+    }
+    for label, part, names in (("whole", whole, list(NAMES)[:3]), ("split", apart, list(NAMES)[:4])):
+        for name in names:
+            losses = _losses([one for _, one in part], name)
+            found[f"{label}_{name}_median_loss_percent"] = float(100 * median(losses)) if losses else None
+            found[f"{label}_{name}_worst_loss_percent"] = float(100 * max(losses)) if losses else None
+    return found
+
+
+def _losses(compared: Iterable[Comparison], name: str) -> list[Fraction]:
+    """Return the losses of a schedule where it is among those compared and fits."""
+    found = (one.loss(name) for one in compared if name in one.fixed)
+    return [loss for loss in found if loss is not None]
+
+
+def summary(compared: Sequence[Compared]) -> StudyTable:
+    """Return medians and worst losses by kind of backward pass, transfers and memory."""
+    groups: dict[tuple[str, str, str], list[Comparison]] = {}
+    for case, one in compared:
+        key = "split" if case.problem.split else "whole", case.transfers, case.memory
+        groups.setdefault(key, []).append(one)
+    rows = [(*key, *_counted(part), *_spread(part)) for key, part in groups.items()]
+    columns = ("backward", "transfers", "memory", "cases", "proved", "longest proof", *_spread_columns())
+    remark = "Each cell: median loss / worst loss (cases in which the schedule is optimal of those it fits in)."
+    return StudyTable("Loss by kind of case", columns, tuple(rows), (remark,))
+
+
+def _counted(part: Sequence[Comparison]) -> tuple[str, str, str]:
+    proved = [one.outcome.seconds for one in part if one.outcome.proof is Proof.OPTIMAL]
+    return str(len(part)), str(len(proved)), f"{max(proved, default=0):.2f} s"
+
+
+def _spread_columns() -> list[str]:
+    return [NAMES[name] for name in list(NAMES)[:4]]
+
+
+def _spread(part: Sequence[Comparison]) -> list[str]:
+    """Return a cell for each fixed schedule: median and worst loss, and in how many cases it loses nothing."""
+    cells = []
+    for name in list(NAMES)[:4]:
+        losses = _losses(part, name)
+        best = sum(loss == 0 for loss in losses)
+        spread = (
+            f"{_percent(median(losses))} / {_percent(max(losses))} ({best} of {len(losses)})" if losses else "-"
+        )
+        cells.append(spread)
+    return cells
+
+
+def _percent(loss: Fraction) -> str:
+    return f"{float(100 * loss):.1f} %"
+
+
+def case_table(title: str, compared: Sequence[Compared]) -> StudyTable:
+    """Return one row for each case: the best order, the time to its proof, each fixed schedule with its loss."""
+    names = [name for name in NAMES if any(name in one.fixed for _, one in compared)]
+    columns = ("stages", "S", "M", "transfers", "memory", "best", "proof", "seconds")
+    rows = [
+        (
+            case.shape,
+            str(case.problem.stages),
+            str(case.problem.micro_batches),
+            case.transfers,
+            case.memory,
+            *_best(one),
+            *(_cell(one, name) for name in names),
+        )
+        for case, one in compared
+    ]
+    return StudyTable(
+        title, (*columns, *(NAMES[name] for name in names)), tuple(rows), ("Makespans in ms (loss).",)
+    )
+
+
+def _best(one: Comparison) -> tuple[str, str, str]:
+    makespan, outcome = one.outcome.makespan_ns, one.outcome
+    return "-" if makespan is None else _ms(makespan), str(outcome.proof), f"{outcome.seconds:.3f}"
+
+
+def _cell(one: Comparison, name: str) -> str:
+    loss = one.loss(name) if name in one.fixed else None
+    return "-" if loss is None else f"{_ms(one.fixed[name].makespan_ns)} ({_percent(loss)})"
+
+
+def _ms(time_ns: int) -> str:
+    return f"{time_ns / MILLISECOND_NS:.1f}"
+
+
+Content = tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]
+
+
+def _drawn_table(limits: Limits) -> Content:
+    """Return columns, rows and remarks of random cases: what holds beyond the shapes that were thought of."""
+    rows = []
+    for stages, micro_batches in DRAWN_SIZES:
+        for split in (False, True):
+            for transfers in (False, True):
+                for memory in (NO_LIMIT, DEVICE_LIMIT if split else STAGE_LIMIT):
+                    problems = drawn(
+                        DRAWS, 0, stages, micro_batches, transfers=transfers, split=split, memory=memory
+                    )
+                    part = [compare(problem, limits) for problem in problems]
+                    kind = "split" if split else "whole", "up to 2 ms" if transfers else "none", memory
+                    rows.append((str(stages), str(micro_batches), *kind, *_counted(part), *_spread(part)))
+    columns = ("S", "M", "backward", "transfers", "memory", "cases", "proved", "longest proof", *_spread_columns())
+    remark = "Forward passes of 1 to 4 ms, backward passes of 1 to 8 ms, each drawn evenly (seed 0)."
+    return columns, tuple(rows), (remark,)
+
+
+def _shared_table(whole: Sequence[Compared], limits: Limits) -> Content:
+    """Return columns, rows and remarks for the four-stage cases on two ranks, stage s on rank s mod 2."""
+    rows = []
+    for case in (case for case, _ in whole if case.problem.stages == 4 and case.memory == NO_LIMIT):
+        one = compare(replace(case.problem, stage_ranks=(0, 1, 0, 1)), limits)
+        cells = (_cell(one, name) for name in ("gpipe", "one_f_one_b", "interleaved"))
+        rows.append((case.shape, str(case.problem.micro_batches), case.transfers, *_best(one), *cells))
+    columns = ("stages", "M", "transfers", "best", "proof", "seconds", "GPipe", "1F1B", "interleaved 1F1B")
+    remark = (
+        "Two stages on each of two ranks, no memory limit; makespans in ms (loss). GPipe and 1F1B have no such "
+        "placement of their own: a rank takes its stages' actions in the order in which they would begin on ranks "
+        "of their own."
+    )
+    return columns, tuple(rows), (remark,)
+
+
+def _witnesses(limits: Limits) -> Iterable[tuple[str, Comparison]]:
+    for title, problem in (
+        ("Witness: 1F1B has too few micro-batches in flight", too_few_in_flight()),
+        ("Witness: 1F1B loses within its own memory", same_memory()),
+    ):
+        yield title, compare(problem, limits)
+
+
+def _witness_table(title: str, one: Comparison) -> StudyTable:
+    """Return what each rank does when, in ns, in 1F1B and in the best order."""
+    rows = []
+    for name, schedule in (("1F1B", one.fixed["one_f_one_b"].schedule), ("best", one.outcome.schedule)):
+        if schedule is not None:
+            rows += _rows(name, schedule, one)
+    times = one.problem.durations
+    remark = (
+        f"Forward {times.forward_ns}, backward {times.backward_ns}, activations {times.activation_ns}, gradients "
+        f"{times.gradient_ns}, in ns. 1F1B takes {one.fixed['one_f_one_b'].makespan_ns} ns, the best order "
+        f"{one.outcome.makespan_ns} ns ({one.outcome.proof})."
+    )
+    return StudyTable(title, ("order", "rank", "actions, each with its start in ns"), tuple(rows), (remark,))
+
+
+def _rows(name: str, schedule: PipelineSchedule, one: Comparison) -> list[tuple[str, str, str]]:
+    timeline = run_timeline(schedule, one.problem.durations, one.problem.execution)
+    return [
+        (name, str(rank), " ".join(f"{one.kind}{one.micro_batch}@{at}" for one, at, _ in timeline.actions(rank)))
+        for rank in range(schedule.ranks)
+    ]

@@ -1,1 +1,0 @@
-"""Published planners, one folder a paper: planner, the authors' program, format, numbers, study."""

@@ -1,1 +1,0 @@
-"""PipePar (CSCWD 2021): its planner, tables and figures."""
