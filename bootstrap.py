@@ -108,12 +108,15 @@ def link_rooms() -> None:
     """Lay the rooms out as the package that they are, in links, for type checkers, which follow no import hook."""
     links = ROOT / ".links" / "pipecut"
     links.mkdir(parents=True, exist_ok=True)
+    places: dict[str, Path] = {}
     for init in ROOT.glob("*/__init__.py"):
         room = init.parent
-        places = {path.name: path for path in room.glob("*.py")} if room.name == "face" else {room.name: room}
-        for name, place in places.items():
-            with contextlib.suppress(OSError):  # a file system without links: only type checkers miss them
-                (links / name).symlink_to(os.path.relpath(place, links))
+        places |= {path.name: path for path in room.glob("*.py")} if room.name == "face" else {room.name: room}
+    for left in [link for link in links.iterdir() if link.is_symlink() and link.name not in places]:
+        left.unlink()
+    for name, place in places.items():
+        with contextlib.suppress(OSError):  # a file system without links: only type checkers miss them
+            (links / name).symlink_to(os.path.relpath(place, links))
 
 
 def installed_extras() -> set[str] | None:

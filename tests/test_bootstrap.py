@@ -127,6 +127,19 @@ def test_a_failed_installation_is_tried_again_in_place(
     assert bootstrap.main(["plan"]) == 0 and environments(calls) == 1
 
 
+def test_links_for_type_checkers_are_those_of_the_rooms_that_are_there(calls: Calls) -> None:
+    for name in ("face", "one", "other"):
+        (bootstrap.ROOT / name).mkdir()
+        (bootstrap.ROOT / name / "__init__.py").touch()
+    links = bootstrap.ROOT / ".links" / "pipecut"
+    bootstrap.link_rooms()
+    assert {path.name for path in links.iterdir()} == {"__init__.py", "one", "other"}
+    (bootstrap.ROOT / "other" / "__init__.py").unlink()
+    bootstrap.link_rooms()
+    assert {path.name for path in links.iterdir()} == {"__init__.py", "one"}
+    assert (links / "one").resolve() == (bootstrap.ROOT / "one").resolve()
+
+
 def test_an_old_python_is_told_kindly(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
