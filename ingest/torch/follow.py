@@ -16,9 +16,11 @@ What an export might see differently is not followed (:class:`NotFollowedError` 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import sys
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipecut.ingest.errors import is_foreign
 from pipecut.ingest.operators.operations import Call, Operation, OwnGradient, Recorder, Tensor
+from pipecut.ingest.torch import shapes_once
 from pipecut.ingest.torch.export import CHECKPOINT, FUNCTION, Inputs, on_device, one_device, stepping
 from pipecut.ingest.torch.standing_in import stand_ins, untouched
 from pipecut.ingest.torch.walk import Signature, tensor_of
@@ -47,6 +50,7 @@ _PLAIN = (int, float, bool, str, type(None))
 _REFUSED = ("c10d.", "_c10d_functional.", "profiler.", "higher_order.")
 """Operators that an export replaces or leaves out."""
 
+_CODE = (types.FunctionType, types.MethodType, functools.partial)
 _HARMLESS = ("torch.nn.", "pipecut.", "transformers.utils.")
 """Modules that name fake tensors and ask for them, if ever, where the answer does not matter."""
 
@@ -96,7 +100,7 @@ def _followed(module: nn.Module, inputs: Inputs, canonical: Mapping[str, str], r
             given = pytree.tree_map_only(torch.Tensor, fake.from_tensor, given)
         for at, leaf in enumerate(pytree.tree_leaves(given)):
             follower.takes(leaf, f"input{at}")
-        with fake or contextlib.nullcontext(), watched(follower, module):
+        with fake or shapes_once.mode(), watched(follower, module):
             result = module(*given[0], **given[1])
         return follower.trail(pytree.tree_leaves(result))
 
@@ -122,8 +126,9 @@ def _asking(module: nn.Module) -> Iterator[str]:
     Looked at are the files of the classes and functions that a model holds, and those of a user's own that they
     import. To run all models on fake tensors instead takes 1.6 times as long, and no library that was tried asks.
     """
-    held = (value for part in module.modules() for value in vars(part).values() if inspect.isroutine(value))
-    waiting = {getattr(one, "__module__", None) for one in (*map(type, module.modules()), *held)}
+    held = (value for part in module.modules() for value in vars(part).values() if isinstance(value, _CODE))
+    own = (getattr(one, "func", one) for one in held)
+    waiting = {getattr(one, "__module__", None) for one in (*map(type, module.modules()), *own)}
     seen = set[str | None]()
     while waiting:
         name = waiting.pop()
@@ -336,6 +341,32 @@ def watched(follower: _Follower, module: nn.Module) -> Iterator[None]:
     """Let a follower see every call of an operator and of a part of a module."""
     import torch
     from torch._dispatch.python import enable_python_dispatcher
+    from torch._library import utils as room
+
+    def no_compiling(*_: object, **__: object) -> object:
+        raise follower.refuse("a compiled region")
+
+    def hand_on(on_top: object, operator: Any, *given: Any, **named: Any) -> object:  # noqa: ANN401
+        """Hand an operator to the mode on top, without looking for tensors that say themselves what is done."""
+        if on_top is mode:
+            return follower.called(operator, given, named)
+        return plainly(on_top, operator, *given, **named)
+
+    plainly = room.handle_dispatch_mode
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_modes_as_they_were())
+        stack.enter_context(_as_an_export_says())
+        stack.enter_context(_set(torch.nn.Module, "__call__", _noting_calls(follower, module)))
+        stack.enter_context(_set(torch, "compile", no_compiling))
+        stack.enter_context(enable_python_dispatcher())
+        mode = stack.enter_context(_mode(follower.called))
+        stack.enter_context(_set(room, "handle_dispatch_mode", hand_on))
+        yield
+
+
+def _noting_calls(follower: _Follower, module: nn.Module) -> Callable[..., Any]:
+    """Return what takes the place of ``nn.Module.__call__``."""
+    import torch
 
     names = dict[int, list[str]]()
     for name, part in module.named_modules(remove_duplicate=False):
@@ -354,17 +385,7 @@ def watched(follower: _Follower, module: nn.Module) -> Iterator[None]:
         follower.calls.pop()
         return result
 
-    def no_compiling(*_: object, **__: object) -> object:
-        raise follower.refuse("a compiled region")
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_modes_as_they_were())
-        stack.enter_context(_as_an_export_says())
-        stack.enter_context(_set(torch.nn.Module, "__call__", call))
-        stack.enter_context(_set(torch, "compile", no_compiling))
-        stack.enter_context(enable_python_dispatcher())
-        stack.enter_context(_mode(follower.called))
-        yield
+    return call
 
 
 @contextlib.contextmanager

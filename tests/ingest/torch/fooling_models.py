@@ -787,7 +787,7 @@ def module_compiled_in_place() -> Made:
 def scripted_function() -> Made:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        doubled = torch.jit.trace(lambda x: x * 2, torch.ones(2, 8, device="cpu"))
+        doubled: Any = torch.jit.trace(lambda x: x * 2, torch.ones(2, 8, device="cpu"))
     return on(lambda m, x: m.b(doubled(m.a(x))))
 
 
@@ -835,3 +835,27 @@ def layers_dropped_at_random() -> Made:
             return x if torch.rand([], device="cpu").item() < self.layerdrop else self.a(x)
 
     return on(lambda m, x: m.c(x), c=Dropping())
+
+
+@followed
+def operators_that_an_export_runs_in_python() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        classes = functional.one_hot(m.a(x).argmax(-1), 8).to(x.dtype)
+        shrunk = functional.hardshrink(m.b(x)) + functional.softshrink(classes)
+        one, two = torch.broadcast_tensors(shrunk[:, None], x[:, :, None].mT)
+        three = torch.matmul(one.expand(2, 3, 8), two.mT) @ m.a.weight[:1]
+        sound = torch.stft(x, 4, 2, window=torch.ones(4, device=x.device), return_complex=True)
+        return three.sum(1) + torch.view_as_real(sound).flatten(1)[:, :8]
+
+    return on(forward)
+
+
+@followed
+def operand_read_beside_what_returns_it() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.a(x)
+        z = m.c(y)
+        same = z.contiguous().to(z.dtype).expand(2, 8).view(2, 8)
+        return m.b(z).relu() + y + same + functional.dropout(z, 0.0) + z
+
+    return on(forward, c=nn.Dropout(0.0))
