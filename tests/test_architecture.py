@@ -77,7 +77,7 @@ BUDGETS = {
     "execution": 4484,
     "face": 229,
     "formulation": 9982,
-    "ingest": 7585,
+    "ingest": 7636,
     "literature": 9176,
     "report": 1914,
     "solvers": 16894,

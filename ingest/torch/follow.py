@@ -7,7 +7,8 @@ one on the CPU runs on torch's fake tensors, as in an export, since its operator
 
 What an export might see differently is not followed (:class:`NotFollowedError` says why):
 
-- tensors of unknown origin in memory that is known (as ``.data`` makes them), subclasses, those of another device;
+- tensors of unknown origin: neither held by the model before it ran nor made by an operator that was seen (of
+  threads, say), or in memory that is known (as ``.data`` makes them); subclasses, those of another device;
 - numbers out of tensors, sizes that are not numbers, results that an export would not take;
 - regions of other tracers (``torch.cond``, ``vmap``, compiled or scripted parts), modules of several names;
 - code that asks whether a tensor is a fake one, where none is; and everything that raises an error.
@@ -22,7 +23,7 @@ import itertools
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from pipecut.ingest.errors import is_foreign
 from pipecut.ingest.operators.operations import Call, Operation, OwnGradient, Recorder, Tensor
 from pipecut.ingest.torch import shapes_once
 from pipecut.ingest.torch.export import CHECKPOINT, FUNCTION, Inputs, on_device, one_device, stepping
-from pipecut.ingest.torch.standing_in import stand_ins, untouched
+from pipecut.ingest.torch.standing_in import held_tensors, stand_ins, untouched
 from pipecut.ingest.torch.walk import Signature, tensor_of
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ _MARK = "_pipecut_followed"
 A table of tensors would have to hold them, and torch's own functions that make tensors (``zeros_like``) hand out
 another object in place of one that somebody holds.
 """
+_NEW_CONSTANTS = {
+    "aten.lift_fresh.default": 0,
+    "aten.detach_.default": 0,
+    "aten.index.Tensor": 1,
+    "aten.index_put_.default": 1,
+    "aten.index_put.default": 1,
+}
+"""The operators that torch shows a tensor to that it has just made of numbers, and in which of their arguments."""
 _OTHER_TRACERS = frozenset({"GraphModule", "OptimizedModule", "ScriptModule"})
 _PLAIN = (int, float, bool, str, type(None))
 """What an export takes and returns beside tensors."""
@@ -93,6 +102,7 @@ def _followed(module: nn.Module, inputs: Inputs, canonical: Mapping[str, str], r
     fake = None if device.type == "meta" else FakeTensorMode(allow_non_fake_inputs=True, export=True)
     given = on_device(inputs, device)
     follower = _Follower(recorder, device.type)
+    follower.holds(held_tensors(module))
     with stepping(module, device), untouched(module):
         for name, (original, tensor) in stand_ins(module, fake).items():
             follower.knows(tensor, name, canonical.get(name), original)
@@ -162,6 +172,7 @@ class _Follower:
     _signatures: dict[Any, tuple[str, Signature, bool]] = field(default_factory=dict)
     _sources: dict[int, tuple[object, Tensor]] = field(default_factory=dict)
     _memory: dict[int, object] = field(default_factory=dict)
+    _constants: dict[int, object] = field(default_factory=dict)
     _functions: dict[int, tuple[int, list[Any]]] = field(default_factory=dict)
     _lines: dict[str, bool] = field(default_factory=dict)
     _token: object = field(default_factory=object)
@@ -178,6 +189,10 @@ class _Follower:
         known = tensor_of(name, tensor, "")
         self._source(tensor, replace(known, differentiable=bool(names) and tensor.requires_grad, parameters=names))
         self._memory[original.untyped_storage()._cdata] = original
+
+    def holds(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take the tensors that a model held before it ran: of others nobody can say where they are from."""
+        self._constants |= {id(one): one for one in tensors}
 
     def takes(self, leaf: object, name: str) -> None:
         """Take an example input."""
@@ -215,6 +230,9 @@ class _Follower:
         import torch
 
         name, signature, in_python = self._signatures.get(operator) or self._signature(operator)
+        if name in _NEW_CONSTANTS:
+            new = arguments[_NEW_CONSTANTS[name]]
+            self.holds(one for one in (new if isinstance(new, (list, tuple)) else [new]) if one is not None)
         given = signature.named(arguments, keywords, self._value)
         if in_python:
             results = operator(*arguments, **keywords)
@@ -290,6 +308,8 @@ class _Follower:
             raise self.refuse("a tensor of unknown origin")
         if tensor.untyped_storage()._cdata in self._memory:
             raise self.refuse("a tensor of unknown origin in memory that is known")
+        if type(tensor).__name__ == "FakeTensor" or id(tensor) not in self._constants:
+            raise self.refuse("a tensor that nothing that was seen made")
         return self._source(tensor, self._made(tensor, f"constant.{next(self._count)}"))
 
     def _made(self, value: Any, key: str) -> Tensor:  # noqa: ANN401

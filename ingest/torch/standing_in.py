@@ -7,7 +7,9 @@ tensors, so that what a run writes into them, or does to their gradients, is gon
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import types
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 _CONTAINERS = (dict, list, set)
+_ATOMS = (str, bytes, int, float, type(None), type, types.ModuleType)
 
 
 @contextlib.contextmanager
@@ -92,3 +95,44 @@ def _stand_in(tensor: torch.Tensor, fake: FakeTensorMode | None) -> torch.Tensor
         made = plain.requires_grad_(tensor.requires_grad)
     vars(made).update(vars(tensor))
     return made
+
+
+def held_tensors(module: nn.Module) -> list[torch.Tensor]:
+    """Return the tensors that a model and its code hold: attributes, closures, defaults, and globals it reads."""
+    import torch
+
+    seen = dict[int, object]()
+    waiting: list[object] = [vars(part) for part in module.modules()]
+    waiting += [dict(vars(kind)) for part in {*map(type, module.modules())} for kind in part.__mro__[:-2]]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, (*_ATOMS, torch.nn.Module)):
+            continue
+        seen[id(one)] = one
+        waiting += _inside(one)
+    return [one for one in seen.values() if isinstance(one, torch.Tensor)]
+
+
+def _inside(one: Any) -> list[object]:  # noqa: ANN401
+    """Return what a container, a function or another object refers to."""
+    if isinstance(one, dict):
+        return list(dict.values(one))  # those of libraries may load modules when they are asked
+    if type(one) in (list, tuple, set):
+        return list(one)
+    if isinstance(one, (staticmethod, classmethod, types.MethodType, property)):
+        bound = getattr(one, "__self__", None)
+        return [getattr(one, "__func__", None), getattr(one, "fget", None), bound]
+    if isinstance(one, functools.partial):
+        return [one.func, one.args, one.keywords]
+    if isinstance(one, types.FunctionType):
+        cells = [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
+        return [*cells, one.__defaults__, one.__kwdefaults__, *_globals(one.__code__, one.__globals__)]
+    return []
+
+
+def _globals(code: types.CodeType, names: Mapping[str, object]) -> list[object]:
+    """Return the globals that code reads, and the functions in it."""
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return [names.get(name) for name in code.co_names] + [
+        found for each in inner for found in _globals(each, names)
+    ]

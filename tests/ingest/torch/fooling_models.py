@@ -8,13 +8,16 @@ import math
 import random
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize, weight_norm
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from tests.ingest.torch.tiny_models import Calls
@@ -620,6 +623,22 @@ def indexing() -> Made:
     return on(forward)
 
 
+@followed
+def constants_held_in_many_places() -> Made:
+    in_closure, in_default, in_partial = torch.ones(8), torch.ones(8), torch.ones(8)
+
+    def scaled(x: torch.Tensor, by: torch.Tensor = in_default) -> torch.Tensor:
+        return x * by + in_closure
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        inner = functools.partial(lambda more, y: scaled(y) + more, in_partial)
+        return m.b(inner(m.a(x))) + m.held["deep"][0]
+
+    model, inputs = on(forward)
+    model.held = {"deep": [torch.ones(8)]}
+    return model, inputs
+
+
 @exported
 def index_by_a_number_in_a_tensor() -> Made:
     return on(lambda m, x: m.a(x)[:, torch.tensor(1, device=x.device)] + m.b(x)[:, 0])
@@ -859,3 +878,97 @@ def operand_read_beside_what_returns_it() -> Made:
         return m.b(z).relu() + y + same + functional.dropout(z, 0.0) + z
 
     return on(forward, c=nn.Dropout(0.0))
+
+
+@exported
+def operators_of_another_thread() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            y = pool.submit(torch.relu, x).result()
+        return m.b(m.a(x) + y)
+
+    return on(forward)
+
+
+@exported
+def operators_behind_the_back_of_all_modes() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        with _disable_current_modes():
+            y = torch.relu(x)
+        return m.b(m.a(x) + y)
+
+    return on(forward)
+
+
+@exported
+def gradients_of_torch_inside_forward() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.a(x)
+        (force,) = torch.autograd.grad(m.b(y).pow(2).sum(), y, create_graph=True)
+        return y - force
+
+    return on(forward)
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Listening(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@followed
+def modes_of_its_own() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        with Watching():
+            y = m.a(x).relu()
+        with Listening():
+            return m.b(y) + m.a(x)
+
+    return on(forward)
+
+
+@followed
+def forks() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.jit.wait(torch.jit.fork(torch.relu, m.a(x))) + m.b(x)
+
+    return on(forward)
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+@followed
+def named_and_nested_inputs_and_results() -> Made:
+    def forward(m: Any, x: Any, factor: Any = 3, missing: Any = None) -> Pair:
+        assert missing is None
+        return Pair(m.a(x["left"][0]) * factor, m.b(x["right"]))
+
+    model, _ = on(forward)
+    return model, ({"left": [torch.empty(2, 8)], "right": torch.empty(8, 2).t()}, 2, None)
+
+
+@followed
+def numbers_drawn_at_random() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.randn_like(x) + torch.empty_like(x).uniform_() + torch.rand(8, device=x.device)
+        return m.b(m.a(x) + noise) * torch.bernoulli(x.sigmoid())
+
+    return on(forward)
+
+
+@followed
+def functions_of_shapes_alone() -> Made:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.shape
+        torch._check(columns > rows)
+        places = torch.arange(columns, device=x.device).expand(rows, -1)
+        return m.a(x) * places.to(x.dtype) + m.b(x).new_tensor(list(range(columns)))
+
+    return on(forward)
