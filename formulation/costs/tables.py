@@ -40,10 +40,11 @@ class Tables:
     A row is a layer of the instance, or a run of layers where stages may be cut at some places only.
     ``kind_of[g]``: kind index of group g. ``compute[k, l]``: forward plus backward. ``inside[k, l, t]``:
     communication inside layer l under form t of the layer that decides its layout, FORBIDDEN where it has no
-    such form. ``between[k, e, s, t]``: form edge e from form s to form t. ``activation[x, c]`` and
-    ``gradient[x, c]``: what crosses cut c over link x, 0 at both ends of the model. ``deadline`` is that of the
-    search that they were built for; tables that are built from these look at it too. ``copies[e, l][k, t]`` is
-    what layer l takes beside ``inside`` in a stage that starts behind layer e, of whose weights it has a copy.
+    such form; ``each`` the same without what is done once a step. ``between[k, e, s, t]``: form edge e from form s
+    to form t. ``activation[x, c]`` and ``gradient[x, c]``: what crosses cut c over link x, 0 at both ends of the
+    model. ``deadline`` is that of the search that they were built for; tables that are built from these look at it
+    too. ``copies[e, l][k, t]`` is what layer l takes beside ``inside`` in a stage that starts behind layer e, of
+    whose weights it has a copy, and ``copies_each`` beside ``each``.
     """
 
     instance: Instance
@@ -52,12 +53,14 @@ class Tables:
     kind_of: tuple[int, ...]
     compute: Times
     inside: Times
+    each: Times
     between: Times
     links: tuple[Link, ...]
     activation: Times
     gradient: Times
     deadline: Deadline = NEVER
     copies: Mapping[tuple[int, int], Times] = field(default_factory=dict)
+    copies_each: Mapping[tuple[int, int], Times] = field(default_factory=dict)
 
     def own(self, kind: int, layer: int, first: int) -> Times:
         """Return by form what happens inside a layer of a stage that starts at layer ``first``."""
@@ -113,7 +116,8 @@ def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadli
     links = _links(instance, groups)
     _check_size(instance, len(kinds), len(links))
     compute, more = computing_of(instance, kinds, deadline)
-    inside = inside_of(instance, kinds, deadline)
+    inside, each = inside_of(instance, kinds, deadline)
+    copies = dict(copies_of(instance, kinds, deadline))
     return Tables(
         instance=instance,
         groups=groups,
@@ -121,12 +125,14 @@ def build_tables(instance: Instance, groups: tuple[Group, ...], deadline: Deadli
         kind_of=tuple(index[kind] for kind in kinds_of_groups),
         compute=compute,
         inside=inside + more,
+        each=each + more,
         between=between_of(instance, kinds, deadline),
         links=links,
         activation=_crossing(instance, links, deadline, charged=instance.cost.boundary is not Boundary.NONE),
         gradient=_crossing(instance, links, deadline, charged=instance.cost.boundary is Boundary.BOTH),
         deadline=deadline,
-        copies=dict(copies_of(instance, kinds, deadline)),
+        copies={ends: charged for ends, (charged, _) in copies.items()},
+        copies_each={ends: passed for ends, (_, passed) in copies.items()},
     )
 
 

@@ -83,9 +83,15 @@ class Predictor:
         if curve:
             shard = part.inner * part.columns
             found = curves.at(curve, self.training.micro_batch * part.samples, shard)
-        else:
+            return _up(found[0]), _up(found[1])
+        # Deep models repeat themselves: alike layers are predicted once.
+        sizes = (layer.macs, layer.input_bytes, layer.output_bytes, layer.parameter_bytes, layer.trained_bytes)
+        speeds = device.flops_per_second, device.memory_bytes_per_second
+        key = layer.work, sizes, self._products(layer), speeds, part
+        if key not in self._known:
             found = self._by_roofline(layer, device, part)
-        return _up(found[0]), _up(found[1])
+            self._known[key] = _up(found[0]), _up(found[1])
+        return self._known[key]
 
     def beside_ns(self, layer: Layer, device: DeviceClass, form: int, share: Share) -> int:
         """Return for how long the gradient of a product's weights is computed: half of a backward pass.
@@ -182,6 +188,11 @@ class Predictor:
             return roofline.passes(layer.work, samples, sizes, speeds, self.cost.roofline)
         moved = layer.input_bytes + layer.output_bytes
         return roofline.unsized(layer.macs, moved, samples, sizes, speeds, self.cost.roofline)
+
+    @cached_property
+    def _known(self) -> dict[tuple[object, ...], Passes]:
+        """Return what was predicted by a roofline, by all that it depends on."""
+        return {}
 
     @cached_property
     def _element_ratios(self) -> tuple[Fraction, Fraction]:

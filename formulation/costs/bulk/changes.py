@@ -48,14 +48,20 @@ class _Batch(NamedTuple):
 def between_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> Times:
     """Return the times by kind, edge, form of its producer and of its consumer; alike ones are priced once."""
     forms, batches = number_of_forms(instance.layers), list(_batches(instance))
-    times = np.zeros((len(kinds), len(instance.form_edges), forms, forms), dtype=np.int64)
-    for row, kind in zip(times, in_time(kinds, deadline), strict=True):
+    # Of kinds that divide a stage alike, over alike links, changes are the same whatever else they do.
+    keys = (
+        (kind.tensor_parallel_degree, kind.shares, kind.inner, kind.axes, kind.grid, kind.mode.recompute)
+        for kind in kinds
+    )
+    ones, of_one = sorted_out(keys)
+    times = np.zeros((len(ones), len(instance.form_edges), forms, forms), dtype=np.int64)
+    for row, kind in zip(times, in_time((kinds[one] for one in ones), deadline), strict=True):
         for batch in batches if kind.inner is not None else ():
             found = np.zeros((len(batch.sizes), forms, forms), dtype=np.int64)
             for (source, form), column_of in _changes(instance, kind, batch):
                 found[:, source, form] = column_of
             row[batch.edges] = found[batch.size_of]
-    return times
+    return times[of_one]
 
 
 def _batches(instance: Instance) -> Iterator[_Batch]:

@@ -6,7 +6,7 @@ All layers of one kind that may take the same forms are priced together, in colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ from pipecut.formulation.problem.precision import NOTHING_COPIED, Copy
 from pipecut.formulation.problem.units import Link, ceil_div
 
 Times = NDArray[np.int64]
+Both = tuple[Column, Column]
+"""Times per micro-batch, and without what is done once a step."""
 
 
 class _Batch(NamedTuple):
@@ -49,8 +51,11 @@ class _Batch(NamedTuple):
     sizes: ByteColumns
 
 
-def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> Times:
-    """Return the times by kind, layer and form, with layers that are alike priced once."""
+def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> tuple[Times, Times]:
+    """Return the times by kind, layer and form, and those without what is done once a step.
+
+    Layers that are alike are priced once, and what kinds have in common.
+    """
     charged = {instance.cost.inside, instance.cost.synchronisation} == {Synchronisation.CHARGED}
     keys = [
         (_batch_key(instance, at), _sizes(instance, at), "" if charged else row.name)
@@ -60,13 +65,16 @@ def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadli
     ones, of_one = sorted_out(keys[at][0] for at in firsts)
     batches = [[place for place, one in enumerate(of_one) if one == number] for number in range(len(ones))]
     number = number_of_forms(instance.layers)
-    times = np.full((len(kinds), len(firsts), number), FORBIDDEN, dtype=np.int64)
-    rows = [(places, _batch(instance, [firsts[place] for place in places])) for places in batches]
+    times = np.full((2, len(kinds), len(firsts), number), FORBIDDEN, dtype=np.int64)
+    rows = [
+        (places, _batch(instance, [firsts[place] for place in places]), dict[Hashable, Both]())
+        for places in batches
+    ]
     for at, kind in enumerate(in_time(kinds, deadline)):
-        for places, batch in rows:
-            for form, found in _inside(instance, kind, batch, number).items():
-                times[at, places, form] = found
-    return times[:, alike]
+        for places, batch, known in rows:
+            for form, found in _inside(instance, kind, batch, number, known=known).items():
+                times[0, at, places, form], times[1, at, places, form] = found
+    return times[0][:, alike], times[1][:, alike]
 
 
 def _batch_key(instance: Instance, at: int) -> tuple[object, ...]:
@@ -83,20 +91,25 @@ def _batch(instance: Instance, layers: list[int], copy: Copy = NOTHING_COPIED) -
 
 def copies_of(
     instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline
-) -> Iterator[tuple[tuple[int, int], Times]]:
-    """Yield what every copied weight takes beside what its layer takes anyway, and nothing in forbidden forms."""
+) -> Iterator[tuple[tuple[int, int], tuple[Times, Times]]]:
+    """Yield what every copied weight takes beside what its layer takes anyway, and nothing in forbidden forms.
+
+    With and without what is done once a step.
+    """
     number = number_of_forms(instance.layers)
     for at, copy in in_time(enumerate(instance.copies), deadline):
         if copy is None:
             continue
         own, both = _batch(instance, [at]), _batch(instance, [at], copy)
-        times = np.zeros((len(kinds), number), dtype=np.int64)
-        for row, kind in zip(times, kinds, strict=True):
+        times = np.zeros((2, len(kinds), number), dtype=np.int64)
+        for row, kind in enumerate(kinds):
             sent = _exchanged(instance, kind, own.row, copy, number)
             alone, whole = _inside(instance, kind, own, number), _inside(instance, kind, both, number, sent)
             for form, found in alone.items():
-                row[form] = int((whole[form] - found)[0])
-        yield (copy.earlier, at), times
+                times[:, row, form] = [
+                    int((more - less)[0]) for more, less in zip(whole[form], found, strict=True)
+                ]
+        yield (copy.earlier, at), (times[0], times[1])
 
 
 def _exchanged(instance: Instance, kind: GroupKind, layer: Layer, copy: Copy, number: int) -> list[int]:
@@ -159,36 +172,55 @@ class _Axis(NamedTuple):
 
 
 def _inside(
-    instance: Instance, kind: GroupKind, batch: _Batch, number: int, exchanged: Sequence[int] = ()
-) -> dict[int, Column]:
+    instance: Instance,
+    kind: GroupKind,
+    batch: _Batch,
+    number: int,
+    exchanged: Sequence[int] = (),
+    known: dict[Hashable, Both] | None = None,
+) -> dict[int, Both]:
     """Return by form that the layers of a batch may take on a kind what each of them takes.
 
-    ``exchanged`` is by form what each spends with the sum of its gradients beside that.
+    With and without what is done once a step. ``exchanged`` is by form what each spends with the sum of its
+    gradients beside that; ``known`` is what was found on other kinds, for all on which it is the same.
     """
-    runs, sizes = runs_of(kind, batch.named), batch.sizes
+    runs, sizes, known = runs_of(kind, batch.named), batch.sizes, {} if known is None else known
     follows, matrix = batch.row.split is Split.FOLLOW, batch.row.split is Split.MATRIX
-    weights, synced = holders_of(kind, matrix, number), dict[tuple[object, ...], Column]()
-    cost = instance.cost
+    weights = holders_of(kind, matrix, number)
+    cost, mode = instance.cost, kind.mode
     hides = cost.synchronisation is Synchronisation.OVERLAPPED and cost.stage_time is StageTime.ADD
-    allowed = range(SINGLES) if follows else forms_on(batch.row, kind)
+    found: dict[int, Both] = {}
+    for form in _allowed(batch.row, kind, number):
+        held, more = weights[form], exchanged[form] if exchanged else 0
+        key: Hashable = (held, more, kind.link, mode.sharded, mode.optimizer_on_host, kind.classes, runs)
+        if hides or key not in known:
+            beside = _hidden(instance, kind, batch.layers, form, runs) if hides else (0, 0)
+            known[key] = synchronised(instance, kind, sizes, runs, held, more=more, beside=beside)
+        axes = () if follows else _axes(kind, form, cost.expert_load)
+        sent = 0 * sizes.weights
+        for one, axis in axes:
+            if (passed := (one, axis, runs)) not in known:
+                spent = 0 * sizes.weights + _sent(instance, matrix, one, axis, sizes, runs)
+                known[passed] = spent, spent
+            sent = sent + known[passed][0]
+        if matrix and cost.inside is Synchronisation.OVERLAPPED:
+            beside = sum(_sent(instance, matrix, one, axis, sizes, 0) for one, axis in axes if one in (2, 4))
+            if np.any(beside):
+                sent = sent - np.minimum(beside, _beside(instance, kind, batch.layers, form))
+        charged, each = known[key]
+        found[form] = charged + sent, each + sent
+    return found
+
+
+def _allowed(row: Layer, kind: GroupKind, number: int) -> Iterator[int]:
+    """Yield the forms, of so many, in which a layer may lie on a kind."""
+    follows = row.split is Split.FOLLOW
+    allowed: Iterable[int] = range(SINGLES) if follows else forms_on(row, kind)
     if kind.tensor_parallel_degree == 1:
         allowed = (0,)
     elif follows and kind.axes:
         allowed = range(number)
-    found: dict[int, Column] = {}
-    for form in (form for form in allowed if form < number):
-        held, more = weights[form], exchanged[form] if exchanged else 0
-        key = held, more, form if hides else None
-        if key not in synced:
-            beside = _hidden(instance, kind, batch.layers, form, runs) if hides else (0, 0)
-            synced[key] = synchronised(instance, kind, sizes, runs, held, more=more, beside=beside)
-        axes = () if follows else _axes(kind, form, instance.cost.expert_load)
-        found[form] = synced[key] + sum(_sent(instance, matrix, one, axis, sizes, runs) for one, axis in axes)
-        if matrix and instance.cost.inside is Synchronisation.OVERLAPPED:
-            beside = sum(_sent(instance, matrix, one, axis, sizes, 0) for one, axis in axes if one in (2, 4))
-            if np.any(beside):
-                found[form] = found[form] - np.minimum(beside, _beside(instance, kind, batch.layers, form))
-    return found
+    yield from (form for form in allowed if form < number)
 
 
 def _axes(kind: GroupKind, form: int, load: Fraction) -> list[tuple[int, _Axis]]:

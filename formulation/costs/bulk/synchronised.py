@@ -60,19 +60,21 @@ def synchronised(
     *,
     more: int = 0,
     beside: tuple[Column | int, Column | int] = (0, 0),
-) -> Column:
+) -> tuple[Column, Column]:
     """Time per micro-batch that so many devices spend on a part of the weights that they all hold, or divide.
 
-    ``more`` is spent with the sum of gradients. Of weights that are gathered, or gradients that are added, to and
-    from divided parts each pass counts whole; a forward and a backward pass hide as much as ``beside`` says.
+    And what of it is spent in each pass, beside what is done once a step. ``more`` is spent with the sum of
+    gradients. Of weights that are gathered, or gradients that are added, to and from divided parts each pass
+    counts whole; a forward and a backward pass hide as much as ``beside`` says.
     """
     once, gathered, added = _among(instance, kind, sizes, among)
     if kind.mode.optimizer_on_host:
         once = once + _through_host(instance, kind, sizes, *among)
     elif instance.cost.compute is Compute.ROOFLINE:
         once = once + _updating(instance, kind, sizes, *among)
-    behind = gathered + added + more - (-once // instance.training.micro_batches)
-    return runs * np.maximum(gathered - beside[0], 0) + np.maximum(behind - beside[1], 0)
+    before, behind = runs * np.maximum(gathered - beside[0], 0), gathered + added
+    charged = behind + more - (-once // instance.training.micro_batches)
+    return before + np.maximum(charged - beside[1], 0), before + np.maximum(behind - beside[1], 0)
 
 
 def _among(
