@@ -90,6 +90,8 @@ AUTO = SolverEntry.of(
 )
 MAIN = "cpsat"
 """The declarative model, which sees every rule."""
+REDUCED = "reduced_dp"
+"""The method for deep models on many devices."""
 SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
         "cpsat",
@@ -118,6 +120,13 @@ SOLVERS: tuple[SolverEntry, ...] = (
     ),
     SolverEntry.of(
         "step_dp", "the exact search for the executed step", "pipecut.solvers.step_time.solver", exact=True
+    ),
+    SolverEntry.of(
+        REDUCED,
+        "the search over the few atoms that a deep model is made of",
+        "pipecut.solvers.reduce.solver",
+        exact=True,
+        blocks=ADDED,
     ),
     SolverEntry.of(
         "halves_dp",

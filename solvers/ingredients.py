@@ -215,6 +215,16 @@ class Ingredient(enum.Enum):
             )
         ),
     )
+    REDUCED = (
+        "the reduction to atoms",
+        tuple(
+            f"pipecut.solvers.reduce.{name}"
+            for name in (
+                *("cells", "exact", "jointly", "labels", "line", "programme", "search"),
+                *("solver", "stages", "steps", "sums", "word"),
+            )
+        ),
+    )
     MODEL = (
         "the declarative model",
         (
@@ -285,6 +295,7 @@ METHODS: dict[str, Method] = {
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES),
         proposed_by=(I.FIRST_PLAN, I.COUNTS, I.INTERVALS),
     ),
+    "reduced_dp": _method(*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED),
     "halves_dp": _method(
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES, I.HALVES), proposed_by=(I.FIRST_PLAN,)
     ),

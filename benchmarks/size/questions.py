@@ -46,6 +46,8 @@ OPEN = {
     "recompute": "blocks",
 }
 """What people use, as constraints: degrees within a server, sequence parallelism, ZeRO, recomputation."""
+SERVER = 8
+"""Devices of a server."""
 QUESTIONS: dict[str, tuple[str, int, int, int]] = {
     "8B, 8 H100": ("8B", 8192, 1, 128),
     "8B, 512 H100": ("8B", 8192, 64, 2048),
@@ -62,26 +64,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="models of today on machines of today")
     parser.add_argument("names", nargs="*", default=[*QUESTIONS], metavar="NAME")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that each may take")
+    parser.add_argument("--objective", default="step_time", help="what is minimised")
     parser.add_argument("--json", action="store_true", help="write one JSON list")
     arguments = parser.parse_args()
-    print_rows(rows(arguments.names, arguments.limit), as_json=arguments.json)
+    print_rows(rows(arguments.names, arguments.limit, arguments.objective), as_json=arguments.json)
 
 
-def rows(names: list[str], limit_s: float) -> Iterator[dict[str, Any]]:
+def rows(names: list[str], limit_s: float, objective: str) -> Iterator[dict[str, Any]]:
     """Ask each question in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            yield {"question": name, **_asked(Path(folder), *QUESTIONS[name], limit_s)}
+            yield {"question": name, **_asked(Path(folder), QUESTIONS[name], limit_s, objective)}
 
 
-def _asked(folder: Path, model: str, tokens: int, servers: int, batch: int, limit_s: float) -> dict[str, Any]:
+def _sizes(servers: int) -> list[int]:
+    """Return how many devices a stage may have: parts of a server that divide it, and servers that leave none."""
+    parts = [size for size in range(1, SERVER) if SERVER % size == 0]
+    whole = (
+        range(1, servers + 1)
+        if servers <= SERVER
+        else [many for many in range(1, servers + 1) if servers % many == 0]
+    )
+    return [*parts, *(SERVER * many for many in whole)]
+
+
+def _asked(folder: Path, question: tuple[str, int, int, int], limit_s: float, objective: str) -> dict[str, Any]:
+    model, tokens, servers, batch = question
     (folder / f"{model}.json").write_text(json.dumps(CONFIGURATIONS[model]), encoding="utf-8")
     scenario = {
         "name": "question",
         "model": {"transformers": f"{model}.json", "sequence": tokens},
         "cluster": {"machines": {"dgx-h100": servers}},
         "training": {"global_batch": batch, "precision": "bf16-mixed"},
-        "constraints": OPEN,
+        "constraints": {**OPEN, "devices_per_stage": _sizes(servers)},
+        "objective": objective,
     }
     path = folder / "question.yaml"
     path.write_text(json.dumps(scenario), encoding="utf-8")  # all JSON is YAML

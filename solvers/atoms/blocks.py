@@ -61,7 +61,7 @@ class Lending:
         self.steps: list[LentStep] = []
         self.of_atom: list[int] = []
         self.pending = [0]
-        self._held = cache(self._held_of)
+        self.held = cache(self._held_of)
         known, waiting = dict[LentStep, int](), list[int]()
         if not rows:
             self.steps, self.of_atom, self.pending = [LentStep((), ())], [0] * space.stops, [0] * len(space.places)
@@ -84,13 +84,13 @@ class Lending:
             size = read.again_bytes if again else 0
             form = 0 if read.source is None or layouts[read.source] == OUTSIDE else layouts[read.source]
             if read.status is None:
-                more += self._held(read.split, size)[kind][form] if size and read.distance <= atoms else 0
+                more += self.held(read.split, size)[kind][form] if size and read.distance <= atoms else 0
                 continue
             if (now := status[read.status]) == SETTLED:
                 continue
             had, own = divmod(now - 1, 2)
             size = max(had, size if again else read.kept_bytes * own)
-            more += self._held(read.split, size)[kind][form] - self._held(read.split, had)[kind][form]
+            more += self.held(read.split, size)[kind][form] - self.held(read.split, had)[kind][form]
             status[read.status] = SETTLED if read.counts and not again else 1 + own + 2 * size
         done = {read.status for read in step.reads if read.last}
         made = (SETTLED if counted and not again else 1 + again for counted in step.made)

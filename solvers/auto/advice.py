@@ -97,7 +97,7 @@ def _ways(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]
         support = entry.accepts(instance)
         if support.takes and support.proves:
             yield f"--solver {entry.name}, which sees the whole instance"
-        elif support.reason and not support.too_large and plain is not None and entry.accepts(plain).takes:
+        elif support.reason and not support.too_large and plain is not None and entry.accepts(plain).proves:
             named = ", ".join(unseen_names(instance)) if instance.goals[0].executed else ""
             what = f"{named}, which" if named else "what"
             yield f"the instance without {what} {entry.name} does not see{'' if named else f' ({support.reason})'}"

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
@@ -43,6 +43,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import ceil_div
+from pipecut.solvers.catalogue import REDUCED, find_solver
 from pipecut.solvers.choices.any_order import (
     AnyOrder,
     any_order,
@@ -52,7 +53,8 @@ from pipecut.solvers.choices.any_order import (
     impossible,
 )
 from pipecut.solvers.crosscheck import cross_checked
-from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid
+from pipecut.solvers.reduce.jointly import Jointly
+from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid, is_large
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
@@ -209,6 +211,8 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
     _check_told_apart(instance)
     limits = limits.begun()
     parts = instances_of(instance)
+    if (reduced := _reduced(parts, limits)) is not None:
+        return _chosen(instance, reduced if check is None else _checked(reduced, check, limits), [])
     plans = by_formula(instance, parts, ask, limits)
     bounds = ((one, lower_bound(one) * times_in_a_step(one)) for one in parts)
     waiting = [_Found(one, bound, start=start_of(one, plans)) for one, bound in bounds]
@@ -262,6 +266,26 @@ def _from_grids(waiting: list[_Found], limits: Limits) -> list[_Found]:
                 limits.progress(Progress(start[0], None, start[1], instance))
         found.append(replace(one, start=start))
     return found
+
+
+def _reduced(parts: Sequence[Instance], limits: Limits) -> list[_Found] | None:
+    """Return what the reduction finds out about all choices of a large question together.
+
+    None where it does not see one of them, and where it neither found a plan nor proved that there is none.
+    """
+    method = find_solver(REDUCED)
+    sees = len(parts[0].goals) == 1 and limits.below is None and limits.start is None
+    if not sees or not is_large(parts[0]) or not all(method.accepts(one).takes for one in parts):
+        return None
+    found = Jointly.run(parts, limits)
+    if any(outcome.proof in (Proof.UNKNOWN,) for _, outcome in found) and all(
+        outcome.plan is None for _, outcome in found
+    ):
+        return None
+    return [
+        _Found(one, outcome.bound or lower_bound(one), checked(one, outcome, limits.deadline), NOT_CHECKED)
+        for one, outcome in found
+    ]
 
 
 def _asked(one: _Found, ask: Ask, within: Limits) -> _Found:

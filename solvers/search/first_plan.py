@@ -91,7 +91,7 @@ def best_grid(instance: Instance, deadline: Deadline) -> tuple[int, Plan] | None
     None where none keeps the rules, time was over before, or the instance is so small that any search comes to
     such a plan by itself. Cost: as :func:`balanced_plans`, and GRIDS prices.
     """
-    if len(instance.layers) * instance.devices < GRIDS_FROM:
+    if not is_large(instance):
         return None
     best: tuple[int, Plan] | None = None
     seen: set[tuple[int, int, object]] = set()
@@ -108,6 +108,11 @@ def best_grid(instance: Instance, deadline: Deadline) -> tuple[int, Plan] | None
             if len(seen) == GRIDS:
                 break
     return best
+
+
+def is_large(instance: Instance) -> bool:
+    """Tell whether a search of an instance may not come to a good plan by itself."""
+    return len(instance.layers) * instance.devices >= GRIDS_FROM
 
 
 def divided(instance: Instance, used: int, stages: int) -> Iterator[list[Group]]:

@@ -21,7 +21,7 @@ from pipecut.formulation.certificates.check import verify
 from pipecut.formulation.constraints.layers.forms import FormLimit
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Outcome, Proof
-from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from pipecut.formulation.problem.instance import Instance, with_servers
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
@@ -137,6 +137,15 @@ CHUNKED += tuple(
     for goal in (Goal.BOTTLENECK, Goal.STEP_TIME)
 )
 """Groups that may be joined by several links are a question to CP-SAT."""
+BLOCKS = tuple(
+    replace(
+        with_memory(BASE, Placement.LINE, size),
+        constraints=Constraints(memory=True, recompute=Recompute.BLOCKS),
+        goals=(Goal.ITERATION_TIME,),
+    )
+    for size in (420, 460, 500, 560, 640)
+)
+"""Where memory is short, and single blocks may be computed again."""
 STEPS = tuple(replace(instance, goals=(Goal.ITERATION_TIME,)) for instance in (*CASES[:3], NO_FLUSH))
 
 
@@ -198,8 +207,11 @@ def claimed(instance: Instance, more: int = 0) -> Claim:
 def reads(name: str) -> frozenset[tuple[str, str]]:
     """Trace a method on every case: a solver as it is asked for a plan, a route as it is asked about a claim."""
     called: set[tuple[str, str]] = set()
-    more = {"cpsat": EXECUTED, "step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED}.get(name, ())
-    for instance in more if name == "cpsat_chunks" else (*CASES, *STEPS, *PERIODS, *more):
+    more = {
+        **{"cpsat": EXECUTED, "step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED},
+        "reduced_dp": (*STEPS, *EXECUTED, *BLOCKS),
+    }.get(name, ())
+    for instance in more if name in ("cpsat_chunks", "reduced_dp") else (*CASES, *STEPS, *PERIODS, *more):
         if name in ROUTE_ONLY:
             route = next(route for route in ROUTES if route.name == name)
             for more in (0, 1):  # the truth, and a claim that is to be refuted
@@ -384,7 +396,7 @@ def test_what_only_proposes_can_be_left_out(name: str, patched: str, monkeypatch
 
 
 def test_every_route_and_every_exact_solver_is_in_the_table() -> None:
-    others = {"cpsat_atoms", "cpsat_chunks", "paced_dp", "period_dp", "step_dp", "halves_dp"}
+    others = {"cpsat_atoms", "cpsat_chunks", "paced_dp", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
     assert {route.name for route in ROUTES} | others == set(METHODS)
 
 
@@ -398,13 +410,15 @@ def test_who_is_independent_of_whom() -> None:
     """Written out, so that a change of the table shows here."""
     pairs = {frozenset(pair) for pair in itertools.combinations(METHODS, 2) if independent(*pair)}
     of = {name: {other for pair in pairs if name in pair for other in pair - {name}} for name in METHODS}
-    programmes = {"line_dp", "state_dp", "paced_dp", "period_dp", "step_dp", "halves_dp"}
+    programmes = {"line_dp", "state_dp", "paced_dp", "period_dp", "step_dp", "reduced_dp", "halves_dp"}
     assert of["cpsat"] == programmes | {"brute_force", "certificate"}
     # The search over chunks takes no instance that a programme takes, so its independence says nothing.
     for name in ("state_dp", "paced_dp", "step_dp", "halves_dp"):
         assert of[name] == {"cpsat", "brute_force", "certificate", "cpsat_chunks"}
+    assert of["reduced_dp"] == {"cpsat", "line_dp", "period_dp", "brute_force", "certificate", "cpsat_chunks"}
     for name in ("line_dp", "period_dp"):
-        assert of[name] == {"cpsat", "cpsat_atoms", "brute_force", "certificate", "cpsat_chunks"}
+        others = {"cpsat_atoms", "reduced_dp", "brute_force", "certificate", "cpsat_chunks"}
+        assert of[name] == {"cpsat", *others}
     assert of["cpsat_atoms"] == {"line_dp", "period_dp", "brute_force", "certificate"}
     assert of["brute_force"] == set(METHODS) - {"brute_force"}
     assert of["certificate"] == set(METHODS) - {"certificate"}

@@ -24,6 +24,7 @@ from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import best_training, decide
 from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
 from pipecut.solvers.goals import solve_in_order
+from pipecut.solvers.search.first_plan import best_grid
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
@@ -319,7 +320,8 @@ def test_a_v_has_two_stages_a_group_whatever_is_written_of_others() -> None:
 def test_a_large_question_has_a_plan_of_equal_groups_before_anything_is_searched() -> None:
     """A search that finds nothing by itself leaves the best of them, and each was told as soon as it was there."""
     layers = [matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(330)]
-    training, numbers = Training(64, 1, micro_batch_choices=(1, 16, 64)), (1, 16, 64)
+    numbers = (1, 16, 64)
+    training = Training(64, 1, micro_batch_choices=numbers, warm_up="eager")  # which the reduction does not see
     large = instance_of(chain(layers, [50] * 329), mesh(8, 8, 8, 8), PLAIN, training)
     large = replace(large, goals=(Goal.STEP_TIME,))
     told: list[Progress] = []
@@ -337,3 +339,30 @@ def test_a_large_question_has_a_plan_of_equal_groups_before_anything_is_searched
         assert one.plan is not None and evaluate(alone, one.plan).objective == one.objective
         assert evaluate(alone, one.plan).feasible
     assert chosen.outcome.objective == min(one.objective for one in heard.values() if one.objective is not None)
+
+
+def test_a_large_question_that_is_reduced_is_bounded_over_all_numbers_of_micro_batches() -> None:
+    """Nobody is asked about one number alone, each better plan is told, and no plan of equal groups is better."""
+    layers = [matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(330)]
+    training = Training(64, 1, micro_batch_choices=(16, 64))
+    large = instance_of(chain(layers, [50] * 329), mesh(8, 8, 8, 8), PLAIN, training)
+    sizes = Constraints(
+        devices_per_stage=(1, 2, 4, 8, 16, 32), no_cut=tuple(f"layer{at}" for at in range(330) if at % 30)
+    )
+    large = replace(large, goals=(Goal.STEP_TIME,), constraints=sizes)
+    told: list[Progress] = []
+
+    def nobody(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        raise AssertionError("asked about one number alone")
+
+    chosen = best_training(large, nobody, Limits(time_limit_s=20, progress=told.append))
+    assert chosen.outcome.solver == "reduced_dp" and chosen.outcome.plan is not None
+    assert evaluate(chosen.instance, chosen.outcome.plan).objective == chosen.outcome.objective
+    assert chosen.outcome.bound is not None and chosen.outcome.objective is not None
+    assert chosen.outcome.bound <= chosen.outcome.objective
+    values = [one.objective for one in told if one.objective is not None]
+    assert values == sorted(values, reverse=True) and chosen.outcome.objective == values[-1]
+    for many in (16, 64):
+        alone = replace(large, training=replace(training, micro_batches=many, micro_batch_choices=()))
+        grid = best_grid(alone, Limits().deadline)
+        assert grid is None or chosen.outcome.objective <= grid[0]

@@ -1,0 +1,330 @@
+"""What every stage takes at least: cells by kind of group, number of micro-batches in flight, and run of atoms.
+
+ReducedStages that are made of the same programs, behind equal boundaries, are one *node* of a tree. Their least
+weighted sums (``solvers.reduce.sums``) grow atom by atom. For stages with so many micro-batches in flight these
+give two limits: how much a device holds at least, which tells what never fits; and by duality how long a stage
+takes at least that fits. Both are lower bounds; where memory is short labels of several layouts may mix, and they
+are not exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.tables import Tables, build_tables
+from pipecut.formulation.limits import NEVER, Deadline, in_time
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.atoms.blocks import Lending
+from pipecut.solvers.atoms.programs import OUTSIDE, Programs, programs
+from pipecut.solvers.reduce.sums import (
+    MOST_BYTES,
+    NO_SUM,
+    SCALE,
+    ByteWeights,
+    Factor,
+    LayerSums,
+    Numbers,
+    alike_forms,
+    eliminated,
+    of_atom,
+    product,
+)
+from pipecut.solvers.reduce.word import Word
+
+PRICES = 6
+"""A byte has prices of so many octaves above and below what it has if time is worth all that a stage holds."""
+MUCH = 4
+"""An atom needs much while it is computed again if it needs such a part of the most that any atom does."""
+IN_FLIGHT = (1, 4, 16)
+"""For so many micro-batches in flight bytes of the stash are weighed."""
+FAST, STASH, LEAN = 0, 1, 2
+"""The rows of weights of time alone, of the stash alone, and the first of all that is held."""
+
+
+def _plain(kinds: int, *, each: bool, memory: bool) -> ByteWeights:
+    """Return the weights of time alone, and of bytes alone."""
+    rows = [(SCALE, 0, 0)]
+    if memory:
+        rows += [(0, 0, 1), *((0, 1, many) for many in IN_FLIGHT)]
+    time, once, stash = np.repeat(np.array(rows, dtype=np.int64).T[:, :, None], kinds, axis=2)
+    return ByteWeights(time, once, stash, each)
+
+
+def _priced(weights: ByteWeights, prices: Numbers) -> ByteWeights:
+    """Return the same weights, and those of time with bytes at some prices ``[price, kind]``."""
+    many, kinds = np.array(IN_FLIGHT)[None, :, None], prices.shape[1]
+    once = np.repeat(prices[:, None, :], len(IN_FLIGHT), axis=1)
+    stash = (once * many).reshape(-1, kinds)
+    once = once.reshape(-1, kinds)
+    return ByteWeights(
+        np.concatenate([weights.time, np.full_like(once, SCALE)]),
+        np.concatenate([weights.once, once]),
+        np.concatenate([weights.stash, stash]),
+        weights.each,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nodes:
+    """Runs of atoms by what they are made of: ``at[i, j]`` is the node of the stage from atom i to atom j - 1.
+
+    -1 where j is not behind i. ``parent[n]`` is the node of one atom less (-1: none), ``atom[n]`` the last atom of
+    the short model, ``program[n]`` its program, ``place[n]`` the place of the short model where stages begin.
+    """
+
+    at: Numbers
+    parent: list[int]
+    atom: list[int]
+    program: list[int]
+    place: list[int]
+
+    @staticmethod
+    def of(word: Word, known: Programs, received: Numbers, lending: Lending) -> Nodes:
+        """Make the tree of a word. Cost: the square of its atoms."""
+        total = len(word.of_atom)
+        found = Nodes(np.full((total + 1, total + 1), -1, dtype=np.int64), [], [], [], [])
+        numbers: dict[tuple[object, ...], int] = {}
+        for start, first in enumerate(word.of_atom):
+            before: object = np.ascontiguousarray(received[:, word.short_space.places[first]]).tobytes()
+            for stop, atom in enumerate(word.of_atom[start:], start + 1):
+                program = known.of(atom, first)
+                key = before, program, lending.of_atom[atom]
+                if key not in numbers:
+                    numbers[key] = len(found.parent)
+                    found.parent.append(before if isinstance(before, int) else -1)
+                    found.atom.append(atom)
+                    found.program.append(program)
+                    found.place.append(first)
+                before = numbers[key]
+                found.at[start, stop] = before
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecomputeCase:
+    """Some of the ways to run stages: ``sums[weights, kind, node]`` are their least weighted sums.
+
+    ``more[kind, node]`` is what their working sets have at least beside those of all ways; NO_SUM for no way.
+    """
+
+    sums: Numbers
+    more: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells of some kinds of groups for one number of micro-batches.
+
+    ``working[kind, node]`` is the largest working set at least. Where atoms may be computed again there are two
+    ``cases``: none of those is that would need much while it is, or one of them at least.
+    """
+
+    word: Word
+    tables: Tables
+    held: MemoryTables | None
+    nodes: Nodes
+    weights: ByteWeights
+    cases: tuple[RecomputeCase, ...]
+    working: Numbers
+    growth: AtomGrowth
+    _slots: dict[int, Numbers] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[GroupKind, ...]:
+        """Return the kinds of groups, in the order of the cells."""
+        return self.tables.kinds
+
+    @staticmethod
+    def of(word: Word, groups: tuple[Group, ...], deadline: Deadline = NEVER, *, each: bool = False) -> Cells:
+        """Make the cells of the kinds of these groups. Raises StoppedError after the deadline.
+
+        Times are with what is done once a step charged to its micro-batches, or those of ``each`` pass alone.
+        """
+        instance = word.short
+        tables = build_tables(instance, groups, deadline)
+        held = MemoryTables.of(tables) if instance.constraints.memory else None
+        known = programs(tables, held, word.short_space)
+        lending = Lending(tables, word.short_space)
+        received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
+        nodes = Nodes.of(word, known, received if held is None else held.received, lending)
+        alike = alike_forms(tables, held)
+        weights = _plain(len(tables.kinds), each=each, memory=held is not None)
+        if held is not None:
+            plain = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
+            weights = _priced(weights, plain.prices(deadline))
+        grown = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
+        return Cells(word, tables, held, nodes, weights, grown.cases(deadline), grown.working(), grown)
+
+    def least(self, in_flight: int) -> Numbers:
+        """Return ``[kind, node]``: the least time of a stage with so many micro-batches in flight, in ns.
+
+        FORBIDDEN where no stage fits.
+        """
+        if self.held is None:
+            in_flight = 1
+        if in_flight not in self._slots:
+            self._slots[in_flight] = np.minimum.reduce([self._of_case(case, in_flight) for case in self.cases])
+        return self._slots[in_flight]
+
+    def _of_case(self, case: RecomputeCase, in_flight: int) -> Numbers:
+        weights, sums = self.weights, case.sums
+        found = -(-sums[FAST] // SCALE)
+        if self.held is not None:
+            room = self.room(in_flight) - case.more
+            for at in range(LEAN, len(weights)):
+                price, stash = weights.once[at][:, None], weights.stash[at][:, None]
+                if (stash > price * in_flight).any():
+                    continue
+                # What is weighed for fewer micro-batches than are in flight holds the least stash for the others.
+                least = sums[at] + product(price * in_flight - stash, sums[STASH])
+                if weights.time[at, 0]:
+                    found = np.maximum(found, -(-(least - price * room) // SCALE))
+                else:
+                    found = np.where(least > room, FORBIDDEN, found)
+        return np.where(sums[FAST] >= NO_SUM, FORBIDDEN, np.minimum(found, FORBIDDEN))
+
+    def prices(self, kind: int, in_flight: int) -> list[tuple[int, int]]:
+        """Return the prices of a byte that is held once and of one of the stash, of a kind, from none upwards."""
+        timed = self.weights.once[self.weights.time[:, kind] > 0, kind]
+        return [(int(once), int(once) * in_flight) for once in np.unique(timed)]
+
+    def room(self, in_flight: int) -> Numbers:
+        """Return ``[kind, node]``: the bytes left for what a stage holds, beside its working set."""
+        if self.held is None:
+            raise ValueError("memory is not limited")
+        cuts = np.array(self.word.short_space.places)[self.nodes.place]
+        received = self.held.received[:, cuts]
+        return np.array(self.held.capacity)[:, None] - in_flight * received - self.working
+
+    @cached_property
+    def of_kind(self) -> dict[GroupKind, int]:
+        """Return the number of every kind."""
+        return {kind: at for at, kind in enumerate(self.kinds)}
+
+
+@dataclass(slots=True)
+class AtomGrowth:
+    """ReducedStages that grow atom by atom: sums by the layouts of what is live behind them."""
+
+    sums: LayerSums
+    nodes: Nodes
+    lending: Lending
+    word: Word
+    factors: dict[tuple[int, int, bool], tuple[Factor, tuple[int, ...]]] = field(default_factory=dict)
+
+    def prices(self, deadline: Deadline) -> Numbers:
+        """Return prices ``[price, kind]`` of a byte around those at which a model is worth what it takes."""
+        sums = self.run(deadline, frozenset())
+        whole = sums[:, :, int(self.nodes.at[0, -1])]
+        octaves = np.arange(-PRICES, PRICES + 1)[:, None]
+        held = self.sums.held
+        # What a device may hold at such a price is no more than a sum may be.
+        most = NO_SUM // max(1, *(held.capacity if held is not None else ()))
+        middle = np.minimum(whole[FAST], NO_SUM) / np.maximum(whole[LEAN], 1)
+        return np.clip(middle * 2.0**octaves, 1, max(1, most)).astype(np.int64)
+
+    def cases(self, deadline: Deadline) -> tuple[RecomputeCase, ...]:
+        """Return the cases of stages: a single one where no atom may be computed again by itself."""
+        held, nodes = self.sums.held, self.nodes
+        shape = len(self.sums.tables.kinds), len(nodes.parent)
+        nothing = np.zeros(shape, dtype=np.int64)
+        if held is None or not held.recomputing:
+            return (RecomputeCase(self.run(deadline, frozenset()), nothing),)
+        again = self._rerun(held)
+        large = frozenset(np.flatnonzero(MUCH * again.max(axis=0) >= again.max()).tolist())
+        more = np.full(shape, NO_SUM, dtype=np.int64)
+        for node, (atom, parent) in enumerate(zip(nodes.atom, nodes.parent, strict=True)):
+            if atom in large:
+                more[:, node] = again[:, atom]
+            if parent >= 0:
+                more[:, node] = np.minimum(more[:, node], more[:, parent])
+        few, all_ = self.run(deadline, large), self.run(deadline, frozenset())
+        return RecomputeCase(few, nothing), RecomputeCase(all_, more)
+
+    def _rerun(self, held: MemoryTables) -> Numbers:
+        """Return ``[kind, atom]``: what an atom holds at least while it is computed again."""
+        some = np.array([*held.recomputing]), np.array([*held.recomputing.values()])
+        most = np.where(held.possible[some[0]], held.once[some[1]] - held.once[some[0]], NO_SUM)
+        least = most.min(axis=2)
+        ends = self.word.short_space.atoms()
+        found = np.full((len(self.sums.tables.kinds), self.word.short_space.stops), 0, dtype=np.int64)
+        for at, (first, stop) in enumerate(ends):
+            found[some[0], at] = least[:, first:stop].sum(axis=1)
+        return found
+
+    def run(self, deadline: Deadline, kept: frozenset[int]) -> Numbers:
+        """Return the least sums ``[weights, kind, node]`` with some atoms that are not computed again."""
+        shape = len(self.sums.weights), len(self.sums.tables.kinds)
+        found = np.empty((*shape, len(self.nodes.parent)), dtype=np.int64)
+        states: dict[int, Numbers] = {}
+        for node, parent in enumerate(in_time(self.nodes.parent, deadline)):
+            factor, live = self._factor(node, again=self.nodes.atom[node] not in kept)
+            width = len(self._left(node))
+            before = states[parent] if parent >= 0 else self._outside(width, shape)
+            grown = eliminated([Factor(tuple(range(width)), before), factor], live)
+            # Sums are kept in the order in which layers are live.
+            order = [grown.over.index(one) for one in live]
+            states[node] = grown.sums.transpose(*order, -2, -1)
+            found[:, :, node] = grown.sums.min(axis=tuple(range(len(live)))) if live else grown.sums
+        return found
+
+    def working(self) -> Numbers:
+        """Return the least largest working set ``[kind, node]``."""
+        held = self.sums.held
+        if held is None:
+            return np.zeros((len(self.sums.tables.kinds), len(self.nodes.parent)), dtype=np.int64)
+        least, ends = held.least(held.working_set), list(self.word.short_space.atoms())
+        by_atom = np.stack([least[:, first:stop].max(axis=1) for first, stop in ends], axis=1)
+        found = by_atom[:, self.nodes.atom]
+        for node, parent in enumerate(self.nodes.parent):
+            if parent >= 0:
+                found[:, node] = np.maximum(found[:, node], found[:, parent])
+        return found
+
+    def _left(self, node: int) -> range:
+        return range(self.sums.programs.all[self.nodes.program[node]].width)
+
+    def _outside(self, width: int, shape: tuple[int, int]) -> Numbers:
+        """Return the sums of no atom: nothing where all that is live lies in another stage."""
+        ends = len(self.sums.ends)
+        found = np.full((*(ends,) * width, *shape), NO_SUM, dtype=np.int64)
+        found[(-1,) * width] = 0
+        return found
+
+    def _factor(self, node: int, *, again: bool) -> tuple[Factor, tuple[int, ...]]:
+        """Return the sums of the last atom of a node; with ``again`` also computed again by itself."""
+        program, atom = self.nodes.program[node], self.nodes.atom[node]
+        key = program, self.lending.of_atom[atom], again
+        if key not in self.factors:
+            kinds = np.arange(len(self.sums.tables.kinds))
+            known = self.sums.programs.all[program]
+            factor, live = self._factor(node, again=False) if again else of_atom(self.sums, known, kinds)
+            choices = {} if self.sums.held is None or not again else self.sums.held.recomputing
+            if choices:
+                some, priced = np.array([*choices]), np.array([*choices.values()])
+                other, _ = of_atom(self.sums, known, some, priced, self.stays(key[1], some))
+                least = factor.sums.copy()
+                least[..., some] = np.minimum(least[..., some], other.sums)
+                factor = replace(factor, sums=least)
+            self.factors[key] = factor, live
+        return self.factors[key]
+
+    def stays(self, number: int, kinds: Numbers) -> dict[int, Numbers]:
+        """Return what stays of the tensors that an atom reads if it is computed again, by their layouts."""
+        found: dict[int, Numbers] = {}
+        for read in self.lending.steps[number].reads:
+            if read.source is None:
+                continue
+            held = np.array(self.lending.held(read.split, read.again_bytes))[kinds]
+            layouts = [
+                np.zeros(len(kinds), np.int64) if one == OUTSIDE else held[:, one] for one in self.sums.ends
+            ]
+            bytes_ = np.minimum(np.stack(layouts), MOST_BYTES)[:, None, :]
+            cost = product(self.sums.weights.stash[None][..., kinds], bytes_)
+            found[read.source] = found.get(read.source, 0) + cost
+        return found

@@ -1,0 +1,161 @@
+"""The least time of one stage that fits, exactly: labels of its atoms joined as far as they can be the best.
+
+Where memory is short the fastest forms may not fit, and the best mix of forms and of atoms that are computed again
+is no least weighted sum. For a single stage all unbeaten labels (``solvers.atoms.fronts``) are joined atom by
+atom. What the rest weighs at least at some price of a byte leaves out almost all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.atoms.fronts import FrontRule, Fronts
+from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, best_rows
+from pipecut.solvers.atoms.labels import Labels as Rows
+from pipecut.solvers.atoms.programs import OUTSIDE, Key
+from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
+from pipecut.solvers.reduce.sums import SCALE, Numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grown:
+    """Labels behind an atom by layout: ``rows``, and of each the row before, its layout, rule and own label."""
+
+    rows: Rows
+    before: NDArray[np.intp]
+    left: list[tuple[Key, FrontRule]]
+    of: NDArray[np.intp]
+    own: Rows
+
+
+@dataclass(slots=True)
+class ExactStage:
+    """The labels of one stage on one kind of group with so many micro-batches in flight, within a limit in ns.
+
+    ``fronts`` have the times that count.
+    """
+
+    fronts: Fronts
+    prices: list[tuple[int, StageLabels]]
+    kind: int
+    in_flight: int
+    room: int
+    first: int
+    stop: int
+    limit: int
+    deadline: Deadline = NEVER
+    forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
+    _duals: list[tuple[int, list[Numbers]]] = field(default_factory=list)
+
+    def least(self) -> StageLabel | None:
+        """Return the label with the least time that fits, if it is below the limit. Raises StoppedError."""
+        self._duals = [(price, labels.rests(self.first, self.stop)) for price, labels in self.prices]
+        labels = self.prices[0][1]
+        nodes, programs = labels.way(self.first, self.stop), self.fronts.programs
+        width = programs.all[labels.growth.nodes.program[nodes[0]]].width
+        none = np.zeros(1, dtype=np.intp)
+        start = np.zeros((1, 3), dtype=np.int64)
+        states = [{(OUTSIDE,) * width: _Grown(start, none, [], none, start)}]
+        for at, node in enumerate(nodes):
+            self.deadline.check()
+            states.append(self._grown(states[-1], labels, node, at))
+        ends = [(int(one.rows[:, TIME].min()), key) for key, one in states[-1].items() if len(one.rows)]
+        if not ends:
+            return None
+        return self._label(states, nodes, labels, min(ends)[1])
+
+    def _rule(self) -> FrontRule:
+        whole = self.fronts.tables.kinds[self.kind].mode.recompute is True
+        return FrontRule(self.kind, Keeps(1, 1 if whole else self.in_flight))
+
+    def _grown(self, before: dict[Key, _Grown], labels: StageLabels, node: int, at: int) -> dict[Key, _Grown]:
+        """Return the labels behind the next atom: those that may still be the best."""
+        program = labels.growth.nodes.program[node]
+        parts: dict[Key, list[tuple[Rows, NDArray[np.intp], tuple[Key, FrontRule], Rows]]] = {}
+        for rule in self.fronts.choices(self._rule()):
+            fronts = self.fronts.of(program, rule, before)
+            for left, grown in before.items():
+                more = self._more(labels, node, rule, left)
+                for right, front in fronts[left].items():
+                    own = front + more
+                    rows, one, other = _joined(grown.rows, own)
+                    kept = self._may_win(rows, right, at + 1, labels)
+                    if kept.any():
+                        part = rows[kept], one[kept], (left, rule), front[other[kept]]
+                        parts.setdefault(right, []).append(part)
+        return {key: _unbeaten(row) for key, row in parts.items()}
+
+    def _more(self, labels: StageLabels, node: int, rule: FrontRule, left: Key) -> Rows:
+        """Return what an atom takes beside its front: computing, and what stays of what it reads."""
+        growth = labels.growth
+        first, stop = list(growth.word.short_space.atoms())[growth.nodes.atom[node]]
+        computed = int(self.fronts.tables.compute[rule.kind, first:stop].sum())
+        stays = 0
+        if rule.alone is not None:
+            for read in growth.lending.steps[growth.lending.of_atom[growth.nodes.atom[node]]].reads:
+                if read.source is not None and left[read.source] != OUTSIDE:
+                    stays += growth.lending.held(read.split, read.again_bytes)[self.kind][left[read.source]]
+        return np.array([computed, self.in_flight * stays, 0])
+
+    def _may_win(self, rows: Rows, right: Key, at: int, labels: StageLabels) -> NDArray[np.bool_]:
+        """Tell which labels may still end within limit and room, by what the rest weighs at least."""
+        kept = rows[:, HELD] + rows[:, WORKING] <= self.room
+        ends = labels.growth.sums.ends
+        alike = labels.growth.sums.alike
+        place = tuple(ends.index(alike.get(form, form)) for form in right)
+        for price, rests in self._duals:
+            weighed = SCALE * rows[:, TIME] + price * (rows[:, HELD] + rows[:, WORKING] - self.room)
+            kept &= weighed + int(rests[at][place]) < SCALE * self.limit
+        return kept
+
+    def _label(
+        self, states: list[dict[Key, _Grown]], nodes: list[int], labels: StageLabels, key: Key
+    ) -> StageLabel:
+        """Go back from the best label to the first atom."""
+        last = states[-1][key]
+        row = int(last.rows[:, TIME].argmin())
+        time, held, working = (int(one) for one in last.rows[row])
+        forms: list[tuple[int, ...]] = []
+        again: list[int] = []
+        for at in range(len(nodes) - 1, -1, -1):
+            grown = states[at + 1][key]
+            left, rule = grown.left[grown.of[row]]
+            program = labels.growth.nodes.program[nodes[at]]
+            width = self.fronts.programs.all[program].width
+            forms.append(self._forms_of(program, rule, (left[:width], key), grown.own[row]))
+            if rule.alone is not None:
+                again.append(at)
+            key, row = left, int(grown.before[row])
+        amounts = Amounts(time=time, each=time, once=held, working=working)
+        return StageLabel(
+            self.kind, tuple(form for row in reversed(forms) for form in row), tuple(reversed(again)), amounts
+        )
+
+    def _forms_of(self, program: int, rule: FrontRule, ends: tuple[Key, Key], own: Rows) -> tuple[int, ...]:
+        """Return the forms of an atom, which are looked for once for all that are alike."""
+        known = (id(self.fronts), program, rule, ends, own.tobytes())
+        if known not in self.forms:
+            self.forms[known] = tuple(self.fronts.forms(program, rule, ends, own))
+        return self.forms[known]
+
+
+def _joined(rows: Rows, own: Rows) -> tuple[Rows, NDArray[np.intp], NDArray[np.intp]]:
+    """Return every label followed by every own one, and which ones they are."""
+    both = rows[:, None, :] + own[None, :, :]
+    np.maximum(rows[:, None, WORKING], own[None, :, WORKING], out=both[:, :, WORKING])
+    one, other = np.divmod(np.arange(len(rows) * len(own)), len(own))
+    return both.reshape(-1, 3), one, other
+
+
+def _unbeaten(parts: list[tuple[Rows, NDArray[np.intp], tuple[Key, FrontRule], Rows]]) -> _Grown:
+    rows = np.concatenate([part[0] for part in parts])
+    before = np.concatenate([part[1] for part in parts])
+    of = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+    own = np.concatenate([part[3] for part in parts])
+    best = best_rows(rows, np.zeros(len(rows), dtype=np.int64))
+    return _Grown(rows[best], before[best], [part[2] for part in parts], of[best], own[best])

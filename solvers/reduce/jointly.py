@@ -1,0 +1,142 @@
+"""Several instances that differ in their training alone, searched together: the one that promises least goes on.
+
+A plan of one is a value that plans of all others have to be below, so most are ruled out by a few questions. What
+no plan undercuts is the least bound of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.search import ByFormula
+from pipecut.solvers.reduce.solver import NAME, search_of
+from pipecut.solvers.reduce.steps import ByStep
+
+FIRST_PARTS, FIRST_STEPS = 2, 16
+"""So many instances of which plans promise most are searched first, each for so many steps."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One instance: its search (None: not begun), and what no plan of it undercuts."""
+
+    instance: Instance
+    bound: int
+    search: ByFormula | ByStep | None = None
+    begun: bool = False
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Jointly:
+    """The search of several instances; ``best`` is the least value so far, of ``plan`` of ``of``."""
+
+    limits: Limits
+    parts: list[_Part]
+    best: int
+    plan: Plan | None = None
+    of: Instance | None = None
+    began_s: float = field(default_factory=time.monotonic)
+
+    @staticmethod
+    def run(instances: Sequence[Instance], limits: Limits) -> list[tuple[Instance, Outcome]]:
+        """Search all instances until the bound meets the best plan, or the limits are used up.
+
+        Return an outcome for each, in the order given: that of the best has its plan, the bound of every other is
+        the value of that plan where nothing below it is left.
+        """
+        most = max(longest_run_ns(one, one.training.micro_batches) for one in instances) + 1
+        found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most)
+        with contextlib.suppress(StoppedError, TooLargeError):
+            for part in found._start():
+                found._go_on(part, FIRST_STEPS)
+            found._search()
+        return [(part.instance, found._outcome(part)) for part in found.parts]
+
+    def _start(self) -> list[_Part]:
+        """Look for first plans of all, from the middle outwards, and price those that promise most.
+
+        Return the instances of which plans promise most, the best first.
+        """
+        order = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
+        found: list[tuple[int, int, list[Cell]]] = []
+        for at in order:
+            part = self.parts[at]
+            self.limits.deadline.check()
+            part.search = search_of(part.instance, self.best, self.limits.deadline)
+            found += [(promised, at, cells) for promised, cells in part.search.promises()]
+            if self.plan is None and found:
+                self._price(*min(found, key=lambda one: one[:2]))
+        for one in sorted(found, key=lambda one: one[:2]):
+            if one[0] < self.best:
+                self._price(*one)
+        return [self.parts[at] for at in dict.fromkeys(at for _, at, _ in sorted(found, key=lambda one: one[:2]))][
+            :FIRST_PARTS
+        ]
+
+    def _go_on(self, part: _Part, steps: int) -> None:
+        """Go on with a part for so many steps, or until nothing of it is open below the best plan."""
+        for _ in range(steps):
+            if part.done or part.search is None or part.bound >= self.best:
+                return
+            part.search.upper = self.best
+            if part.begun:
+                part.done = not part.search.step()
+            else:
+                part.search.begin()
+                part.begun = True
+            self._learn(part)
+
+    def _price(self, _: int, at: int, cells: list[Cell]) -> None:
+        part = self.parts[at]
+        if part.search is not None:
+            part.search.upper = self.best
+            part.search.take(cells)
+            self._learn(part)
+
+    def _search(self) -> None:
+        """Go on with the part that promises least."""
+        while open_ := [one for one in self.parts if not one.done]:
+            part = min(open_, key=lambda one: one.bound)
+            if part.search is None or part.bound >= self.best:
+                return
+            self._go_on(part, 1)
+
+    def _learn(self, part: _Part) -> None:
+        search = part.search
+        if search is None:
+            return
+        if search.plan is not None and search.best < self.best:
+            priced = evaluate(part.instance, search.plan)
+            if priced.feasible and priced.objective is not None and priced.objective < self.best:
+                self.plan, self.best, self.of = search.plan, priced.objective, part.instance
+        part.bound = max(part.bound, search.bound)
+        bound = min(min(one.bound for one in self.parts), self.best)
+        self.limits.progress(Progress(None if self.plan is None else self.best, bound, self.plan, self.of))
+
+    def _outcome(self, part: _Part) -> Outcome:
+        own, seconds = self.of is part.instance, time.monotonic() - self.began_s
+        bound = min(part.bound, self.best)
+        proof = Proof.FEASIBLE if own else Proof.UNKNOWN
+        if own and bound >= self.best:
+            proof = Proof.OPTIMAL
+        elif self.plan is None and part.bound >= self.best:
+            proof = Proof.INFEASIBLE
+        return Outcome(
+            solver=NAME,
+            proof=proof,
+            plan=self.plan if own else None,
+            objective=self.best if own else None,
+            bound=None if proof is Proof.INFEASIBLE else bound,
+            seconds=seconds,
+        )

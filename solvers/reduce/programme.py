@@ -1,0 +1,148 @@
+"""The suffix programme: the least sum of stages and boundaries, none of which takes longer than a limit.
+
+From the last stage to the first: the best suffix of a plan by the place of the line where it begins, the size of
+its first stage, and the atom where it begins. In slot s, counted from the last stage, a stage has so many
+micro-batches in flight as its schedule says. All suffixes of a slot are made at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.sums import Numbers
+
+Least = Callable[[int, int], Numbers]
+"""By seat and slot ``[first atom, atom behind the last]``: the least time; FORBIDDEN where no stage fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A stage of a plan: ``size`` numbers its size among those of the line, ``x`` is where its devices begin."""
+
+    x: int
+    size: int
+    first: int
+    stop: int
+
+
+@dataclass(slots=True)
+class LineSums:
+    """The suffixes of plans whose stages and boundaries keep to a limit, and whose sum stays in a budget.
+
+    ``found[s][x, size, atom]`` is the least sum of suffixes of s + 1 stages, FORBIDDEN for none.
+    """
+
+    line: SeatLine
+    least: Least
+    limit: int
+    budget: int
+    found: list[Numbers]
+
+    @staticmethod
+    def of(line: SeatLine, least: Least, atoms: int, limit: int, budget: int = FORBIDDEN) -> LineSums:
+        """Make all suffixes. Cost: slots x sizes x places of the line x atoms squared, in numpy."""
+        found = LineSums(line, least, limit, min(budget, FORBIDDEN), [])
+        behind = nothing_behind(line, atoms)
+        while len(found.found) < min(atoms, line.devices // min(line.sizes)):
+            made = found._grown(behind)
+            if (made >= FORBIDDEN).all():
+                break
+            found.found.append(made)
+            behind = [found._behind(made, size) for size in range(len(line.sizes))]
+        return found
+
+    def best(self) -> tuple[int, int] | None:
+        """Return the least sum of a whole plan, and how many stages it has; None if there is none."""
+        sums = [int(row[0, :, 0].min()) for row in self.found]
+        least = min(sums, default=FORBIDDEN)
+        return None if least >= FORBIDDEN else (least, sums.index(least) + 1)
+
+    def plan(self, stages: int) -> list[Cell]:
+        """Return the stages of the best plan of so many of them, first to last."""
+        cells: list[Cell] = []
+        x, atom, size = 0, 0, int(self.found[stages - 1][0, :, 0].argmin())
+        for slot in range(stages - 1, -1, -1):
+            left = int(self.found[slot][x, size, atom])
+            behind = self._rest(slot, x + self.line.sizes[size], size)
+            row = self._cells(int(self.line.seat[x, size]), slot)[atom] + behind
+            stop = int(np.flatnonzero(row == left)[0])
+            cells.append(Cell(x, size, atom, stop))
+            x += self.line.sizes[size]
+            if slot:
+                crossed = self._crossed(x, size, stop)
+                nexts = self.found[slot - 1][x, :, stop] + crossed
+                atom, size = stop, int(nexts.argmin())
+        return cells
+
+    def _rest(self, slot: int, x: int, size: int) -> Numbers:
+        """Return by atom the least sum behind a stage of a size that ends before a place of the line."""
+        if slot:
+            return self._behind(self.found[slot - 1], size)[x]
+        atoms = self.found[0].shape[2]
+        found = np.full(atoms, FORBIDDEN, dtype=np.int64)
+        found[-1] = 0
+        return found
+
+    def _cells(self, seat: int, slot: int) -> Numbers:
+        found = self.least(seat, slot)
+        return np.where(found > self.limit, FORBIDDEN, found)
+
+    def _grown(self, behind: list[Numbers]) -> Numbers:
+        """Return suffixes of one stage more, given what is behind its last device, by its size."""
+        slot = len(self.found)
+        made = grown(self.line, lambda seat: self._cells(seat, slot), behind)
+        made[made > self.budget] = FORBIDDEN
+        return made
+
+    def _behind(self, made: Numbers, size: int) -> Numbers:
+        """Return ``[x, atom]``: the least sum behind a stage that ends before place x, with its boundary."""
+        return behind_stages(self.line, made, size, limit=self.limit)
+
+    def _crossed(self, x: int, size: int, atom: int) -> Numbers:
+        return self.line.crossing[self.line.joint[x, size], atom]
+
+
+def nothing_behind(line: SeatLine, atoms: int) -> list[Numbers]:
+    """Return by size what is behind a last stage: nothing, wherever on the line it ends."""
+    found = np.full((line.devices + 1, atoms + 1), FORBIDDEN, dtype=np.int64)
+    found[:, atoms] = 0
+    return [found for _ in line.sizes]
+
+
+def grown(line: SeatLine, cells: Callable[[int], Numbers], behind: list[Numbers]) -> Numbers:
+    """Return ``[x, size, atom]``: the least sums with one stage more in front; ``cells`` are its times by seat."""
+    total, atoms = behind[0].shape
+    made = np.full((total, len(line.sizes), atoms), FORBIDDEN, dtype=np.int64)
+    for size, devices in enumerate(line.sizes):
+        seats = line.seat[:, size]
+        for seat in np.unique(seats[seats >= 0]):
+            xs = np.flatnonzero(seats == seat)
+            rest = behind[size][xs + devices]
+            some = (rest < FORBIDDEN).any(axis=1)
+            if not some.any():
+                continue
+            useful, rest, own = xs[some], rest[some], cells(int(seat))
+            columns = np.flatnonzero((rest < FORBIDDEN).any(axis=0))
+            rows = np.flatnonzero((own[:, columns] < FORBIDDEN).any(axis=1))
+            if len(rows):
+                sums = own[np.ix_(rows, columns)][None] + rest[:, None, columns]
+                made[useful[:, None], size, rows[None, :]] = sums.min(axis=2)
+    return np.minimum(made, FORBIDDEN)
+
+
+def behind_stages(line: SeatLine, made: Numbers, size: int, *, times: int = 1, limit: int = FORBIDDEN) -> Numbers:
+    """Return ``[x, atom]``: the least sum behind a stage of a size that ends before place x.
+
+    Boundaries count so many times; one that takes longer than the limit is in no plan.
+    """
+    found = np.full((made.shape[0], made.shape[2]), FORBIDDEN, dtype=np.int64)
+    for after in range(len(line.sizes)):
+        crossed = line.crossing[line.joint[:, size, after]]
+        sums = np.where(crossed > limit, FORBIDDEN, made[:, after] + times * crossed)
+        found = np.minimum(found, sums)
+    return np.minimum(found, FORBIDDEN)

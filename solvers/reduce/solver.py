@@ -1,0 +1,157 @@
+"""Deep models on a line of devices: reduced to the few atoms that they are made of, and solved in seconds.
+
+The model is read as a word (``solvers.reduce.word``), its stages become cells (``solvers.reduce.cells``), and two
+searches use them: for the step by the formula (``solvers.reduce.search``), which is proved, and for the step as
+executed (``solvers.reduce.steps``), whose bound comes close to the best plan and seldom meets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.costs.bulk.lent import Reading
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import Deadline, TooLargeError
+from pipecut.formulation.outcome import Limits, Outcome, begin
+from pipecut.formulation.problem.constraints import Goal, Placement, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.modes import modes
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.search import ByFormula
+from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.steps import ByStep
+from pipecut.solvers.reduce.word import Word
+from pipecut.solvers.search.incumbent import Incumbent
+from pipecut.solvers.search.stoppable import stoppable
+from pipecut.solvers.search.support import Support, sized
+
+NAME = "reduced_dp"
+OFFERED = ("no_cut", "together", "devices_per_stage")
+"""Demands that are kept by what is offered: places to cut, and numbers of devices."""
+BYTES_A_CELL = 1200
+"""Of a kind of group and a run of atoms: sums for every row of weights, of two cases."""
+
+
+def reason_against(instance: Instance) -> str | None:
+    """Return None if the search sees the whole instance, else what it does not see."""
+    training, cost, asked = instance.training, instance.cost, instance.constraints
+    unseen = [name for name in instance.demands.named() if name not in OFFERED]
+    unseen += [one.name for one in asked.own] + ["at_most"] * bool(asked.at_most)
+    executed = instance.goals[0] is Goal.STEP_TIME
+    reasons = {
+        f"{NAME} minimises a step, the first goal is {instance.goals[0]}": instance.goals[0]
+        not in (Goal.STEP_TIME, Goal.ITERATION_TIME),
+        f"{NAME} does not see the constraints {', '.join(unseen)}": unseen,
+        f"{NAME} knows 1F1B with classic warm-ups": training.schedule is not Schedule.ONE_F_ONE_B
+        or training.warm_up != "classic",
+        f"{NAME} puts stages on the line": asked.placement is not Placement.LINE,
+        f"{NAME} adds up passes and transfers": cost.combine is not Combine.MAX
+        or cost.stage_time is not StageTime.ADD
+        or cost.boundary_charge is not BoundaryCharge.LINK,
+        f"{NAME} knows executed steps without overlap": executed
+        and Synchronisation.OVERLAPPED in (cost.synchronisation, cost.inside),
+        f"{NAME} knows blocks that read from the one before them": not _reads_neighbours(instance),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _reads_neighbours(instance: Instance) -> bool:
+    """Tell whether blocks that may be computed again read what stays for no others."""
+    if instance.constraints.recompute is not Recompute.BLOCKS or not instance.constraints.memory:
+        return True
+    rows = [row for row in Reading.all(instance, CutSpace.of(instance)) if row.own != row.block]
+    producers = [row.producer for row in rows]
+    near = all(row.block == row.own + 1 and not row.kept_bytes for row in rows)
+    return near and len(set(producers)) == len(producers)
+
+
+@sized
+def accepts(instance: Instance) -> Support:
+    """Say what the search makes of an instance (``solvers.search.support``). Cost: linear in the layers."""
+    reason = reason_against(instance)
+    if reason:
+        return Support(reason=reason)
+    formula = instance.goals[0] is Goal.ITERATION_TIME
+    return Support(proves=formula, bytes_needed=bytes_needed(instance))
+
+
+def bytes_needed(instance: Instance) -> int:
+    """Return what the cells of an instance take at most. Raises TooLargeError where they are too large."""
+    asked = instance.demands.devices_per_stage
+    sizes = [size for size in range(1, instance.devices + 1) if not asked or size in asked]
+    if len(sizes) * len(sizes) * instance.devices > MOST_JOINTS:
+        raise TooLargeError(
+            f"{len(sizes)} sizes of stages on {instance.devices} devices are too many places;"
+            " narrow constraints.devices_per_stage"
+        )
+    kinds, atoms = sum(len(modes(instance, size)) for size in sizes), CutSpace.of(instance).stops
+    word = Word.of(instance)
+    nodes = min(atoms * (atoms + 1) // 2, 2 * atoms * (word.short_space.stops + 2))
+    needed = BYTES_A_CELL * kinds * nodes
+    TooLargeError.refuse_above(
+        f"times of {nodes} runs of atoms on {kinds} kinds of device groups",
+        needed,
+        "narrow constraints.devices_per_stage",
+    )
+    return needed
+
+
+MOST_JOINTS = 20_000_000
+"""Pairs of sizes at places of the line."""
+
+
+@stoppable(NAME, best=True)
+def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
+    """Find the plan with the least step: by the formula with proof, as executed with a bound that is close.
+
+    Raises ValueError where :func:`accepts` has a reason.
+    """
+    reason = reason_against(instance)
+    if reason is not None:
+        raise ValueError(reason)
+    limits = begin(limits)
+    most = longest_run_ns(instance, instance.training.micro_batches) + 1
+    known = Incumbent(NAME, instance, limits, most, lower_bound(instance))
+    known.offer()
+    known.begin_where_known()
+    search = search_of(instance, known.upper, limits.deadline)
+    for promised, cells in sorted(search.promises(), key=lambda one: one[0]):
+        if promised < known.upper:
+            search.take(cells)
+            _learn(known, search)
+    search.begin()
+    _learn(known, search)
+    while not known.closed and search.step():
+        _learn(known, search)
+    _learn(known, search)
+    return known.outcome(f"{search.asked} questions were asked")
+
+
+def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByStep:
+    """Return the search for the first goal of an instance, for plans below a value."""
+    word = Word.of(instance)
+    executed = instance.goals[0] is Goal.STEP_TIME
+    stages = ReducedStages.of(word, SeatLine.of(instance, word.space), deadline, each=executed)
+    if not executed:
+        return ByFormula(stages, upper)
+    judged = replace(instance, goals=(Goal.STEP_TIME,))
+
+    def price(plan: Plan) -> int | None:
+        found = evaluate(judged, plan)
+        return found.objective if found.feasible else None
+
+    return ByStep(stages, price, upper)
+
+
+def _learn(known: Incumbent, search: ByFormula | ByStep) -> None:
+    """Take over what a search has found so far."""
+    if search.plan is not None and search.best < known.upper:
+        known.take(search.plan)
+    if search.bound > known.lower:
+        known.lower = min(search.bound, known.upper)
+        known.tell()

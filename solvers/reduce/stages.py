@@ -1,0 +1,294 @@
+"""The stages of plans with one number of micro-batches: lower bounds first, exact where a proof uses them.
+
+*Lower tables, prove, settle what the proof used, ask again.* Two things are lower than they are at first: cells
+where memory is short (``solvers.reduce.cells``), and seats that stand across servers, which have the prices of
+those that do not. A stage of a plan that would be the best is *settled*: its seat is priced itself, and its least
+time found exactly (``solvers.reduce.exact``). A bound that rests on settled stages alone is that of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipecut.formulation.limits import NEVER, Deadline
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.units import Link
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.atoms.fronts import Fronts
+from pipecut.solvers.reduce.cells import FAST, Cells
+from pipecut.solvers.reduce.exact import ExactStage
+from pipecut.solvers.reduce.labels import StageLabel, StageLabels, row_of
+from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.sums import SCALE, Numbers
+from pipecut.solvers.reduce.word import Word
+
+NEAR = 4
+"""Prices that leave labels out are from so many times below to so many times above the least at which one fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """Where the kinds of a seat are priced: cells, and the numbers of its kinds there, one for each group."""
+
+    cells: Cells
+    kinds: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class ReducedStages:
+    """All stages that plans may have: ``least`` by seat and slot, and labels that are among the fastest."""
+
+    word: Word
+    line: SeatLine
+    deadline: Deadline
+    each: bool
+    _seats: dict[int, _Seat]
+    _true: set[int]
+    _known: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
+    _labels_of: dict[tuple[int, int, int, int], StageLabel | None] = field(default_factory=dict)
+    _labels: dict[tuple[int, int, int, int], StageLabels] = field(default_factory=dict)
+    _forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
+    _fronts: dict[int, Fronts] = field(default_factory=dict)
+
+    @staticmethod
+    def of(word: Word, line: SeatLine, deadline: Deadline = NEVER, *, each: bool = False) -> ReducedStages:
+        """Price the seats of a line, each that is no better than another in its place at first.
+
+        Times are those of ``each`` pass, or with what is done once a step charged to them.
+        """
+        instance, like, kinds = word.short, dict[int, int](), list[tuple[GroupKind, ...]]()
+        for seat, groups in enumerate(line.groups):
+            kinds.append(tuple(GroupKind.of(instance, group) for group in groups))
+            like[seat] = next(
+                (one for one in range(seat) if like[one] == one and _no_worse(kinds[one], kinds[seat])), seat
+            )
+        firsts = [seat for seat, one in like.items() if one == seat]
+        groups = tuple(dict.fromkeys(group for seat in firsts for group in line.groups[seat]))
+        cells = Cells.of(word, groups, deadline, each=each)
+        of = {kind: at for at, kind in enumerate(cells.kinds)}
+        seats = {seat: _Seat(cells, tuple(of[kind] for kind in kinds[one])) for seat, one in like.items()}
+        return ReducedStages(word, line, deadline, each, seats, {seat for seat in firsts})
+
+    @property
+    def atoms(self) -> int:
+        """Return the number of atoms."""
+        return self.word.space.stops
+
+    def in_flight(self, slot: int) -> int:
+        """Return how many micro-batches a stage in a slot has in flight."""
+        return Keeps.in_slot(self.word.short.training, slot).in_flight
+
+    def taken(self, label: StageLabel) -> int:
+        """Return the time of a label that counts here."""
+        return label.amounts.each if self.each else label.amounts.time
+
+    def least(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: the least time of a stage; FORBIDDEN where none fits."""
+        in_flight = self.in_flight(slot)
+        if (seat, in_flight) not in self._known:
+            where = self._seats[seat]
+            least = where.cells.least(in_flight)[list(where.kinds)].min(axis=0)
+            at = where.cells.nodes.at
+            self._known[seat, in_flight] = np.where(at >= 0, least[at], FORBIDDEN)
+        return self._known[seat, in_flight]
+
+    def even_ns(self) -> int:
+        """Return what a stage takes if all devices do as much as they can of the whole model, and none waits."""
+        found = [FORBIDDEN]
+        for seat, where in self._seats.items():
+            whole = where.cells.cases[-1].sums[FAST][list(where.kinds), int(where.cells.nodes.at[0, self.atoms])]
+            devices = self.line.groups[seat][0].devices
+            found.append(int(whole.min()) // SCALE * devices // self.line.devices)
+        return max(1, min(found))
+
+    def settle(self, cell: Cell, slot: int, limit: int) -> bool:
+        """Price the stage of a plan exactly as far as it may be below a limit; tell whether anything changed."""
+        seat, in_flight = int(self.line.seat[cell.x, cell.size]), self.in_flight(slot)
+        if self._split(seat):
+            return True
+        before = int(self.least(seat, slot)[cell.first, cell.stop])
+        where = self._seats[seat]
+        node = int(where.cells.nodes.at[cell.first, cell.stop])
+        bounds = where.cells.least(in_flight)[list(where.kinds), node]
+        best = limit
+        for at in np.argsort(bounds, kind="stable"):
+            if int(bounds[at]) >= best:
+                break
+            best = min(best, self._settled(where.cells, where.kinds[at], in_flight, cell, best))
+        if best <= before:
+            return False
+        known = self._known[seat, in_flight]
+        known[where.cells.nodes.at == node] = best
+        return True
+
+    def label(self, cell: Cell, slot: int) -> tuple[Group, StageLabel] | None:
+        """Return a stage that fits and is among the fastest; None if none was found."""
+        seat, in_flight = int(self.line.seat[cell.x, cell.size]), self.in_flight(slot)
+        self._split(seat)
+        where = self._seats[seat]
+        node = int(where.cells.nodes.at[cell.first, cell.stop])
+        bounds = where.cells.least(in_flight)[list(where.kinds), node]
+        best: tuple[int, int] | None = None
+        found: StageLabel | None = None
+        for at in np.argsort(bounds, kind="stable"):
+            if int(bounds[at]) >= (FORBIDDEN if best is None else best[0]):
+                break
+            label = self._fitting(where.cells, where.kinds[at], in_flight, cell)
+            if label is not None and (best is None or self.taken(label) < best[0]):
+                best, found = (self.taken(label), int(at)), label
+        if best is None or found is None:
+            return None
+        mode = where.cells.kinds[where.kinds[best[1]]].mode
+        return Group.on_line(self.word.short, cell.x, self.line.sizes[cell.size], mode), found
+
+    def plan(self, cells: Sequence[Cell]) -> Plan | None:
+        """Return the plan of some cells, first to last; None where one has no stage that fits."""
+        stages: list[Stage] = []
+        for index, cell in enumerate(cells):
+            found = self.label(cell, len(cells) - 1 - index)
+            if found is None:
+                return None
+            group, label = found
+            layers = self.word.space.layers(Span(cell.first, cell.stop))
+            atoms = list(self.word.space.atoms())
+            again = tuple(Span(*atoms[cell.first + at]) for at in label.again)
+            stages.append(Stage(layers, group, label.forms, again=again))
+        return Plan(tuple(stages))
+
+    def _split(self, seat: int) -> bool:
+        """Price a seat itself that had the prices of another; tell whether it had."""
+        if seat in self._true:
+            return False
+        cells = Cells.of(self.word, self.line.groups[seat], self.deadline, each=self.each)
+        of = {kind: at for at, kind in enumerate(cells.kinds)}
+        kinds = (of[GroupKind.of(self.word.short, group)] for group in self.line.groups[seat])
+        self._seats[seat] = _Seat(cells, tuple(kinds))
+        self._true.add(seat)
+        self._known = {key: one for key, one in self._known.items() if key[0] != seat}
+        return True
+
+    def _settled(self, cells: Cells, kind: int, in_flight: int, cell: Cell, limit: int) -> int:
+        """Return the least time of a stage of a kind, or the limit where that is no less."""
+        label = self._fitting(cells, kind, in_flight, cell)
+        node = int(cells.nodes.at[cell.first, cell.stop])
+        bound = int(cells.least(in_flight)[kind, node])
+        if label is not None and self.taken(label) == bound:
+            return bound
+        key = (id(cells), kind, in_flight, node)
+        # What was searched up to a lower limit in vain is longer than that; with a label it is as long as it.
+        done, known = self._exact.get(key, (bound, None))
+        if known is not None or done >= limit:
+            return min(limit, done)
+        if label is not None:
+            limit = min(limit, self.taken(label))
+        found = self._search(cells, kind, in_flight, cell, limit)
+        if found is None and label is not None and self.taken(label) == limit:
+            found = label
+        if found is not None:
+            self._labels_of[key] = found
+        self._exact[key] = (limit if found is None else self.taken(found)), found
+        return self._exact[key][0]
+
+    def _fitting(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> StageLabel | None:
+        """Return a label of a kind that fits, among the fastest that are known."""
+        node = int(cells.nodes.at[cell.first, cell.stop])
+        key = (id(cells), kind, in_flight, node)
+        if key not in self._labels_of:
+            self._labels_of[key] = self._mixed(cells, kind, in_flight, cell)
+        return self._labels_of[key]
+
+    def _room(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> int:
+        """Return what a device has for a stage, its working set included."""
+        if cells.held is None:
+            return FORBIDDEN
+        node = int(cells.nodes.at[cell.first, cell.stop])
+        return int(cells.room(in_flight)[kind, node] + cells.working[kind, node])
+
+    def _mixed(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> StageLabel | None:
+        """Return the label at the lowest price of a byte at which it fits, with cheaper atoms as far as it can."""
+        ends, room = (cell.first, cell.stop), self._room(cells, kind, in_flight, cell)
+        before = None
+        for price, stash in cells.prices(kind, in_flight):
+            labels = self._weighed(cells, kind, price, stash)
+            path = labels.path(*ends)
+            if path is None:
+                return None
+            label = labels.of_path(path)
+            if label.amounts.held(in_flight) <= room:
+                if before is None:
+                    return label
+                few, many = 0, len(path)
+                while few < many:
+                    middle = (few + many) // 2
+                    some = before[0].mixed(path, before[1], middle, *ends)
+                    few, many = (few, middle) if some.amounts.held(in_flight) <= room else (middle + 1, many)
+                some = before[0].mixed(path, before[1], many, *ends)
+                fits = some.amounts.held(in_flight) <= room
+                return some if fits and self.taken(some) <= self.taken(label) else label
+            before = labels, path
+        return None
+
+    def _search(self, cells: Cells, kind: int, in_flight: int, cell: Cell, limit: int) -> StageLabel | None:
+        """Return the label with the least time below a limit."""
+        room, prices = self._room(cells, kind, in_flight, cell), cells.prices(kind, in_flight)
+        fits = (
+            price
+            for price, stash in prices
+            if (label := self._weighed(cells, kind, price, stash).label(cell.first, cell.stop))
+            and label.amounts.held(in_flight) <= room
+        )
+        near = next(fits, prices[-1][0])
+        rows = [
+            (price, self._weighed(cells, kind, price, stash))
+            for price, stash in prices
+            if near <= NEAR * price and price <= NEAR * near
+        ]
+        fronts = self._fronts_of(cells)
+        return ExactStage(
+            fronts, rows, kind, in_flight, room, cell.first, cell.stop, limit, self.deadline, self._forms
+        ).least()
+
+    def _weighed(self, cells: Cells, kind: int, price: int, stash: int) -> StageLabels:
+        key = (id(cells), kind, price, stash)
+        if key not in self._labels:
+            self._labels[key] = StageLabels.of(cells, kind, row_of(len(cells.kinds), price, stash, each=self.each))
+        return self._labels[key]
+
+    def _fronts_of(self, cells: Cells) -> Fronts:
+        if id(cells) not in self._fronts:
+            held = cells.held
+            if held is None:
+                raise ValueError("memory is not limited")
+            tables = cells.tables
+            if self.each:
+                tables = replace(tables, inside=tables.each, copies=tables.copies_each)
+            self._fronts[id(cells)] = Fronts(tables, held, cells.growth.sums.programs)
+        return self._fronts[id(cells)]
+
+
+def _no_worse(one: Sequence[GroupKind], other: Sequence[GroupKind]) -> bool:
+    """Tell whether kinds differ from others by nothing but links that are no slower."""
+    if len(one) != len(other):
+        return False
+    return all(_links_no_slower(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _links_no_slower(one: GroupKind, other: GroupKind) -> bool:
+    bare = [replace(kind, link=None, inner=None, axes=None) for kind in (one, other)]
+    if bare[0] != bare[1] or (one.axes is None) != (other.axes is None):
+        return False
+    pairs = [(one.link, other.link), (one.inner, other.inner), *zip(one.axes or (), other.axes or (), strict=True)]
+    return all(_no_slower(a, b) for a, b in pairs)
+
+
+def _no_slower(one: Link | None, other: Link | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.bits_per_second >= other.bits_per_second and one.latency_ns <= other.latency_ns

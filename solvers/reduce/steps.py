@@ -1,0 +1,263 @@
+"""The least time of a step under 1F1B as executed: a bound from two ways through the step, by the slowest stage.
+
+Each stage runs as many forward as backward passes on any way through a step but for waits, so what counts of it is
+the time of a pair of passes, ``p``. With ``tail`` the pairs and transfers of a stage and all behind it, ``pre``
+those before it, and s stages behind it, a step of M micro-batches takes at least
+
+* ``pre + 2 tail + (M - s - 2) p`` where M >= s + 2: the first micro-batch goes down and up, the stage runs one
+pair
+  after the other until the forward pass of the last micro-batch, and that one goes down and up;
+* ``pre + M p`` in any case, which counts where M is less: the stage runs all pairs, after the first forward passes
+  before it, and before the last backward passes.
+
+Whichever stage is the slowest: plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by
+a programme with a choice, which stage that is; behind it everything counts twice. Intervals are halved as in
+``solvers.reduce.search``. What is proposed on the way is priced as it is executed.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, grown, nothing_behind
+from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.sums import Numbers
+
+FINE = 1 << 9
+"""Intervals are halved until they are no longer than such a part of where they begin."""
+NARROW = 32
+"""ReducedStages are settled in intervals that are no longer than such a part of where they begin."""
+TRIED = 24
+"""So many plans are priced at most."""
+STARTS = (102, 105, 110, 120, 140, 180)
+"""Limits of the first plans, in hundredths of what stages take if all devices do as much."""
+
+
+@dataclass(order=True, slots=True)
+class _Open:
+    bound: int
+    lo: int = field(compare=False)
+    hi: int = field(compare=False)
+    cells: list[Cell] = field(compare=False)
+
+
+@dataclass(slots=True)
+class ByStep:
+    """The search of one number of micro-batches; ``stages`` have the times of passes alone.
+
+    ``bound`` is what no plan undercuts; ``price`` what a plan takes (None: it breaks a rule); ``best`` the least
+    price so far, of ``plan``; ``upper`` a value that plans have to be below to be of use.
+    """
+
+    stages: ReducedStages
+    price: Callable[[Plan], int | None]
+    upper: int
+    bound: int = 0
+    plan: Plan | None = None
+    best: int = FORBIDDEN
+    asked: int = 0
+    _open: list[_Open] = field(default_factory=list)
+    _seen: set[tuple[Cell, ...]] = field(default_factory=set)
+
+    @property
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of a step."""
+        return self.stages.word.short.training.micro_batches
+
+    @property
+    def most(self) -> int:
+        """Return the value that a plan has to be below to be of use."""
+        return min(self.upper, self.best)
+
+    def promises(self) -> list[tuple[int, list[Cell]]]:
+        """Return plans whose stages take little more than all devices need, and what the formula promises."""
+        even, found = self.stages.even_ns(), list[tuple[int, list[Cell]]]()
+        for percent in STARTS:
+            self.stages.deadline.check()
+            limit = min(even * percent // 100, self.most // self.micro_batches)
+            sums = LineSums.of(self.stages.line, self.stages.least, self.stages.atoms, limit, self.most)
+            best = sums.best()
+            if best is not None:
+                cells = sums.plan(best[1])
+                found.append((best[0] + (self.micro_batches - 1) * self._slowest(cells), cells))
+        return found
+
+    def take(self, cells: list[Cell]) -> None:
+        """Price a plan that was promised."""
+        self._try(cells, 0)
+
+    def begin(self) -> None:
+        """Ask about all plans whose slowest stage takes no more than is of use."""
+        # Slowest stages may take no time at all.
+        self._put(-1, self.most // self.micro_batches, 0)
+        self.bound = self._open[0].bound if self._open else self.upper
+
+    def step(self) -> bool:
+        """Halve the interval that promises least, or settle its stages; tell whether anything is left to do."""
+        if not self._open or self._open[0].bound >= self.most:
+            self._open, self.bound = [], max(self.bound, self.most)
+            return False
+        top = heapq.heappop(self._open)
+        self.bound = max(self.bound, top.bound)
+        width = top.hi - top.lo
+        if width <= max(0, top.lo) // NARROW + 1 and self._tightened(top.cells, top.hi):
+            self._put(top.lo, top.hi, top.bound)
+            return True
+        if width <= max(0, top.lo) // FINE + 1:
+            heapq.heappush(self._open, top)
+            return False
+        middle = (top.lo + top.hi) // 2
+        self._put(top.lo, middle, top.bound)
+        self._put(middle, top.hi, top.bound)
+        return True
+
+    def _put(self, lo: int, hi: int, bound: int) -> None:
+        found = self._ask(lo, hi)
+        if found is not None and found[0] < self.most:
+            least, cells = found
+            slowest = self._slowest(cells)
+            self._try(cells, slowest)
+            heapq.heappush(self._open, _Open(max(bound, least), lo, hi, cells))
+
+    def _slowest(self, cells: list[Cell]) -> int:
+        return max(self._time(cell, len(cells) - 1 - at) for at, cell in enumerate(cells))
+
+    def _time(self, cell: Cell, slot: int) -> int:
+        seat = int(self.stages.line.seat[cell.x, cell.size])
+        return int(self.stages.least(seat, slot)[cell.first, cell.stop])
+
+    def _tightened(self, cells: list[Cell], limit: int) -> bool:
+        """Settle the stages of an answer as far as they are within a limit; tell whether anything changed."""
+        rows = [(cell, len(cells) - 1 - at) for at, cell in enumerate(cells)]
+        return any([self.stages.settle(cell, slot, limit + 1) for cell, slot in rows])
+
+    def _try(self, cells: list[Cell], slowest: int) -> None:
+        """Price the plan of an answer, if it is a new one."""
+        key = tuple(cells)
+        if key in self._seen or len(self._seen) >= TRIED or slowest * self.micro_batches >= self.most:
+            return
+        self._seen.add(key)
+        plan = self.stages.plan(cells)
+        value = None if plan is None else self.price(plan)
+        if value is not None and value < self.most:
+            self.plan, self.best = plan, value
+
+    def _ask(self, lo: int, hi: int) -> tuple[int, list[Cell]] | None:
+        """Return the least bound of plans whose slowest stage takes more than lo, at most hi, and such a plan."""
+        self.asked += 1
+        self.stages.deadline.check()
+        return SlowestFirst(self.stages, lo, hi, self.most - 1).run()
+
+
+@dataclass(slots=True)
+class SlowestFirst:
+    """LineSums of plans in two phases: those that end with the slowest stage, and those that go on before it.
+
+    ``twice[s][x, size, atom]`` are sums of s + 1 stages and what is between them, all counted twice; ``chosen[s]``
+    bounds of suffixes of which one stage was said to be the slowest.
+    """
+
+    stages: ReducedStages
+    lo: int
+    hi: int
+    budget: int
+    twice: list[Numbers] = field(default_factory=list)
+    chosen: list[Numbers] = field(default_factory=list)
+
+    def run(self) -> tuple[int, list[Cell]] | None:
+        """Return the least bound within the budget, and the stages of a plan that has it; None for none."""
+        line, atoms = self.stages.line, self.stages.atoms
+        while len(self.twice) < min(atoms, line.devices // min(line.sizes)):
+            slot = len(self.twice)
+            made = [
+                grown(line, partial(self._times, step, slot), self._behind(step, slot))
+                for step in self._steps(slot)
+            ]
+            chosen, twice = np.minimum.reduce(made[:-1]), made[-1]
+            for one in (chosen, twice):
+                one[one > self.budget] = FORBIDDEN
+            if (chosen >= FORBIDDEN).all() and (twice >= FORBIDDEN).all():
+                break
+            self.twice.append(twice)
+            self.chosen.append(chosen)
+        values = [int(row[0, :, 0].min()) for row in self.chosen]
+        least = min(values, default=FORBIDDEN)
+        return None if least >= FORBIDDEN else (least, self._plan(values.index(least)))
+
+    def _steps(self, slot: int) -> tuple[_Step, ...]:
+        """Return in which ways a suffix grows by a stage in a slot: it is the slowest, before it, or behind it."""
+        few = self.stages.word.short.training.micro_batches < slot + 2
+        slowest = _Step.ALONE if few else _Step.SLOWEST
+        return (slowest, *((_Step.BEFORE,) if slot else ()), _Step.TWICE)
+
+    def _times(self, step: _Step, slot: int, seat: int) -> Numbers:
+        """Return what a stage counts."""
+        found, many = self.stages.least(seat, slot), self.stages.word.short.training.micro_batches
+        found = np.where(found > self.hi, FORBIDDEN, found)
+        longer = np.maximum(found, self.lo + 1)
+        counted = {
+            _Step.SLOWEST: 2 * longer + max(0, many - slot - 2) * longer,
+            _Step.ALONE: many * longer,
+            _Step.BEFORE: found,
+            _Step.TWICE: 2 * found,
+        }[step]
+        return np.where(found >= FORBIDDEN, FORBIDDEN, np.minimum(counted, FORBIDDEN))
+
+    def _behind(self, step: _Step, slot: int) -> list[Numbers]:
+        """Return ``[x, atom]`` by size: what counts of everything behind a stage."""
+        line, sizes = self.stages.line, range(len(self.stages.line.sizes))
+        if slot == 0:
+            return nothing_behind(line, self.stages.atoms)
+        if step is _Step.BEFORE:
+            return [behind_stages(line, self.chosen[slot - 1], size) for size in sizes]
+        found = [behind_stages(line, self.twice[slot - 1], size, times=2) for size in sizes]
+        return [np.where(row < FORBIDDEN, 0, FORBIDDEN) for row in found] if step is _Step.ALONE else found
+
+    def _plan(self, slot: int) -> list[Cell]:
+        """Go back through the phases from the best bound."""
+        line, cells = self.stages.line, list[Cell]()
+        x, atom, size, phase = 0, 0, int(self.chosen[slot][0, :, 0].argmin()), self.chosen
+        for at in range(slot, -1, -1):
+            value, seat = int(phase[at][x, size, atom]), int(line.seat[x, size])
+            steps = self._steps(at)[:-1] if phase is self.chosen else (_Step.TWICE,)
+            x += line.sizes[size]
+            step, stop = self._came(value, (at, seat, atom), (x, size), steps)
+            cells.append(Cell(x - line.sizes[size], size, atom, stop))
+            atom, phase = stop, self.chosen if step is _Step.BEFORE else self.twice
+            if at:
+                times = 1 if step is _Step.BEFORE else 2
+                crossed = times * line.crossing[line.joint[x, size], stop]
+                size = int((phase[at - 1][x, :, stop] + crossed).argmin())
+        return cells
+
+    def _came(
+        self, value: int, cell: tuple[int, int, int], ends: tuple[int, int], steps: tuple[_Step, ...]
+    ) -> tuple[_Step, int]:
+        """Return in which way a stage made this value, and the atom behind it.
+
+        ``cell`` is its slot, seat and first atom, ``ends`` the place where its devices end, and its size.
+        """
+        (at, seat, atom), (x, size) = cell, ends
+        for step in steps:
+            row = self._times(step, at, seat)[atom] + self._behind(step, at)[size][x]
+            found = np.flatnonzero(np.minimum(row, FORBIDDEN) == value)
+            if len(found):
+                return step, int(found[0])
+        raise LookupError(f"no stage of slot {at} makes {value}")
+
+
+class _Step(enum.Enum):
+    """What a stage is: the slowest, with all behind it or ``ALONE``, or one before or behind it."""
+
+    SLOWEST = enum.auto()
+    ALONE = enum.auto()
+    BEFORE = enum.auto()
+    TWICE = enum.auto()

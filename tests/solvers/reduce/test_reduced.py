@@ -1,0 +1,109 @@
+"""The search on the atoms of deep models against the price of every plan, and its parts against the evaluator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pipecut.formulation.costs.tables import all_tables, build_tables
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
+from pipecut.formulation.problem.instance import Instance, build_instance
+from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers import exhaustive
+from pipecut.solvers.reduce.solver import accepts, solve
+from pipecut.solvers.reduce.word import Word
+from tests.generators import cluster_graphs, cost_models, layer_graphs
+from tests.laws import so_many
+from tests.solvers.cpsat.test_freedoms import freed, has_groups
+from tests.solvers.dynamic.test_paced import paced
+
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@st.composite
+def repeated(draw: st.DrawFn) -> Instance:
+    """A few layers that follow themselves several times, between others that stand once."""
+    block = draw(layer_graphs(max_layers=2))
+    times, first = draw(st.integers(2, 4)), draw(st.booleans())
+    rows, edges = [], []
+    for number in range(times):
+        names = {name: f"{name}.{number}" for name in block}
+        rows += [replace(block.nodes[name]["layer"], name=names[name]) for name in block]
+        edges += [(names[one], names[two], size) for one, two, size in block.edges(data="bytes")]
+        if number:
+            before = [name for name in block][-1]
+            edges.append((f"{before}.{number - 1}", names[next(iter(block))], draw(st.just(70))))
+    if first:
+        rows[0] = replace(rows[0], macs=rows[0].macs + 1)
+    layers = layer_graph("repeated", rows, edges)
+    constraints = Constraints(
+        memory=draw(st.booleans()),
+        tensor_parallel_degrees=draw(st.sampled_from([(), (1,), (1, 2)])),
+        recompute=draw(st.sampled_from(list(Recompute))),
+        sharded=draw(st.sampled_from([(Sharded.NONE,), (Sharded.NONE, Sharded.OPTIMIZER), tuple(Sharded)])),
+    )
+    size = draw(st.integers(1, 5))
+    training = Training(global_batch=size, micro_batches=size)
+    found = build_instance(layers, draw(cluster_graphs(max_devices=3)), training, draw(cost_models))
+    return replace(found, constraints=constraints)
+
+
+def _seen(instance: Instance) -> None:
+    assume(has_groups(instance) and accepts(instance).takes and exhaustive.accepts(instance).proves)
+
+
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
+@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6))
+def test_the_formula_is_proved_as_by_pricing_every_plan(instance: Instance, micro_batches: int) -> None:
+    instance = paced(instance, micro_batches)
+    _seen(instance)
+    found, truth = solve(instance, Limits()), exhaustive.solve(instance)
+    assert (found.proof, found.objective) == (truth.proof, truth.objective)
+
+
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(repeated())
+def test_models_that_repeat_themselves_are_proved_as_by_pricing_every_plan(instance: Instance) -> None:
+    instance = paced(instance)
+    _seen(instance)
+    found, truth = solve(instance, Limits()), exhaustive.solve(instance)
+    assert (found.proof, found.objective) == (truth.proof, truth.objective)
+
+
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(repeated())
+def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> None:
+    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    _seen(instance)
+    found, truth = solve(instance, Limits()), exhaustive.solve(instance)
+    assert (truth.objective is None) <= (found.plan is None)
+    if truth.objective is not None:
+        assert found.bound is not None and found.bound <= truth.objective
+    if found.plan is not None:
+        assert evaluate(instance, found.plan).objective == found.objective
+        assert found.objective is not None and truth.objective is not None and found.objective >= truth.objective
+    if found.proof is Proof.OPTIMAL:
+        assert found.objective == truth.objective
+
+
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
+@given(repeated())
+def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(instance: Instance) -> None:
+    _seen(replace(paced(instance), goals=(Goal.ITERATION_TIME,)))
+    word, whole = Word.of(instance), all_tables(instance)
+    short = build_tables(word.short, whole.groups)
+    ends, few = list(word.space.atoms()), list(word.short_space.atoms())
+    assert len(few) <= len(ends) == len(word.of_atom)
+    for atom, like in enumerate(word.of_atom):
+        own, other = range(*ends[atom]), range(*few[like])
+        assert len(own) == len(other)
+        for one, two in zip(own, other, strict=True):
+            assert np.array_equal(whole.compute[:, one], short.compute[:, two])
+            assert np.array_equal(whole.inside[:, one], short.inside[:, two])
+            assert np.array_equal(whole.each[:, one], short.each[:, two])
