@@ -77,7 +77,7 @@ BUDGETS = {
     "execution": 4484,
     "face": 229,
     "formulation": 10023,
-    "ingest": 7636,
+    "ingest": 7663,
     "literature": 9176,
     "report": 1914,
     "solvers": 18773,

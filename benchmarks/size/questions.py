@@ -39,15 +39,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     | {"hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128},
 }
 """Llama 3 (arXiv 2407.21783, table 3), under the keys of ``transformers``."""
-OPEN = {
-    "tensor_parallel_degrees": [1, 2, 4, 8],
-    "splits": ["sequence", "context", "vocabulary"],
-    "sharded": ["none", "optimizer", "gradients", "weights"],
-    "recompute": "blocks",
-}
-"""What people use, as constraints: degrees within a server, sequence parallelism, ZeRO, recomputation."""
-SERVER = 8
-"""Devices of a server."""
 QUESTIONS: dict[str, tuple[str, int, int, int]] = {
     "8B, 8 H100": ("8B", 8192, 1, 128),
     "8B, 512 H100": ("8B", 8192, 64, 2048),
@@ -77,17 +68,6 @@ def rows(names: list[str], limit_s: float, objective: str) -> Iterator[dict[str,
             yield {"question": name, **_asked(Path(folder), QUESTIONS[name], limit_s, objective)}
 
 
-def _sizes(servers: int) -> list[int]:
-    """Return how many devices a stage may have: parts of a server that divide it, and servers that leave none."""
-    parts = [size for size in range(1, SERVER) if SERVER % size == 0]
-    whole = (
-        range(1, servers + 1)
-        if servers <= SERVER
-        else [many for many in range(1, servers + 1) if servers % many == 0]
-    )
-    return [*parts, *(SERVER * many for many in whole)]
-
-
 def _asked(folder: Path, question: tuple[str, int, int, int], limit_s: float, objective: str) -> dict[str, Any]:
     model, tokens, servers, batch = question
     (folder / f"{model}.json").write_text(json.dumps(CONFIGURATIONS[model]), encoding="utf-8")
@@ -96,7 +76,7 @@ def _asked(folder: Path, question: tuple[str, int, int, int], limit_s: float, ob
         "model": {"transformers": f"{model}.json", "sequence": tokens},
         "cluster": {"machines": {"dgx-h100": servers}},
         "training": {"global_batch": batch, "precision": "bf16-mixed"},
-        "constraints": {**OPEN, "devices_per_stage": _sizes(servers)},
+        "search": "standard",
         "objective": objective,
     }
     path = folder / "question.yaml"

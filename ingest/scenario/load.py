@@ -12,7 +12,7 @@ Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from pydantic import ValidationError
 
 from pipecut.formulation.costs.amounts import scaled_size
 from pipecut.formulation.predictor.roofline import Roofline
-from pipecut.formulation.problem.constraints import Constraints, Goal, Names
+from pipecut.formulation.problem.constraints import Constraints, Goal, Names, Recompute, Sharded
+from pipecut.formulation.problem.layers import Axis
 from pipecut.formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
@@ -236,8 +237,37 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
 
 def _constraints(found: ScenarioFile) -> Constraints:
     """Return the constraints, and that stages are equal where the program that runs the plan wants it."""
-    read = read_constraints(found.constraints, Names(ends_by_name(found.cluster.servers, [])))
+    written = found.constraints
+    if found.search == "standard":
+        written = written.model_copy(update=_opened(found, written.model_fields_set))
+    read = read_constraints(written, Names(ends_by_name(found.cluster.servers, [])))
     return read if found.model.runtime is None else replace(read, equal_stages=True, equal_samples=True)
+
+
+MANY_SERVERS = 16
+"""On more servers than this a stage has a number of them that leaves none over, so that sizes stay few."""
+
+
+def _opened(found: ScenarioFile, written: Collection[str]) -> Mapping[str, object]:
+    """Return what ``search: standard`` opens of the constraints that are not written.
+
+    Stages have parts of a server that divide every server, or whole servers that follow one another. For a program
+    that shall run the plan splits and blocks stay as they are written: it is asked what it runs.
+    """
+    servers = [row.devices for row in found.cluster.servers for _ in range(row.count or 1)]
+    parts = [size for size in range(1, min(servers) + 1) if all(one % size == 0 for one in servers)]
+    total = len(servers)
+    runs = [many for many in range(1, total + 1) if total <= MANY_SERVERS or total % many == 0]
+    whole = {sum(servers[at : at + many]) for many in runs for at in range(total - many + 1)}
+    opened: dict[str, object] = {
+        "tensor_parallel_degrees": parts,
+        "devices_per_stage": sorted({*parts, *whole}),
+        "sharded": list(Sharded),
+        "splits": [Axis.SEQUENCE, Axis.EXPERTS, Axis.VOCABULARY],
+        "recompute": Recompute.BLOCKS,
+    }
+    kept = {*written, *(("splits", "recompute") if found.model.runtime is not None else ())}
+    return {key: value for key, value in opened.items() if key not in kept}
 
 
 def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:

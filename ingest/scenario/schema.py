@@ -571,6 +571,12 @@ class ScenarioFile(Section):
     constraints: ConstraintsSection = Field(
         default_factory=ConstraintsSection, description="limits that a plan must keep"
     )
+    search: Literal["paper", "standard"] = Field(
+        default="paper",
+        description="what is open where constraints do not say it: paper, what the plan of one paper leaves open;"
+        " standard, what people use: replicas, degrees within a server, splits by sequence, experts and"
+        " vocabulary, sharded states, blocks computed again, stages of whole servers or of parts that divide one",
+    )
     solver: SolverSection = Field(default_factory=SolverSection, description="how to search")
     expect: ExpectSection = Field(default_factory=ExpectSection, description="what is known about the result")
 

@@ -134,7 +134,8 @@ def _asking(module: nn.Module) -> Iterator[str]:
     """Yield the files of a model's code that name torch's fake tensors: plain ones would be told apart.
 
     Looked at are the files of the classes and functions that a model holds, and those of a user's own that they
-    import. To run all models on fake tensors instead takes 1.8 to 2 times as long, and no library that was tried asks.
+    import. To run all models on fake tensors instead takes 1.8 to 2 times as long, and no library that was tried
+    asks.
     """
     held = (value for part in module.modules() for value in vars(part).values() if isinstance(value, _CODE))
     own = (getattr(one, "func", one) for one in held)

@@ -278,9 +278,7 @@ def _reduced(parts: Sequence[Instance], limits: Limits) -> list[_Found] | None:
     if not sees or not is_large(parts[0]) or not all(method.accepts(one).takes for one in parts):
         return None
     found = Jointly.run(parts, limits)
-    if any(outcome.proof in (Proof.UNKNOWN,) for _, outcome in found) and all(
-        outcome.plan is None for _, outcome in found
-    ):
+    if all(one.plan is None for _, one in found) and any(one.proof is Proof.UNKNOWN for _, one in found):
         return None
     return [
         _Found(one, outcome.bound or lower_bound(one), checked(one, outcome, limits.deadline), NOT_CHECKED)

@@ -10,7 +10,6 @@ are not exact.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from pipecut.solvers.atoms.programs import OUTSIDE, Programs, programs
 from pipecut.solvers.reduce.sums import (
     MOST_BYTES,
     NO_SUM,
-    SCALE,
     ByteWeights,
     Factor,
     LayerSums,
@@ -33,6 +31,7 @@ from pipecut.solvers.reduce.sums import (
     eliminated,
     of_atom,
     product,
+    scale_of,
 )
 from pipecut.solvers.reduce.word import Word
 
@@ -46,13 +45,13 @@ FAST, STASH, LEAN = 0, 1, 2
 """The rows of weights of time alone, of the stash alone, and the first of all that is held."""
 
 
-def _plain(kinds: int, *, each: bool, memory: bool) -> ByteWeights:
+def _plain(kinds: int, scale: int, *, each: bool, memory: bool) -> ByteWeights:
     """Return the weights of time alone, and of bytes alone."""
-    rows = [(SCALE, 0, 0)]
+    rows = [(scale, 0, 0)]
     if memory:
         rows += [(0, 0, 1), *((0, 1, many) for many in IN_FLIGHT)]
     time, once, stash = np.repeat(np.array(rows, dtype=np.int64).T[:, :, None], kinds, axis=2)
-    return ByteWeights(time, once, stash, each)
+    return ByteWeights(time, once, stash, scale, each)
 
 
 def _priced(weights: ByteWeights, prices: Numbers) -> ByteWeights:
@@ -62,9 +61,10 @@ def _priced(weights: ByteWeights, prices: Numbers) -> ByteWeights:
     stash = (once * many).reshape(-1, kinds)
     once = once.reshape(-1, kinds)
     return ByteWeights(
-        np.concatenate([weights.time, np.full_like(once, SCALE)]),
+        np.concatenate([weights.time, np.full_like(once, weights.scale)]),
         np.concatenate([weights.once, once]),
         np.concatenate([weights.stash, stash]),
+        weights.scale,
         weights.each,
     )
 
@@ -153,7 +153,7 @@ class Cells:
         received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
         nodes = Nodes.of(word, known, received if held is None else held.received, lending)
         alike = alike_forms(tables, held)
-        weights = _plain(len(tables.kinds), each=each, memory=held is not None)
+        weights = _plain(len(tables.kinds), scale_of(word.whole), each=each, memory=held is not None)
         if held is not None:
             plain = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
             weights = _priced(weights, plain.prices(deadline))
@@ -173,9 +173,11 @@ class Cells:
 
     def _of_case(self, case: RecomputeCase, in_flight: int) -> Numbers:
         weights, sums = self.weights, case.sums
-        found = -(-sums[FAST] // SCALE)
+        found, never = -(-sums[FAST] // weights.scale), (sums[FAST] >= NO_SUM) | (case.more >= NO_SUM)
         if self.held is not None:
-            room = self.room(in_flight) - case.more
+            room = self.room(in_flight) - np.where(never, 0, case.more)
+            never |= room < 0
+            room = np.maximum(room, 0)
             for at in range(LEAN, len(weights)):
                 price, stash = weights.once[at][:, None], weights.stash[at][:, None]
                 if (stash > price * in_flight).any():
@@ -183,10 +185,10 @@ class Cells:
                 # What is weighed for fewer micro-batches than are in flight holds the least stash for the others.
                 least = sums[at] + product(price * in_flight - stash, sums[STASH])
                 if weights.time[at, 0]:
-                    found = np.maximum(found, -(-(least - price * room) // SCALE))
+                    found = np.maximum(found, -(-(least - price * room) // weights.scale))
                 else:
-                    found = np.where(least > room, FORBIDDEN, found)
-        return np.where(sums[FAST] >= NO_SUM, FORBIDDEN, np.minimum(found, FORBIDDEN))
+                    never |= least > room
+        return np.where(never, FORBIDDEN, np.minimum(found, FORBIDDEN))
 
     def prices(self, kind: int, in_flight: int) -> list[tuple[int, int]]:
         """Return the prices of a byte that is held once and of one of the stash, of a kind, from none upwards."""
@@ -200,11 +202,6 @@ class Cells:
         cuts = np.array(self.word.short_space.places)[self.nodes.place]
         received = self.held.received[:, cuts]
         return np.array(self.held.capacity)[:, None] - in_flight * received - self.working
-
-    @cached_property
-    def of_kind(self) -> dict[GroupKind, int]:
-        """Return the number of every kind."""
-        return {kind: at for at, kind in enumerate(self.kinds)}
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, best_rows
 from pipecut.solvers.atoms.labels import Labels as Rows
 from pipecut.solvers.atoms.programs import OUTSIDE, Key
 from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
-from pipecut.solvers.reduce.sums import SCALE, Numbers
+from pipecut.solvers.reduce.sums import Numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,11 +106,12 @@ class ExactStage:
         """Tell which labels may still end within limit and room, by what the rest weighs at least."""
         kept = rows[:, HELD] + rows[:, WORKING] <= self.room
         ends = labels.growth.sums.ends
-        alike = labels.growth.sums.alike
+        alike, scale = labels.growth.sums.alike, labels.growth.sums.weights.scale
         place = tuple(ends.index(alike.get(form, form)) for form in right)
         for price, rests in self._duals:
-            weighed = SCALE * rows[:, TIME] + price * (rows[:, HELD] + rows[:, WORKING] - self.room)
-            kept &= weighed + int(rests[at][place]) < SCALE * self.limit
+            spare = np.minimum(rows[:, HELD] + rows[:, WORKING] - self.room, 0)
+            weighed = scale * rows[:, TIME] + price * spare
+            kept &= weighed + int(rests[at][place]) < scale * self.limit
         return kept
 
     def _label(

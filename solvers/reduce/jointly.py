@@ -22,7 +22,7 @@ from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.solver import NAME, search_of
 from pipecut.solvers.reduce.steps import ByStep
 
-FIRST_PARTS, FIRST_STEPS = 2, 16
+FIRST_PARTS, FIRST_STEPS = 2, 5
 """So many instances of which plans promise most are searched first, each for so many steps."""
 
 

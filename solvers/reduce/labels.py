@@ -17,7 +17,6 @@ from pipecut.solvers.atoms.programs import OUTSIDE
 from pipecut.solvers.reduce.cells import AtomGrowth, Cells
 from pipecut.solvers.reduce.sums import (
     NO_SUM,
-    SCALE,
     AtomForms,
     ByteWeights,
     Choice,
@@ -323,7 +322,8 @@ class StageLabels:
                 yield lending.held(read.split, read.again_bytes)[self.kind][forms[read.source]]
 
 
-def row_of(kinds: int, price: int, stash: int, *, each: bool) -> ByteWeights:
-    """Return one row of weights for all kinds: of time, and of bytes at these prices."""
-    time, once, stashed = (np.full((1, kinds), number, dtype=np.int64) for number in (SCALE, price, stash))
-    return ByteWeights(time, once, stashed, each)
+def row_of(cells: Cells, price: int, stash: int) -> ByteWeights:
+    """Return one row of weights for all kinds of cells: of time, and of bytes at these prices."""
+    scale, kinds = cells.weights.scale, len(cells.kinds)
+    time, once, stashed = (np.full((1, kinds), number, dtype=np.int64) for number in (scale, price, stash))
+    return ByteWeights(time, once, stashed, scale, cells.weights.each)

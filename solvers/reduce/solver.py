@@ -41,7 +41,7 @@ def reason_against(instance: Instance) -> str | None:
     """Return None if the search sees the whole instance, else what it does not see."""
     training, cost, asked = instance.training, instance.cost, instance.constraints
     unseen = [name for name in instance.demands.named() if name not in OFFERED]
-    unseen += [one.name for one in asked.own] + ["at_most"] * bool(asked.at_most)
+    unseen += [one.name for one in asked.own] + ["at_most"] * bool(asked.at_most) + ["forms"] * bool(asked.forms)
     executed = instance.goals[0] is Goal.STEP_TIME
     reasons = {
         f"{NAME} minimises a step, the first goal is {instance.goals[0]}": instance.goals[0]

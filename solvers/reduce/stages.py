@@ -25,7 +25,7 @@ from pipecut.solvers.reduce.exact import ExactStage
 from pipecut.solvers.reduce.labels import StageLabel, StageLabels, row_of
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell
-from pipecut.solvers.reduce.sums import SCALE, Numbers
+from pipecut.solvers.reduce.sums import Numbers
 from pipecut.solvers.reduce.word import Word
 
 NEAR = 4
@@ -105,7 +105,7 @@ class ReducedStages:
         for seat, where in self._seats.items():
             whole = where.cells.cases[-1].sums[FAST][list(where.kinds), int(where.cells.nodes.at[0, self.atoms])]
             devices = self.line.groups[seat][0].devices
-            found.append(int(whole.min()) // SCALE * devices // self.line.devices)
+            found.append(int(whole.min()) // where.cells.weights.scale * devices // self.line.devices)
         return max(1, min(found))
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:
@@ -258,7 +258,7 @@ class ReducedStages:
     def _weighed(self, cells: Cells, kind: int, price: int, stash: int) -> StageLabels:
         key = (id(cells), kind, price, stash)
         if key not in self._labels:
-            self._labels[key] = StageLabels.of(cells, kind, row_of(len(cells.kinds), price, stash, each=self.each))
+            self._labels[key] = StageLabels.of(cells, kind, row_of(cells, price, stash))
         return self._labels[key]
 
     def _fronts_of(self, cells: Cells) -> Fronts:

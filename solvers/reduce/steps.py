@@ -37,7 +37,7 @@ NARROW = 32
 """ReducedStages are settled in intervals that are no longer than such a part of where they begin."""
 TRIED = 24
 """So many plans are priced at most."""
-STARTS = (102, 105, 110, 120, 140, 180)
+STARTS = (104, 112, 130)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables
-from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_ns
 from pipecut.formulation.problem.layers import Split
 from pipecut.solvers.atoms.programs import OUTSIDE, AtomProgram, LayerStep, Programs
 
@@ -25,10 +25,18 @@ Numbers = NDArray[np.int64]
 Forms = tuple[int, ...]
 NO_SUM = 1 << 60
 """No forms; sums are cut off here, so that two of them never leave 64 bits."""
-SCALE = 1 << 14
-"""Times are counted in such parts of a nanosecond, so that a byte may weigh less than one."""
+SCALE_BITS, TIME_BITS = 14, 58
+"""Times are counted in parts of a nanosecond, of so many bits at most, so that a byte may weigh less than one.
+
+Of fewer where the longest times would have more than so many bits.
+"""
 MOST_BYTES = 1 << 42
 """No device holds as much, so bytes are cut off here."""
+
+
+def scale_of(instance: Instance) -> int:
+    """Return in how many parts a nanosecond is counted, so that no sum of times is cut off."""
+    return 1 << max(0, min(SCALE_BITS, TIME_BITS - longest_ns(instance).bit_length()))
 
 
 def product(one: Numbers, other: Numbers) -> Numbers:
@@ -40,21 +48,19 @@ def product(one: Numbers, other: Numbers) -> Numbers:
 class ByteWeights:
     """Rows of weights, each for every kind: of time, in parts of a nanosecond, and of a byte.
 
-    ``time[g, k]`` is SCALE or 0; ``once[g, k]`` for a byte that is held once, ``stash[g, k]`` for one that every
-    micro-batch in flight has. ``each``: the time of passes alone is weighed, without what is done once a step.
+    ``time[g, k]`` is ``scale``, how many parts a nanosecond has, or 0; ``once[g, k]`` for a byte that is held
+    once, ``stash[g, k]`` for one that every micro-batch in flight has. ``each``: the time of passes alone is
+    weighed, without what is done once a step.
     """
 
     time: Numbers
     once: Numbers
     stash: Numbers
+    scale: int
     each: bool = False
 
     def __len__(self) -> int:
         return len(self.time)
-
-    def of_kinds(self, kinds: Numbers) -> ByteWeights:
-        """Return the weights of some kinds."""
-        return ByteWeights(self.time[:, kinds], self.once[:, kinds], self.stash[:, kinds], self.each)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,9 +26,10 @@ PERIODS = 32
 class Word:
     """The atoms of a model: ``of_atom[a]`` is the atom of the short model that atom ``a`` is like.
 
-    ``short`` is the instance of the short model, with all else as it was; ``atoms`` the number of its atoms.
+    ``whole`` is the instance that was read, ``short`` that of the short model, with all else as it was.
     """
 
+    whole: Instance
     space: CutSpace
     short: Instance
     of_atom: tuple[int, ...]
@@ -49,8 +50,8 @@ class Word:
         classes, reach = _classes(instance, space)
         kept, of_atom = _shortened(classes, reach)
         if len(kept) == len(classes):
-            return Word(space, instance, tuple(range(len(classes))))
-        return Word(space, _short(instance, space, kept), of_atom)
+            return Word(instance, space, instance, tuple(range(len(classes))))
+        return Word(instance, space, _short(instance, space, kept), of_atom)
 
 
 def _classes(instance: Instance, space: CutSpace) -> tuple[list[int], int]:
@@ -159,4 +160,5 @@ def _edges(
 
 
 def _tie(tie: Tie, place: dict[int, int]) -> Tie:
-    return replace(tie, layers=tuple(place[at] for at in tie.layers))
+    """Return a tie of those of its layers that are there: the first is, and one of every class."""
+    return replace(tie, layers=tuple(place[at] for at in tie.layers if at in place))

@@ -29,7 +29,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 @st.composite
 def repeated(draw: st.DrawFn) -> Instance:
     """A few layers that follow themselves several times, between others that stand once."""
-    block = draw(layer_graphs(max_layers=2))
+    block = draw(layer_graphs(max_layers=2, tied=False))
     times, first = draw(st.integers(2, 4)), draw(st.booleans())
     rows, edges = [], []
     for number in range(times):
@@ -41,7 +41,12 @@ def repeated(draw: st.DrawFn) -> Instance:
             edges.append((f"{before}.{number - 1}", names[next(iter(block))], draw(st.just(70))))
     if first:
         rows[0] = replace(rows[0], macs=rows[0].macs + 1)
+    shared = draw(st.sampled_from([0, 0, 40]))
+    if shared:  # the first layer of every block has the same weights, which count at the first one
+        rows[0] = replace(rows[0], parameter_bytes=rows[0].parameter_bytes + shared, trainable_bytes=None)
     layers = layer_graph("repeated", rows, edges)
+    names = tuple(f"{next(iter(block))}.{number}" for number in range(times))
+    layers.graph["ties"] = ((names, shared, shared),) if shared else ()
     constraints = Constraints(
         memory=draw(st.booleans()),
         tensor_parallel_degrees=draw(st.sampled_from([(), (1,), (1, 2)])),
