@@ -77,12 +77,11 @@ class Jointly:
             found += [(promised, at, cells) for promised, cells in part.search.promises()]
             if self.plan is None and found:
                 self._price(*min(found, key=lambda one: one[:2]))
-        for one in sorted(found, key=lambda one: one[:2]):
+        found.sort(key=lambda one: one[:2])
+        for one in found:
             if one[0] < self.best:
                 self._price(*one)
-        return [self.parts[at] for at in dict.fromkeys(at for _, at, _ in sorted(found, key=lambda one: one[:2]))][
-            :FIRST_PARTS
-        ]
+        return [self.parts[at] for at in dict.fromkeys(at for _, at, _ in found)][:FIRST_PARTS]
 
     def _go_on(self, part: _Part, steps: int) -> None:
         """Go on with a part for so many steps, or until nothing of it is open below the best plan."""

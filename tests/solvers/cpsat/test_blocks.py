@@ -144,5 +144,12 @@ def test_a_plan_says_in_its_file_which_blocks_it_computes_again() -> None:
     with pytest.raises(TargetError, match="stage 0 computes 1 blocks again, first the layers a to a"):
         runs_of(instance, found.plan, RUNTIMES["torchtitan"])
     for other in SOLVERS:
-        if other.exact and other.name not in ("cpsat", "brute_force", "state_dp", "paced_dp", "cpsat_atoms"):
+        if other.exact and other.name not in (
+            "cpsat",
+            "brute_force",
+            "state_dp",
+            "paced_dp",
+            "reduced_dp",
+            "cpsat_atoms",
+        ):
             assert "constraints.recompute is 'blocks'" in other.accepts(instance).reason, other.name
