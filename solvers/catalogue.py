@@ -92,6 +92,8 @@ MAIN = "cpsat"
 """The declarative model, which sees every rule."""
 REDUCED = "reduced_dp"
 """The method for deep models on many devices."""
+REDUCED_FROM = 2_000
+"""Layers times devices from which it is asked where no programme for executed times sees the instance."""
 SOLVERS: tuple[SolverEntry, ...] = (
     SolverEntry.of(
         "cpsat",
@@ -209,6 +211,21 @@ def find_any(name: str) -> SolverEntry:
 def solver_names() -> tuple[str, ...]:
     """Return the names of all solvers, in the order of the table, in which ``auto`` asks them."""
     return tuple(one.name for one in SOLVERS)
+
+
+def is_reduced(instance: Instance) -> bool:
+    """Tell whether the reduction is asked about an instance before others: where these come to no end.
+
+    That is a large instance, and one of some size of whose executed step no programme sees everything.
+    """
+    from pipecut.solvers.search.first_plan import is_large
+
+    if not find_solver(REDUCED).accepts(instance).takes:
+        return False
+    some = len(instance.layers) * instance.devices >= REDUCED_FROM
+    return is_large(instance) or (
+        some and instance.goals[0].executed and not find_solver("step_dp").accepts(instance).proves
+    )
 
 
 def find_solver(name: str) -> SolverEntry:

@@ -33,7 +33,7 @@ from pipecut.solvers.catalogue import AUTO, MAIN
 from pipecut.solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
-from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid, is_large, simple_plan
+from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid, simple_plan
 
 if TYPE_CHECKING:
     from pipecut.solvers.catalogue import Solve, SolverEntry
@@ -56,7 +56,7 @@ def told_at_once(instance: Instance, limits: Limits) -> Limits:
     large = len(instance.layers) * instance.devices >= LARGE
     if limits.start is None and limits.below is None and not limits.deadline.over():
         simple = simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)
-        reduced = is_large(instance) and catalogue.find_solver(catalogue.REDUCED).accepts(instance).takes
+        reduced = catalogue.is_reduced(instance)
         grid = None if reduced else best_grid(instance, limits.share(GRIDS_PART).within(GRIDS_S).deadline)
         first = min((one for one in (simple, grid) if one is not None), key=lambda one: one[0], default=None)
         if first is not None:
@@ -232,12 +232,12 @@ class _Asking:
 
         Of a large instance the reduction is first, though of executed times it seldom proves the last per mille.
         """
-        large = is_large(self.instance)
-        for entry in sorted(catalogue.SOLVERS, key=lambda one: not large or one.name != catalogue.REDUCED):
+        reduced = catalogue.is_reduced(self.instance)
+        for entry in sorted(catalogue.SOLVERS, key=lambda one: not reduced or one.name != catalogue.REDUCED):
             if not entry.exact or entry.name in (*CHECKS_ONLY, skipped):
                 continue
             support = entry.accepts(self.instance)
-            if support.takes and (support.proves or (large and entry.name == catalogue.REDUCED)):
+            if support.takes and (support.proves or (reduced and entry.name == catalogue.REDUCED)):
                 yield entry, support
             elif support.too_large:
                 self.notes.append(f"{entry.name}: {support.reason}")

@@ -43,7 +43,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import ceil_div
-from pipecut.solvers.catalogue import REDUCED, find_solver
+from pipecut.solvers.catalogue import is_reduced
 from pipecut.solvers.choices.any_order import (
     AnyOrder,
     any_order,
@@ -54,7 +54,7 @@ from pipecut.solvers.choices.any_order import (
 )
 from pipecut.solvers.crosscheck import cross_checked
 from pipecut.solvers.reduce.jointly import Jointly
-from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid, is_large
+from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
@@ -273,9 +273,8 @@ def _reduced(parts: Sequence[Instance], limits: Limits) -> list[_Found] | None:
 
     None where it does not see one of them, and where it neither found a plan nor proved that there is none.
     """
-    method = find_solver(REDUCED)
-    sees = len(parts[0].goals) == 1 and limits.below is None and limits.start is None
-    if not sees or not is_large(parts[0]) or not all(method.accepts(one).takes for one in parts):
+    alone = len(parts[0].goals) == 1 and limits.below is None and limits.start is None
+    if not alone or not all(map(is_reduced, parts)):
         return None
     found = Jointly.run(parts, limits)
     if all(one.plan is None for _, one in found) and any(one.proof is Proof.UNKNOWN for _, one in found):

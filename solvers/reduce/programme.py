@@ -42,11 +42,12 @@ class LineSums:
     limit: int
     budget: int
     found: list[Numbers]
+    front: Numbers
 
     @staticmethod
     def of(line: SeatLine, least: Least, atoms: int, limit: int, budget: int = FORBIDDEN) -> LineSums:
         """Make all suffixes. Cost: slots x sizes x places of the line x atoms squared, in numpy."""
-        found = LineSums(line, least, limit, min(budget, FORBIDDEN), [])
+        found = LineSums(line, least, limit, min(budget, FORBIDDEN), [], fronts(line, least, atoms, limit))
         behind = nothing_behind(line, atoms)
         while len(found.found) < min(atoms, line.devices // min(line.sizes)):
             made = found._grown(behind)
@@ -96,7 +97,7 @@ class LineSums:
         """Return suffixes of one stage more, given what is behind its last device, by its size."""
         slot = len(self.found)
         made = grown(self.line, lambda seat: self._cells(seat, slot), behind)
-        made[made > self.budget] = FORBIDDEN
+        made[made + self.front[:, None] > self.budget] = FORBIDDEN
         return made
 
     def _behind(self, made: Numbers, size: int) -> Numbers:
@@ -112,6 +113,30 @@ def nothing_behind(line: SeatLine, atoms: int) -> list[Numbers]:
     found = np.full((line.devices + 1, atoms + 1), FORBIDDEN, dtype=np.int64)
     found[:, atoms] = 0
     return [found for _ in line.sizes]
+
+
+def fronts(line: SeatLine, least: Least, atoms: int, limit: int) -> Numbers:
+    """Return ``[x, atom]``: the least sum of stages that have all devices before place x, and these atoms.
+
+    That is all atoms before that one, and the boundary behind them. They are taken to have no more micro-batches
+    in flight than a last stage, so it is a lower bound; FORBIDDEN where there are none. Cost: places of the line
+    x sizes x atoms squared, in numpy.
+    """
+    found = np.full((line.devices + 1, atoms + 1), FORBIDDEN, dtype=np.int64)
+    found[0, 0] = 0
+    for x in range(1, line.devices + 1):
+        for size, devices in enumerate(line.sizes):
+            before = x - devices
+            if before < 0 or line.seat[before, size] < 0 or (found[before] >= FORBIDDEN).all():
+                continue
+            cells = least(int(line.seat[before, size]), 0)
+            rows = np.flatnonzero(found[before] < FORBIDDEN)
+            sums = found[before, rows, None] + np.where(cells[rows] > limit, FORBIDDEN, cells[rows])
+            ends = np.minimum(sums.min(axis=0), FORBIDDEN)
+            joints = line.joint[x, size] if x < line.devices else np.array([-1])
+            crossed = line.crossing[joints].min(axis=0)
+            found[x] = np.minimum(found[x], np.minimum(ends + crossed, FORBIDDEN))
+    return found
 
 
 def grown(line: SeatLine, cells: Callable[[int], Numbers], behind: list[Numbers]) -> Numbers:

@@ -27,15 +27,15 @@ import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, grown, nothing_behind
+from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, fronts, grown, nothing_behind
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 
-FINE = 1 << 9
+FINE = 1 << 13
 """Intervals are halved until they are no longer than such a part of where they begin."""
 NARROW = 32
 """ReducedStages are settled in intervals that are no longer than such a part of where they begin."""
-TRIED = 24
+TRIED = 60
 """So many plans are priced at most."""
 STARTS = (104, 112, 130)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
@@ -123,8 +123,8 @@ class ByStep:
         found = self._ask(lo, hi)
         if found is not None and found[0] < self.most:
             least, cells = found
-            slowest = self._slowest(cells)
-            self._try(cells, slowest)
+            if hi - lo <= max(0, lo) // NARROW + 1 or self.plan is None:
+                self._try(cells, self._slowest(cells))
             heapq.heappush(self._open, _Open(max(bound, least), lo, hi, cells))
 
     def _slowest(self, cells: list[Cell]) -> int:
@@ -159,10 +159,10 @@ class ByStep:
 
 @dataclass(slots=True)
 class SlowestFirst:
-    """LineSums of plans in two phases: those that end with the slowest stage, and those that go on before it.
+    """Suffixes of plans in phases: those that end before the slowest stage, and those that have it.
 
-    ``twice[s][x, size, atom]`` are sums of s + 1 stages and what is between them, all counted twice; ``chosen[s]``
-    bounds of suffixes of which one stage was said to be the slowest.
+    ``twice[s][x, size, atom]`` are sums of s + 1 stages and what is between them, all counted twice, ``plain[s]``
+    the same counted once; ``chosen[s]`` bounds of suffixes of which one stage was said to be the slowest.
     """
 
     stages: ReducedStages
@@ -170,55 +170,73 @@ class SlowestFirst:
     hi: int
     budget: int
     twice: list[Numbers] = field(default_factory=list)
+    plain: list[Numbers] = field(default_factory=list)
     chosen: list[Numbers] = field(default_factory=list)
 
     def run(self) -> tuple[int, list[Cell]] | None:
         """Return the least bound within the budget, and the stages of a plan that has it; None for none."""
         line, atoms = self.stages.line, self.stages.atoms
-        while len(self.twice) < min(atoms, line.devices // min(line.sizes)):
-            slot = len(self.twice)
-            made = [
-                grown(line, partial(self._times, step, slot), self._behind(step, slot))
-                for step in self._steps(slot)
-            ]
-            chosen, twice = np.minimum.reduce(made[:-1]), made[-1]
-            for one in (chosen, twice):
-                one[one > self.budget] = FORBIDDEN
-            if (chosen >= FORBIDDEN).all() and (twice >= FORBIDDEN).all():
+        most = min(atoms, line.devices // min(line.sizes))
+        front = fronts(line, self.stages.least, atoms, self.hi)[:, None]
+        # Whichever stage will be the slowest, it counts so often beside what is counted of it twice.
+        more = max(0, self._many - most - 1) * (self.lo + 1)
+        for slot in range(most):
+            chosen = np.minimum.reduce([self._made(step, slot) for step in self._choices(slot)])
+            twice, plain = self._made(_Step.TWICE, slot), self._made(_Step.PLAIN, slot)
+            chosen[chosen + front > self.budget] = FORBIDDEN
+            twice[twice + front + more > self.budget] = FORBIDDEN
+            plain[plain + front > self.budget] = FORBIDDEN
+            if all((made >= FORBIDDEN).all() for made in (chosen, twice, plain)):
                 break
             self.twice.append(twice)
+            self.plain.append(plain)
             self.chosen.append(chosen)
         values = [int(row[0, :, 0].min()) for row in self.chosen]
         least = min(values, default=FORBIDDEN)
         return None if least >= FORBIDDEN else (least, self._plan(values.index(least)))
 
-    def _steps(self, slot: int) -> tuple[_Step, ...]:
-        """Return in which ways a suffix grows by a stage in a slot: it is the slowest, before it, or behind it."""
-        few = self.stages.word.short.training.micro_batches < slot + 2
-        slowest = _Step.ALONE if few else _Step.SLOWEST
-        return (slowest, *((_Step.BEFORE,) if slot else ()), _Step.TWICE)
+    @property
+    def _many(self) -> int:
+        return self.stages.word.short.training.micro_batches
+
+    def _choices(self, slot: int) -> tuple[_Step, ...]:
+        """Return what a stage in a slot may be in a suffix that has the slowest stage: that one, or before it."""
+        slowest = _Step.ALONE if self._many < slot + 2 else _Step.SLOWEST
+        return (slowest, _Step.BEFORE) if slot else (slowest,)
+
+    def _made(self, step: _Step, slot: int) -> Numbers:
+        """Return the suffixes with a stage more; plain ones where some stage may count alone."""
+        line = self.stages.line
+        if step is _Step.PLAIN and self._many > min(self.stages.atoms, line.devices // min(line.sizes)):
+            shape = line.devices + 1, len(line.sizes), self.stages.atoms + 1
+            return np.full(shape, FORBIDDEN, dtype=np.int64)
+        return grown(line, partial(self._times, step, slot), self._behind(step, slot))
 
     def _times(self, step: _Step, slot: int, seat: int) -> Numbers:
         """Return what a stage counts."""
-        found, many = self.stages.least(seat, slot), self.stages.word.short.training.micro_batches
+        found = self.stages.least(seat, slot)
         found = np.where(found > self.hi, FORBIDDEN, found)
         longer = np.maximum(found, self.lo + 1)
-        counted = {
-            _Step.SLOWEST: 2 * longer + max(0, many - slot - 2) * longer,
-            _Step.ALONE: many * longer,
-            _Step.BEFORE: found,
-            _Step.TWICE: 2 * found,
-        }[step]
+        if step is _Step.SLOWEST:
+            counted = 2 * longer + (self._many - slot - 2) * longer
+        elif step is _Step.ALONE:
+            counted = self._many * longer
+        else:
+            counted = 2 * found if step is _Step.TWICE else found
         return np.where(found >= FORBIDDEN, FORBIDDEN, np.minimum(counted, FORBIDDEN))
+
+    def _rest(self, step: _Step) -> tuple[list[Numbers], int]:
+        """Return the suffixes behind a stage, and how often the boundary between counts."""
+        if step is _Step.BEFORE:
+            return self.chosen, 1
+        return (self.plain, 1) if step in (_Step.ALONE, _Step.PLAIN) else (self.twice, 2)
 
     def _behind(self, step: _Step, slot: int) -> list[Numbers]:
         """Return ``[x, atom]`` by size: what counts of everything behind a stage."""
-        line, sizes = self.stages.line, range(len(self.stages.line.sizes))
+        line, (rest, times) = self.stages.line, self._rest(step)
         if slot == 0:
             return nothing_behind(line, self.stages.atoms)
-        if step is _Step.BEFORE:
-            return [behind_stages(line, self.chosen[slot - 1], size) for size in sizes]
-        found = [behind_stages(line, self.twice[slot - 1], size, times=2) for size in sizes]
+        found = [behind_stages(line, rest[slot - 1], size, times=times) for size in range(len(line.sizes))]
         return [np.where(row < FORBIDDEN, 0, FORBIDDEN) for row in found] if step is _Step.ALONE else found
 
     def _plan(self, slot: int) -> list[Cell]:
@@ -227,13 +245,14 @@ class SlowestFirst:
         x, atom, size, phase = 0, 0, int(self.chosen[slot][0, :, 0].argmin()), self.chosen
         for at in range(slot, -1, -1):
             value, seat = int(phase[at][x, size, atom]), int(line.seat[x, size])
-            steps = self._steps(at)[:-1] if phase is self.chosen else (_Step.TWICE,)
+            steps = self._choices(at)
+            if phase is not self.chosen:
+                steps = (_Step.TWICE,) if phase is self.twice else (_Step.PLAIN,)
             x += line.sizes[size]
             step, stop = self._came(value, (at, seat, atom), (x, size), steps)
             cells.append(Cell(x - line.sizes[size], size, atom, stop))
-            atom, phase = stop, self.chosen if step is _Step.BEFORE else self.twice
+            atom, (phase, times) = stop, self._rest(step)
             if at:
-                times = 1 if step is _Step.BEFORE else 2
                 crossed = times * line.crossing[line.joint[x, size], stop]
                 size = int((phase[at - 1][x, :, stop] + crossed).argmin())
         return cells
@@ -255,9 +274,10 @@ class SlowestFirst:
 
 
 class _Step(enum.Enum):
-    """What a stage is: the slowest, with all behind it or ``ALONE``, or one before or behind it."""
+    """What a stage is: the slowest, with what is behind it or ``ALONE``; before it; behind it in either case."""
 
     SLOWEST = enum.auto()
     ALONE = enum.auto()
     BEFORE = enum.auto()
     TWICE = enum.auto()
+    PLAIN = enum.auto()

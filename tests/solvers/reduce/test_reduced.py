@@ -97,6 +97,21 @@ def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> 
         assert found.objective == truth.objective
 
 
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME]))
+def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
+    """What leaves suffixes out for a value that plans have to be below leaves the best plan in."""
+    instance = replace(paced(instance), goals=(goal,))
+    _seen(instance)
+    truth = exhaustive.solve(instance)
+    assume(truth.objective is not None)
+    best = truth.objective or 0
+    found = solve(instance, Limits(below=best + 1))
+    assert found.bound is not None and found.bound <= best
+    if goal is Goal.ITERATION_TIME:
+        assert (found.proof, found.objective) == (Proof.OPTIMAL, best)
+
+
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_atoms_of_the_short_model_cost_what_those_cost_that_they_stand_for(instance: Instance) -> None:
