@@ -83,6 +83,12 @@ class Nodes:
     program: list[int]
     place: list[int]
 
+    def of_first(self) -> Nodes:
+        """Return the nodes of stages that begin with the first atom, which were numbered first."""
+        at = np.full_like(self.at, -1)
+        at[0], many = self.at[0], int(self.at[0].max()) + 1
+        return Nodes(at, self.parent[:many], self.atom[:many], self.program[:many], self.place[:many])
+
     @staticmethod
     def of(word: Word, known: Programs, received: Numbers, lending: Lending) -> Nodes:
         """Make the tree of a word. Cost: the square of its atoms."""
@@ -145,13 +151,30 @@ class Cells:
 
         Times are with what is done once a step charged to its micro-batches, or those of ``each`` pass alone.
         """
+        tables = build_tables(word.short, groups, deadline)
+        held = MemoryTables.of(tables) if word.short.constraints.memory else None
+        return Cells._of(word, tables, held, deadline, each=each)
+
+    def charged(self, deadline: Deadline = NEVER) -> Cells:
+        """Return the cells of first stages of the same kinds, charged with what they do once a step."""
+        return Cells._of(self.word, self.tables, self.held, deadline, each=False, first=True)
+
+    @staticmethod
+    def _of(
+        word: Word,
+        tables: Tables,
+        held: MemoryTables | None,
+        deadline: Deadline,
+        *,
+        each: bool,
+        first: bool = False,
+    ) -> Cells:
         instance = word.short
-        tables = build_tables(instance, groups, deadline)
-        held = MemoryTables.of(tables) if instance.constraints.memory else None
         known = programs(tables, held, word.short_space)
         lending = Lending(tables, word.short_space)
         received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
         nodes = Nodes.of(word, known, received if held is None else held.received, lending)
+        nodes = nodes.of_first() if first else nodes
         alike = alike_forms(tables, held)
         weights = _plain(len(tables.kinds), scale_of(word.whole), each=each, memory=held is not None)
         if held is not None:

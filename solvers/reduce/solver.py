@@ -24,7 +24,7 @@ from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.steps import ByStep
+from pipecut.solvers.reduce.steps import ByStep, ExecutedStages
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable
@@ -145,7 +145,7 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula |
         found = evaluate(judged, plan)
         return found.objective if found.feasible else None
 
-    return ByStep(stages, price, upper)
+    return ByStep(ExecutedStages.of(stages), price, upper)
 
 
 def _learn(known: Incumbent, search: ByFormula | ByStep) -> None:

@@ -76,6 +76,16 @@ class ReducedStages:
         seats = {seat: _Seat(cells, tuple(of[kind] for kind in kinds[one])) for seat, one in like.items()}
         return ReducedStages(word, line, deadline, each, seats, {seat for seat in firsts})
 
+    def charged(self) -> ReducedStages:
+        """Return the same stages with what is done once a step charged to its micro-batches."""
+        known: dict[int, Cells] = {}
+        seats: dict[int, _Seat] = {}
+        for seat, where in self._seats.items():
+            if id(where.cells) not in known:
+                known[id(where.cells)] = where.cells.charged(self.deadline)
+            seats[seat] = _Seat(known[id(where.cells)], where.kinds)
+        return ReducedStages(self.word, self.line, self.deadline, False, seats, set(self._true))
+
     @property
     def atoms(self) -> int:
         """Return the number of atoms."""
@@ -150,17 +160,18 @@ class ReducedStages:
 
     def plan(self, cells: Sequence[Cell]) -> Plan | None:
         """Return the plan of some cells, first to last; None where one has no stage that fits."""
-        stages: list[Stage] = []
-        for index, cell in enumerate(cells):
-            found = self.label(cell, len(cells) - 1 - index)
-            if found is None:
-                return None
-            group, label = found
-            layers = self.word.space.layers(Span(cell.first, cell.stop))
-            atoms = list(self.word.space.atoms())
-            again = tuple(Span(*atoms[cell.first + at]) for at in label.again)
-            stages.append(Stage(layers, group, label.forms, again=again))
-        return Plan(tuple(stages))
+        found = [self.stage(cell, len(cells) - 1 - index) for index, cell in enumerate(cells)]
+        stages = [one for one in found if one is not None]
+        return Plan(tuple(stages)) if len(stages) == len(cells) else None
+
+    def stage(self, cell: Cell, slot: int) -> Stage | None:
+        """Return a stage that fits and is among the fastest; None if none was found."""
+        found = self.label(cell, slot)
+        if found is None:
+            return None
+        (group, label), atoms = found, list(self.word.space.atoms())
+        again = tuple(Span(*atoms[cell.first + at]) for at in label.again)
+        return Stage(self.word.space.layers(Span(cell.first, cell.stop)), group, label.forms, again=again)
 
     def _split(self, seat: int) -> bool:
         """Price a seat itself that had the prices of another; tell whether it had."""

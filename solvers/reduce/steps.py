@@ -10,6 +10,10 @@ pair
 * ``pre + M p`` in any case, which counts where M is less: the stage runs all pairs, after the first forward passes
   before it, and before the last backward passes.
 
+A step ends when the first stage has summed its gradients, so what that stage does once a step comes behind either
+way. It counts as far as its pairs do: charged to M micro-batches, less the nanosecond of each layer that this is
+rounded up.
+
 Whichever stage is the slowest: plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by
 a programme with a choice, which stage that is; behind it everything counts twice. Intervals are halved as in
 ``solvers.reduce.search``. What is proposed on the way is priced as it is executed.
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,6 +31,7 @@ import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, fronts, grown, nothing_behind
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
@@ -41,6 +46,59 @@ STARTS = (104, 112, 130)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 
 
+@dataclass(slots=True)
+class ExecutedStages:
+    """Stages by the time of their passes alone; first stages with what they do once a step, charged to these."""
+
+    passes: ReducedStages
+    charged: ReducedStages
+
+    @staticmethod
+    def of(passes: ReducedStages) -> ExecutedStages:
+        """Price first stages too. Cost: their cells."""
+        return ExecutedStages(passes, passes.charged())
+
+    @property
+    def line(self) -> SeatLine:
+        """Return the seats of the cluster."""
+        return self.passes.line
+
+    @property
+    def atoms(self) -> int:
+        """Return the number of atoms."""
+        return self.passes.atoms
+
+    @property
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of a step."""
+        return self.passes.word.short.training.micro_batches
+
+    def least(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: the least time that counts; FORBIDDEN where none fits."""
+        found, charged = self.passes.least(seat, slot).copy(), self.charged.least(seat, slot)[0]
+        # Each layer of a stage is charged with less than a nanosecond too much.
+        less = np.where(charged < FORBIDDEN, charged - np.array(self.passes.word.space.places), FORBIDDEN)
+        found[0] = np.maximum(found[0], less)
+        return found
+
+    def settle(self, cell: Cell, slot: int, limit: int) -> bool:
+        """Price a stage exactly as far as it may be below a limit; tell whether anything changed."""
+        changed = self.passes.settle(cell, slot, limit)
+        if cell.first:
+            return changed
+        return self.charged.settle(cell, slot, limit + self.passes.word.space.places[cell.stop]) or changed
+
+    def plan(self, cells: Sequence[Cell]) -> Plan | None:
+        """Return the plan of some cells, first to last; None where one has no stage that fits."""
+        slots = range(len(cells) - 1, -1, -1)
+        rows = (
+            (self.passes if cell.first else self.charged, cell, slot)
+            for cell, slot in zip(cells, slots, strict=True)
+        )
+        stages = [one for one in (of.stage(cell, slot) for of, cell, slot in rows) if one is not None]
+        return Plan(tuple(stages)) if len(stages) == len(cells) else None
+
+
 @dataclass(order=True, slots=True)
 class _Open:
     bound: int
@@ -51,13 +109,13 @@ class _Open:
 
 @dataclass(slots=True)
 class ByStep:
-    """The search of one number of micro-batches; ``stages`` have the times of passes alone.
+    """The search of one number of micro-batches.
 
     ``bound`` is what no plan undercuts; ``price`` what a plan takes (None: it breaks a rule); ``best`` the least
     price so far, of ``plan``; ``upper`` a value that plans have to be below to be of use.
     """
 
-    stages: ReducedStages
+    stages: ExecutedStages
     price: Callable[[Plan], int | None]
     upper: int
     bound: int = 0
@@ -70,7 +128,7 @@ class ByStep:
     @property
     def micro_batches(self) -> int:
         """Return the number of micro-batches of a step."""
-        return self.stages.word.short.training.micro_batches
+        return self.stages.micro_batches
 
     @property
     def most(self) -> int:
@@ -79,9 +137,9 @@ class ByStep:
 
     def promises(self) -> list[tuple[int, list[Cell]]]:
         """Return plans whose stages take little more than all devices need, and what the formula promises."""
-        even, found = self.stages.even_ns(), list[tuple[int, list[Cell]]]()
+        even, found = self.stages.passes.even_ns(), list[tuple[int, list[Cell]]]()
         for percent in STARTS:
-            self.stages.deadline.check()
+            self.stages.passes.deadline.check()
             limit = min(even * percent // 100, self.most // self.micro_batches)
             sums = LineSums.of(self.stages.line, self.stages.least, self.stages.atoms, limit, self.most)
             best = sums.best()
@@ -153,7 +211,7 @@ class ByStep:
     def _ask(self, lo: int, hi: int) -> tuple[int, list[Cell]] | None:
         """Return the least bound of plans whose slowest stage takes more than lo, at most hi, and such a plan."""
         self.asked += 1
-        self.stages.deadline.check()
+        self.stages.passes.deadline.check()
         return SlowestFirst(self.stages, lo, hi, self.most - 1).run()
 
 
@@ -165,7 +223,7 @@ class SlowestFirst:
     the same counted once; ``chosen[s]`` bounds of suffixes of which one stage was said to be the slowest.
     """
 
-    stages: ReducedStages
+    stages: ExecutedStages
     lo: int
     hi: int
     budget: int
@@ -197,7 +255,7 @@ class SlowestFirst:
 
     @property
     def _many(self) -> int:
-        return self.stages.word.short.training.micro_batches
+        return self.stages.micro_batches
 
     def _choices(self, slot: int) -> tuple[_Step, ...]:
         """Return what a stage in a slot may be in a suffix that has the slowest stage: that one, or before it."""
