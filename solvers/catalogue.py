@@ -220,12 +220,12 @@ def is_reduced(instance: Instance) -> bool:
     """
     from pipecut.solvers.search.first_plan import is_large
 
-    if not find_solver(REDUCED).accepts(instance).takes:
+    if not any(entry.name == REDUCED and entry.accepts(instance).takes for entry in SOLVERS):
         return False
-    some = len(instance.layers) * instance.devices >= REDUCED_FROM
-    return is_large(instance) or (
-        some and instance.goals[0].executed and not find_solver("step_dp").accepts(instance).proves
-    )
+    if is_large(instance):
+        return True
+    some = len(instance.layers) * instance.devices >= REDUCED_FROM and instance.goals[0].executed
+    return some and not any(entry.name == "step_dp" and entry.accepts(instance).proves for entry in SOLVERS)
 
 
 def find_solver(name: str) -> SolverEntry:
