@@ -220,12 +220,13 @@ def is_reduced(instance: Instance) -> bool:
     """
     from pipecut.solvers.search.first_plan import is_large
 
-    if not any(entry.name == REDUCED and entry.accepts(instance).takes for entry in SOLVERS):
+    large, size = is_large(instance), len(instance.layers) * instance.devices
+    if not large and (size < REDUCED_FROM or not instance.goals[0].executed):
         return False
-    if is_large(instance):
-        return True
-    some = len(instance.layers) * instance.devices >= REDUCED_FROM and instance.goals[0].executed
-    return some and not any(entry.name == "step_dp" and entry.accepts(instance).proves for entry in SOLVERS)
+    asked = {entry.name: entry for entry in SOLVERS}
+    if REDUCED not in asked or not asked[REDUCED].accepts(instance).takes:
+        return False
+    return large or "step_dp" not in asked or not asked["step_dp"].accepts(instance).proves
 
 
 def find_solver(name: str) -> SolverEntry:

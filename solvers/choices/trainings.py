@@ -271,10 +271,11 @@ def _from_grids(waiting: list[_Found], limits: Limits) -> list[_Found]:
 def _reduced(parts: Sequence[Instance], limits: Limits) -> list[_Found] | None:
     """Return what the reduction finds out about all choices of a large question together.
 
-    None where it does not see one of them, and where it neither found a plan nor proved that there is none.
+    None where it does not see one of them, as where layers have other orders, of which a claim about this one says
+    nothing; and where it neither found a plan nor proved that there is none.
     """
     alone = len(parts[0].goals) == 1 and limits.below is None and limits.start is None
-    if not alone or not all(map(is_reduced, parts)):
+    if not alone or has_other_orders(parts[0]) or not all(map(is_reduced, parts)):
         return None
     found = Jointly.run(parts, limits)
     if all(one.plan is None for _, one in found) and any(one.proof is Proof.UNKNOWN for _, one in found):

@@ -1,6 +1,6 @@
 """What every stage takes at least: cells by kind of group, number of micro-batches in flight, and run of atoms.
 
-ReducedStages that are made of the same programs, behind equal boundaries, are one *node* of a tree. Their least
+Stages that are made of the same programs, behind equal boundaries, are one *node* of a tree. Their least
 weighted sums (``solvers.reduce.sums``) grow atom by atom. For stages with so many micro-batches in flight these
 give two limits: how much a device holds at least, which tells what never fits; and by duality how long a stage
 takes at least that fits. Both are lower bounds; where memory is short labels of several layouts may mix, and they
@@ -9,6 +9,7 @@ are not exact.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -229,7 +230,7 @@ class Cells:
 
 @dataclass(slots=True)
 class AtomGrowth:
-    """ReducedStages that grow atom by atom: sums by the layouts of what is live behind them."""
+    """Stages that grow atom by atom: sums by the layouts of what is live behind them."""
 
     sums: LayerSums
     nodes: Nodes
@@ -348,3 +349,14 @@ class AtomGrowth:
             cost = product(self.sums.weights.stash[None][..., kinds], bytes_)
             found[read.source] = found.get(read.source, 0) + cost
         return found
+
+    def stayed(self, node: int, kind: int, forms: Mapping[int, int] | Sequence[int]) -> int:
+        """Return the bytes that stay of what the last atom of a node reads, if it is computed again by itself.
+
+        ``forms`` are the layouts of what is live at its left end.
+        """
+        reads = self.lending.steps[self.lending.of_atom[self.nodes.atom[node]]].reads
+        found = ((read, forms[read.source]) for read in reads if read.source is not None)
+        return sum(
+            self.lending.held(read.split, read.again_bytes)[kind][form] for read, form in found if form != OUTSIDE
+        )

@@ -95,11 +95,7 @@ class ExactStage:
         growth = labels.growth
         first, stop = list(growth.word.short_space.atoms())[growth.nodes.atom[node]]
         computed = int(self.fronts.tables.compute[rule.kind, first:stop].sum())
-        stays = 0
-        if rule.alone is not None:
-            for read in growth.lending.steps[growth.lending.of_atom[growth.nodes.atom[node]]].reads:
-                if read.source is not None and left[read.source] != OUTSIDE:
-                    stays += growth.lending.held(read.split, read.again_bytes)[self.kind][left[read.source]]
+        stays = 0 if rule.alone is None else growth.stayed(node, self.kind, left)
         return np.array([computed, self.in_flight * stays, 0])
 
     def _may_win(self, rows: Rows, right: Key, at: int, labels: StageLabels) -> NDArray[np.bool_]:

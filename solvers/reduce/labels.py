@@ -8,7 +8,7 @@ is gone through once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -279,7 +279,7 @@ class StageLabels:
             total += self._of_layer(step.cost, lies, priced)
             again_bytes += self._rerun(step.cost, lies) if again else 0
             live = [around[at] for at in step.kept]
-        stays = sum(self._stayed(node, forms)) if again else 0
+        stays = self.growth.stayed(node, kind, forms) if again else 0
         return Amounts(total.time, total.each, total.once, total.stash + stays, total.working + again_bytes)
 
     def _of_layer(self, number: int, lies: int, priced: int) -> Amounts:
@@ -313,13 +313,6 @@ class StageLabels:
         if held is None:
             return 0
         return int(held.once[held.recomputing[self.kind], layer, lies] - held.once[self.kind, layer, lies])
-
-    def _stayed(self, node: int, forms: dict[int, int]) -> Iterator[int]:
-        """Yield what stays of the tensors that an atom which is computed again reads."""
-        lending = self.growth.lending
-        for read in lending.steps[lending.of_atom[self.growth.nodes.atom[node]]].reads:
-            if read.source is not None and forms[read.source] != OUTSIDE:
-                yield lending.held(read.split, read.again_bytes)[self.kind][forms[read.source]]
 
 
 def row_of(cells: Cells, price: int, stash: int) -> ByteWeights:

@@ -108,6 +108,11 @@ class LineSums:
         return self.line.crossing[self.line.joint[x, size], atom]
 
 
+def time_of(line: SeatLine, least: Least, cell: Cell, slot: int) -> int:
+    """Return what a stage of a plan takes at least."""
+    return int(least(int(line.seat[cell.x, cell.size]), slot)[cell.first, cell.stop])
+
+
 def nothing_behind(line: SeatLine, atoms: int) -> list[Numbers]:
     """Return by size what is behind a last stage: nothing, wherever on the line it ends."""
     found = np.full((line.devices + 1, atoms + 1), FORBIDDEN, dtype=np.int64)

@@ -1,8 +1,8 @@
 """The least time of a step by the formula: intervals of its slowest stage, one question to the programme for each.
 
 A step of M micro-batches takes the sum of all stages and boundaries, and M - 1 times the slowest of these. Where
-the slowest takes more than ``lo`` and at most ``hi`` that is at least the least sum under the limit ``hi``, and M
-- 1 times ``lo + 1``. Intervals are halved, the one that promises least first, until none promises less than the
+the slowest takes more than ``lo`` and at most ``hi`` that is at least the least sum under the limit ``hi``, and
+``lo + 1`` as often. Intervals are halved, the one that promises least first, until none promises less than the
 best plan.
 """
 
@@ -14,13 +14,13 @@ from itertools import pairwise
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.reduce.programme import Cell, LineSums
+from pipecut.solvers.reduce.programme import Cell, LineSums, time_of
 from pipecut.solvers.reduce.stages import ReducedStages
 
 STARTS = (102, 110, 130)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 NARROW = 32
-"""ReducedStages are settled in intervals that are no longer than such a part of where they begin."""
+"""Stages are settled in intervals that are no longer than such a part of where they begin."""
 
 
 @dataclass(order=True, slots=True)
@@ -144,8 +144,7 @@ class ByFormula:
         return [*own, *self._crossings(cells)]
 
     def _time(self, cell: Cell, slot: int) -> int:
-        seat = int(self.stages.line.seat[cell.x, cell.size])
-        return int(self.stages.least(seat, slot)[cell.first, cell.stop])
+        return time_of(self.stages.line, self.stages.least, cell, slot)
 
     def _crossings(self, cells: list[Cell]) -> list[int]:
         line = self.stages.line

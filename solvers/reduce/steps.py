@@ -5,8 +5,7 @@ the time of a pair of passes, ``p``. With ``tail`` the pairs and transfers of a 
 those before it, and s stages behind it, a step of M micro-batches takes at least
 
 * ``pre + 2 tail + (M - s - 2) p`` where M >= s + 2: the first micro-batch goes down and up, the stage runs one
-pair
-  after the other until the forward pass of the last micro-batch, and that one goes down and up;
+  pair after the other until the forward pass of the last micro-batch, and that one goes down and up;
 * ``pre + M p`` in any case, which counts where M is less: the stage runs all pairs, after the first forward passes
   before it, and before the last backward passes.
 
@@ -32,14 +31,14 @@ import numpy as np
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, fronts, grown, nothing_behind
+from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, fronts, grown, nothing_behind, time_of
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 
 FINE = 1 << 13
 """Intervals are halved until they are no longer than such a part of where they begin."""
 NARROW = 32
-"""ReducedStages are settled in intervals that are no longer than such a part of where they begin."""
+"""Stages are settled in intervals that are no longer than such a part of where they begin."""
 TRIED = 60
 """So many plans are priced at most."""
 STARTS = (104, 112, 130)
@@ -189,8 +188,7 @@ class ByStep:
         return max(self._time(cell, len(cells) - 1 - at) for at, cell in enumerate(cells))
 
     def _time(self, cell: Cell, slot: int) -> int:
-        seat = int(self.stages.line.seat[cell.x, cell.size])
-        return int(self.stages.least(seat, slot)[cell.first, cell.stop])
+        return time_of(self.stages.line, self.stages.least, cell, slot)
 
     def _tightened(self, cells: list[Cell], limit: int) -> bool:
         """Settle the stages of an answer as far as they are within a limit; tell whether anything changed."""

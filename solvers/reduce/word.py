@@ -43,8 +43,8 @@ class Word:
     def of(instance: Instance) -> Word:
         """Read an instance as a word. Cost: linear in layers and edges, times PERIODS.
 
-        The instance may pin no layer, keep none apart, and ask for nothing else that names layers but places to
-        cut, forms, and layers that are computed again.
+        The instance may pin no layer, keep none apart, limit no forms, and ask for nothing else that names layers
+        but places to cut, and layers that are computed again.
         """
         space = CutSpace.of(instance)
         classes, reach = _classes(instance, space)
@@ -101,7 +101,6 @@ def _shortened(classes: Sequence[int], reach: int) -> tuple[list[int], tuple[int
         of_atom += range(first, first + stays)
         of_atom += (first + stays - period + one % period for one in range(times * period - stays))
         at += times * period
-    # An atom that is kept stands for itself; its class is compared, so any that is kept would do.
     return kept, tuple(of_atom)
 
 
@@ -140,7 +139,6 @@ def _short(instance: Instance, space: CutSpace, kept: Sequence[int]) -> Instance
         no_cut=(),
         together=(),
         forms=(),
-        splits=instance.constraints.splits,
         recompute_layers=tuple(model.layers[at].name for at in layers if at in again),
     )
     return replace(instance, model=short, constraints=asked)

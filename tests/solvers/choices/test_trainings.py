@@ -366,3 +366,24 @@ def test_a_large_question_that_is_reduced_is_bounded_over_all_numbers_of_micro_b
         alone = replace(large, training=replace(training, micro_batches=many, micro_batch_choices=()))
         grid = best_grid(alone, Limits().deadline)
         assert grid is None or chosen.outcome.objective <= grid[0]
+
+
+def test_the_reduction_is_not_asked_where_layers_have_other_orders() -> None:
+    """It bounds the given order alone: a proof of that is none of all orders."""
+    names = [f"layer{at}" for at in range(330)]
+    layers = [matrix(name, 40, 10, taken=50, made=50) for name in names]
+    # The second and the third layer read the first one, and the fourth both, so they may change places.
+    pairs = [(0, 1), (0, 2), (1, 3), (2, 3), *((at, at + 1) for at in range(3, 329))]
+    branched = layer_graph("branched", layers, [(names[one], names[two], 50) for one, two in pairs])
+    branched.graph["free_order"] = True
+    training = Training(64, 1, micro_batch_choices=(16, 64))
+    large = instance_of(branched, mesh(8, 8, 8, 8), PLAIN, training)
+    large = replace(large, goals=(Goal.STEP_TIME,), constraints=Constraints(devices_per_stage=(8, 16, 32)))
+    asked: list[int] = []
+
+    def ask(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+        asked.append(one.training.micro_batches)
+        return one, Outcome("nobody", Proof.UNKNOWN, goals=one.goals)
+
+    best_training(large, ask, Limits(time_limit_s=5))
+    assert asked
