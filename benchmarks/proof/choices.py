@@ -94,7 +94,7 @@ class Instances:
         forms = chosen.pop(FORMS, None)
         if goal is not None and not cell.added:
             chosen["objective"] = goal
-        empty = parse_document("name: choices", str(FILE))
+        empty = parse_document("name: choices\nsearch: paper", str(FILE))
         settings = [Setting(path, value, empty.place(())) for path, value in chosen.items()]
         scenario = scenario_of(apply_settings(empty, settings), FILE)
         if scenario.model not in self.graphs:

@@ -50,6 +50,7 @@ cluster:
   between_servers: {{bandwidth: 10 Gbit/s}}
 training: {{global_batch: {batch}, micro_batches: {steps}, schedule: one_f_one_b}}
 objective: step_time
+search: paper
 constraints: {{stages: {{at_least: 2, at_most: 2}}, placement: line}}
 """
 ABOUT = """\

@@ -76,7 +76,6 @@ def _asked(folder: Path, question: tuple[str, int, int, int], limit_s: float, ob
         "model": {"transformers": f"{model}.json", "sequence": tokens},
         "cluster": {"machines": {"dgx-h100": servers}},
         "training": {"global_batch": batch, "precision": "bf16-mixed"},
-        "search": "standard",
         "objective": objective,
     }
     path = folder / "question.yaml"

@@ -238,7 +238,7 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
 def _constraints(found: ScenarioFile) -> Constraints:
     """Return the constraints, and that stages are equal where the program that runs the plan wants it."""
     written = found.constraints
-    if found.search == "standard":
+    if found.search == "standard" and found.model.runtime is None:
         written = written.model_copy(update=_opened(found, written.model_fields_set))
     read = read_constraints(written, Names(ends_by_name(found.cluster.servers, [])))
     return read if found.model.runtime is None else replace(read, equal_stages=True, equal_samples=True)
@@ -251,8 +251,8 @@ MANY_SERVERS = 16
 def _opened(found: ScenarioFile, written: Collection[str]) -> Mapping[str, object]:
     """Return what ``search: standard`` opens of the constraints that are not written.
 
-    Stages have parts of a server that divide every server, or whole servers that follow one another. For a program
-    that shall run the plan splits and blocks stay as they are written: it is asked what it runs.
+    Stages have parts of a server that divide every server, or whole servers that follow one another. Nothing is
+    opened for a program that shall run the plan: it says what it runs (``ingest.graphs.cut_places.divided_by``).
     """
     servers = [row.devices for row in found.cluster.servers for _ in range(row.count or 1)]
     parts = [size for size in range(1, min(servers) + 1) if all(one % size == 0 for one in servers)]
@@ -266,8 +266,7 @@ def _opened(found: ScenarioFile, written: Collection[str]) -> Mapping[str, objec
         "splits": [Axis.SEQUENCE, Axis.EXPERTS, Axis.VOCABULARY],
         "recompute": Recompute.BLOCKS,
     }
-    kept = {*written, *(("splits", "recompute") if found.model.runtime is not None else ())}
-    return {key: value for key, value in opened.items() if key not in kept}
+    return {key: value for key, value in opened.items() if key not in written}
 
 
 def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:

@@ -572,7 +572,7 @@ class ScenarioFile(Section):
         default_factory=ConstraintsSection, description="limits that a plan must keep"
     )
     search: Literal["paper", "standard"] = Field(
-        default="paper",
+        default="standard",
         description="what is open where constraints do not say it: paper, what the plan of one paper leaves open;"
         " standard, what people use: replicas, degrees within a server, splits by sequence, experts and"
         " vocabulary, sharded states, blocks computed again, stages of whole servers or of parts that divide one",

@@ -46,6 +46,7 @@ cluster:
   between_servers: {bandwidth: 10 Gbit/s}
 training: {global_batch: 8, micro_batches: 1}
 objective: bottleneck
+search: paper
 """
 
 

@@ -21,6 +21,7 @@ cluster:
 training: {global_batch: 8, micro_batches: choose}
 constraints: {devices_per_stage: [1], memory: false}
 objective: bottleneck
+search: paper
 """
 
 

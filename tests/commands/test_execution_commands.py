@@ -32,6 +32,7 @@ cluster:
   servers: [{name: one, count: 3, device: card, devices: 1}]
   between_servers: {bandwidth: 1 GB/s}
 training: {global_batch: 4, micro_batches: 2}
+search: paper
 """
 
 MANY_DEVICES = """
@@ -42,6 +43,7 @@ cluster:
   servers: [{name: one, device: card, devices: DEVICES, link: {bandwidth: 100 GB/s}}]
 training: {global_batch: 2, micro_batches: 2}
 constraints: {devices_per_stage: [DEVICES]}
+search: paper
 """
 
 

@@ -19,6 +19,7 @@ cluster:
   between_servers: {bandwidth: 10 Gbit/s, latency: 20 us}
 training: {global_batch: 8, micro_batches: 2, schedule: one_f_one_b, optimizer_bytes_per_parameter: 8}
 cost: {backward_factor: 2, flops_per_mac: 2}
+search: paper
 """
 GROUND = f"""\
 {PLAIN_SCENARIO}objective: bottleneck

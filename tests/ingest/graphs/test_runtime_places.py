@@ -26,6 +26,7 @@ cluster:
   between_servers: {bandwidth: 1 GB/s}
 training: {global_batch: 8, micro_batches: 4}
 objective: bottleneck
+search: paper
 """
 
 
