@@ -46,6 +46,7 @@ QUESTIONS: dict[str, tuple[str, int, int, int]] = {
     "70B, 64 H100": ("70B", 4096, 8, 512),
     "70B, 512 H100": ("70B", 8192, 64, 2048),
     "405B, 1,024 H100": ("405B", 8192, 128, 512),
+    "405B, 16,384 H100": ("405B", 8192, 2048, 2048),
 }
 """Model, tokens of a sequence, servers of eight H100 (``dgx-h100``), and sequences of a batch."""
 

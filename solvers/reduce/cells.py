@@ -140,6 +140,7 @@ class Cells:
     working: Numbers
     growth: AtomGrowth
     _slots: dict[int, Numbers] = field(default_factory=dict)
+    _weighed: dict[int, tuple[RecomputeCase, ...]] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[GroupKind, ...]:
@@ -192,10 +193,49 @@ class Cells:
         if self.held is None:
             in_flight = 1
         if in_flight not in self._slots:
-            self._slots[in_flight] = np.minimum.reduce([self._of_case(case, in_flight) for case in self.cases])
+            self._slots[in_flight] = np.minimum.reduce(
+                [self._of_case(at, in_flight) for at in range(len(self.cases))]
+            )
         return self._slots[in_flight]
 
-    def _of_case(self, case: RecomputeCase, in_flight: int) -> Numbers:
+    def weigh(self, in_flight: int, deadline: Deadline = NEVER) -> bool:
+        """Weigh bytes of the stash for exactly so many micro-batches in flight; tell whether that is new.
+
+        Least times of stages with so many are closer then. Cost: the sums at every price.
+        """
+        if self.held is None or in_flight in self._weighed or in_flight in IN_FLIGHT:
+            return False
+        prices = self._prices()
+        sums, weights = self.growth.sums, self.weights
+        rows = ByteWeights(
+            np.full_like(prices, weights.scale), prices, prices * in_flight, weights.scale, weights.each
+        )
+        grown = replace(self.growth, sums=replace(sums, weights=rows), factors={})
+        self._weighed[in_flight] = grown.cases(deadline)
+        self._slots.pop(in_flight, None)
+        return True
+
+    def _prices(self) -> Numbers:
+        """Return the prices ``[price, kind]`` of a byte at which time is weighed too."""
+        timed = self.weights.time[:, 0] > 0
+        timed[:LEAN] = False
+        return self.weights.once[timed][:: len(IN_FLIGHT)]
+
+    def _closer(self, at: int, in_flight: int, room: Numbers) -> Numbers:
+        """Return the least times of a case by what was weighed for as many micro-batches as are in flight.
+
+        Where nothing was, for the next fewer ones.
+        """
+        found, many = np.zeros_like(room), max((one for one in self._weighed if one <= in_flight), default=0)
+        if many:
+            for price, sums in zip(self._prices()[:, :, None], self._weighed[many][at].sums, strict=True):
+                further = price * (in_flight - many)
+                least = sums + product(further, self.cases[at].sums[STASH]) if many < in_flight else sums
+                np.maximum(found, -(-(least - price * room) // self.weights.scale), out=found)
+        return found
+
+    def _of_case(self, at_case: int, in_flight: int) -> Numbers:
+        case = self.cases[at_case]
         weights, sums = self.weights, case.sums
         found, never = -(-sums[FAST] // weights.scale), (sums[FAST] >= NO_SUM) | (case.more >= NO_SUM)
         if self.held is not None:
@@ -207,11 +247,13 @@ class Cells:
                 if (stash > price * in_flight).any():
                     continue
                 # What is weighed for fewer micro-batches than are in flight holds the least stash for the others.
-                least = sums[at] + product(price * in_flight - stash, sums[STASH])
+                further = price * in_flight - stash
+                least = sums[at] + product(further, sums[STASH]) if further.any() else sums[at]
                 if weights.time[at, 0]:
                     found = np.maximum(found, -(-(least - price * room) // weights.scale))
                 else:
                     never |= least > room
+            found = np.maximum(found, self._closer(at_case, in_flight, room))
         return np.where(never, FORBIDDEN, np.minimum(found, FORBIDDEN))
 
     def prices(self, kind: int, in_flight: int) -> list[tuple[int, int]]:

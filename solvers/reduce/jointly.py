@@ -17,6 +17,7 @@ from pipecut.formulation.limits import StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.solver import NAME, search_of
@@ -32,7 +33,7 @@ class _Part:
 
     instance: Instance
     bound: int
-    search: ByFormula | ByStep | None = None
+    search: ByFormula | ByStep | ByCount | None = None
     begun: bool = False
     done: bool = False
 

@@ -21,6 +21,7 @@ from pipecut.formulation.problem.modes import modes
 from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
@@ -76,8 +77,8 @@ def accepts(instance: Instance) -> Support:
     reason = reason_against(instance)
     if reason:
         return Support(reason=reason)
-    formula = instance.goals[0] is Goal.ITERATION_TIME
-    return Support(proves=formula, bytes_needed=bytes_needed(instance))
+    needed, formula = bytes_needed(instance), instance.goals[0] is Goal.ITERATION_TIME
+    return Support(proves=formula and not is_counted(instance), bytes_needed=needed)
 
 
 def bytes_needed(instance: Instance) -> int:
@@ -103,6 +104,15 @@ def bytes_needed(instance: Instance) -> int:
 
 MOST_JOINTS = 20_000_000
 """Pairs of sizes at places of the line."""
+MOST_SUMS = 2_000_000
+"""So many stages are looked at by their places, for each number of stages behind them; else by their devices."""
+
+
+def is_counted(instance: Instance) -> bool:
+    """Tell whether the line of an instance has too many places to search them all."""
+    asked, atoms = instance.demands.devices_per_stage, CutSpace.of(instance).stops
+    sizes = [size for size in range(1, instance.devices + 1) if not asked or size in asked]
+    return instance.devices * len(sizes) * atoms * atoms > MOST_SUMS
 
 
 @stoppable(NAME, best=True)
@@ -132,23 +142,25 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     return known.outcome(f"{search.asked} questions were asked")
 
 
-def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByStep:
+def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByStep | ByCount:
     """Return the search for the first goal of an instance, for plans below a value."""
     word = Word.of(instance)
     executed = instance.goals[0] is Goal.STEP_TIME
     stages = ReducedStages.of(word, SeatLine.of(instance, word.space), deadline, each=executed)
-    if not executed:
-        return ByFormula(stages, upper)
-    judged = replace(instance, goals=(Goal.STEP_TIME,))
+    judged = replace(instance, goals=instance.goals[:1])
 
     def price(plan: Plan) -> int | None:
         found = evaluate(judged, plan)
         return found.objective if found.feasible else None
 
+    if is_counted(instance):
+        return ByCount.of(stages, price, upper)
+    if not executed:
+        return ByFormula(stages, upper)
     return ByStep(ExecutedStages.of(stages), price, upper)
 
 
-def _learn(known: Incumbent, search: ByFormula | ByStep) -> None:
+def _learn(known: Incumbent, search: ByFormula | ByStep | ByCount) -> None:
     """Take over what a search has found so far."""
     if search.plan is not None and search.best < known.upper:
         known.take(search.plan)

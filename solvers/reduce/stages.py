@@ -52,6 +52,7 @@ class ReducedStages:
     _true: set[int]
     _known: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
+    _searched: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     _labels_of: dict[tuple[int, int, int, int], StageLabel | None] = field(default_factory=dict)
     _labels: dict[tuple[int, int, int, int], StageLabels] = field(default_factory=dict)
     _forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class ReducedStages:
         """
         instance, like, kinds = word.short, dict[int, int](), list[tuple[GroupKind, ...]]()
         for seat, groups in enumerate(line.groups):
-            kinds.append(tuple(GroupKind.of(instance, group) for group in groups))
+            kinds.append(tuple(GroupKind.all_of(instance, groups)))
             like[seat] = next(
                 (one for one in range(seat) if like[one] == one and _no_worse(kinds[one], kinds[seat])), seat
             )
@@ -108,6 +109,21 @@ class ReducedStages:
             at = where.cells.nodes.at
             self._known[seat, in_flight] = np.where(at >= 0, least[at], FORBIDDEN)
         return self._known[seat, in_flight]
+
+    def firsts(self) -> set[int]:
+        """Return the seats that none with better links stands for, and those that were priced themselves."""
+        return set(self._true)
+
+    def weigh(self, slot: int) -> bool:
+        """Bring the least times of stages in a slot closer (``Cells.weigh``); tell whether that is new."""
+        in_flight, seen = self.in_flight(slot), {id(seat.cells): seat.cells for seat in self._seats.values()}
+        if not any([cells.weigh(in_flight, self.deadline) for cells in seen.values()]):
+            return False
+        for seat, many in [key for key in self._known if key[1] == in_flight]:
+            before = self._known.pop((seat, many))
+            # What was settled stays.
+            np.maximum(self.least(seat, slot), before, out=self._known[seat, many])
+        return True
 
     def even_ns(self) -> int:
         """Return what a stage takes if all devices do as much as they can of the whole model, and none waits."""
@@ -187,25 +203,43 @@ class ReducedStages:
 
     def _settled(self, cells: Cells, kind: int, in_flight: int, cell: Cell, limit: int) -> int:
         """Return the least time of a stage of a kind, or the limit where that is no less."""
-        label = self._fitting(cells, kind, in_flight, cell)
         node = int(cells.nodes.at[cell.first, cell.stop])
         bound = int(cells.least(in_flight)[kind, node])
-        if label is not None and self.taken(label) == bound:
-            return bound
         key = (id(cells), kind, in_flight, node)
         # What was searched up to a lower limit in vain is longer than that; with a label it is as long as it.
         done, known = self._exact.get(key, (bound, None))
+        least, label = self._around(key)
+        done = max(done, least)
         if known is not None or done >= limit:
             return min(limit, done)
+        if label is None or self.taken(label) > done:
+            own = self._fitting(cells, kind, in_flight, cell)
+            if own is not None and (label is None or self.taken(own) <= self.taken(label)):
+                label = own
         if label is not None:
             limit = min(limit, self.taken(label))
-        found = self._search(cells, kind, in_flight, cell, limit)
-        if found is None and label is not None and self.taken(label) == limit:
-            found = label
+        found = label
+        if limit > done:
+            found = self._search(cells, kind, in_flight, cell, limit)
+            if found is None and label is not None and self.taken(label) == limit:
+                found = label
         if found is not None:
             self._labels_of[key] = found
         self._exact[key] = (limit if found is None else self.taken(found)), found
+        self._searched.setdefault((id(cells), kind, node), []).append(in_flight)
         return self._exact[key][0]
+
+    def _around(self, key: tuple[int, int, int, int]) -> tuple[int, StageLabel | None]:
+        """Return what a stage takes at least, by those with fewer micro-batches in flight; the best with more."""
+        cells, kind, in_flight, node = key
+        least, best = 0, None
+        for many in self._searched.get((cells, kind, node), ()):
+            done, known = self._exact[cells, kind, many, node]
+            if many < in_flight:
+                least = max(least, done)
+            elif known is not None and (best is None or self.taken(known) < self.taken(best)):
+                best = known
+        return least, best
 
     def _fitting(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> StageLabel | None:
         """Return a label of a kind that fits, among the fastest that are known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -26,8 +27,11 @@ from tests.solvers.dynamic.test_paced import paced
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
+FEW = cluster_graphs(max_devices=3)
+
+
 @st.composite
-def repeated(draw: st.DrawFn) -> Instance:
+def repeated(draw: st.DrawFn, clusters: st.SearchStrategy[nx.Graph] = FEW) -> Instance:
     """A few layers that follow themselves several times, between others that stand once."""
     block = draw(layer_graphs(max_layers=2, tied=False))
     times, first = draw(st.integers(2, 4)), draw(st.booleans())
@@ -55,7 +59,7 @@ def repeated(draw: st.DrawFn) -> Instance:
     )
     size = draw(st.integers(1, 5))
     training = Training(global_batch=size, micro_batches=size)
-    found = build_instance(layers, draw(cluster_graphs(max_devices=3)), training, draw(cost_models))
+    found = build_instance(layers, draw(clusters), training, draw(cost_models))
     return replace(found, constraints=constraints)
 
 

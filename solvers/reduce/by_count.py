@@ -1,0 +1,283 @@
+"""The least time of a step on clusters with too many places: stages by how many devices they have, at a price.
+
+Plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by the programme of
+``solvers.reduce.priced`` at the price of a device that makes the bound largest: it is concave in the price, so two
+answers, one with more devices than there are and one with fewer, tell where to ask next. Intervals are halved, the
+one that promises least first. Answers whose stages stand on the line as they are, one behind the other, are plans.
+
+By the formula stages and boundaries count once, and the slowest of them beside it. As executed, with ``tail`` the
+stages behind the slowest one and what is between, which it has s of, and ``pre`` those before it, a step of M
+micro-batches takes at least (``solvers.reduce.steps``)
+
+* ``pre + 2 tail + (M - s) p`` where M >= s + 2;
+* ``pre + tail + (M + 1) p / 2`` else: the stage runs all forward passes before the first backward one. One way
+  goes through its first forward pass, down and up behind it, and all its backward passes; another one through all
+  forward passes, down and up, and its last backward pass. The mean of both is no more than the longer one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion, PricedSums
+from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.steps import ExecutedStages
+from pipecut.solvers.reduce.sums import Numbers
+
+FINE = 1 << 11
+"""Intervals are halved until they are no longer than such a part of where they begin."""
+NARROW = 32
+"""Bytes are weighed closer, and plans priced, in intervals that are no longer than such a part of their begin."""
+CLOSE = 1 << 14
+"""A bound is the best of all prices where it is as near to what any could bring as such a part of a plan."""
+PRICES = 16
+"""So many prices are asked for an interval at most."""
+STARTS = (120, 150)
+"""Limits of the first plans, in hundredths of what stages take if all devices do as much."""
+TRIED = 40
+"""So many plans are priced at most."""
+
+
+@dataclass(order=True, slots=True)
+class _Open:
+    bound: int
+    lo: int = field(compare=False)
+    hi: int = field(compare=False)
+    price: int = field(compare=False)
+    cells: tuple[Cell, ...] = field(compare=False)
+    """The price of a device that makes the bound, and the stages of its answer."""
+
+
+@dataclass(slots=True)
+class ByCount:
+    """The search of one number of micro-batches; the fields are those of ``ByStep``.
+
+    ``executed``: the step as executed, else by the formula. ``make`` returns the plan of some stages, ``takes``
+    what one of them in a slot takes in it. ``even_ns`` is what each takes if all devices do as much.
+    """
+
+    stages: CountedStages
+    micro_batches: int
+    executed: bool
+    make: Callable[[Sequence[Cell]], Plan | None]
+    takes: Callable[[Cell, int], int | None]
+    price: Callable[[Plan], int | None]
+    deadline: Deadline
+    even_ns: int
+    upper: int
+    bound: int = 0
+    plan: Plan | None = None
+    best: int = FORBIDDEN
+    asked: int = 0
+    _open: list[_Open] = field(default_factory=list)
+    _seen: set[tuple[Cell, ...]] = field(default_factory=set)
+    _promised: list[tuple[int, list[Cell]]] = field(default_factory=list)
+
+    @staticmethod
+    def of(stages: ReducedStages, price: Callable[[Plan], int | None], upper: int) -> ByCount:
+        """Search for the step of these stages: as executed where they count the time of passes alone."""
+        many, deadline, even = stages.word.short.training.micro_batches, stages.deadline, stages.even_ns()
+        if not stages.each:
+            counted = CountedStages.of(stages, stages.least, stages.weigh, stages.settle)
+            return ByCount(
+                counted, many, False, stages.plan, partial(_taken, stages), price, deadline, even, upper
+            )
+        executed = _Executed(stages)
+        counted = CountedStages.of(stages, executed.least, executed.weigh, executed.settle)
+        takes = partial(_taken, stages)
+        return ByCount(counted, many, True, executed.plan, takes, price, deadline, even, upper)
+
+    @property
+    def most(self) -> int:
+        """Return the value that a plan has to be below to be of use."""
+        return min(self.upper, self.best)
+
+    def promises(self) -> list[tuple[int, list[Cell]]]:
+        """Return plans whose stages take little more than all devices need, and what the formula promises."""
+        found: list[tuple[int, list[Cell]]] = []
+        for percent in STARTS:
+            limit = min(self.even_ns * percent // 100, self.most // self.micro_batches)
+            self._bounded(-1, limit, self.most // self.stages.line.devices)
+            found += sorted(self._promised, key=lambda one: one[0])[:1]
+            self._promised = []
+        return found
+
+    def take(self, cells: list[Cell]) -> None:
+        """Price a plan that was promised."""
+        self._try(cells)
+
+    def begin(self) -> None:
+        """Open all plans whose slowest stage takes no more than is of use."""
+        # Slowest stages may take no time at all. Any of them runs as many passes as there are micro-batches.
+        self._open = [_Open(0, -1, self.most // self.micro_batches, self.most // self.stages.line.devices, ())]
+
+    def step(self) -> bool:
+        """Halve the interval that promises least; tell whether anything is left to do."""
+        if not self._open or self._open[0].bound >= self.most:
+            self._open, self.bound = [], max(self.bound, self.most)
+            return False
+        top = heapq.heappop(self._open)
+        self.bound = max(self.bound, top.bound)
+        width = top.hi - top.lo
+        narrow, fine = (width <= max(0, top.lo) // part + 1 for part in (NARROW, FINE))
+        if narrow and self._closer(top):
+            self._put(top.lo, top.hi, top)
+            return True
+        if fine:
+            heapq.heappush(self._open, top)
+            return False
+        middle = (top.lo + top.hi) // 2
+        for lo, hi in ((top.lo, middle), (middle, top.hi)):
+            self._put(lo, hi, top)
+        return True
+
+    def _closer(self, one: _Open) -> bool:
+        """Settle the stages of an answer, and a little beyond its interval; tell whether anything changed.
+
+        Its plan is made of other stages then.
+        """
+        limit = min(self.most // self.micro_batches, one.hi + one.hi // NARROW)
+        changed = self.stages.closer(one.cells, limit + 1)
+        if changed:
+            self._seen.discard(one.cells)
+        return changed
+
+    def _put(self, lo: int, hi: int, of: _Open) -> None:
+        """Keep a part of an interval if a plan of it may be of use."""
+        found = self._bounded(lo, hi, of.price)
+        if found is not None and found.bound < self.most:
+            found.bound = max(of.bound, found.bound, self.micro_batches * (lo + 1))
+            heapq.heappush(self._open, found)
+        if hi - lo <= max(0, lo) // NARROW + 1 and self._promised:
+            self._try(min(self._promised, key=lambda one: one[0])[1])
+        self._promised = []
+
+    def _bounded(self, lo: int, hi: int, price: int) -> _Open | None:
+        """Return an interval with its largest bound; None where no plan is of use."""
+        question, total = self._question(lo, hi), self.stages.line.devices
+        added = 0 if self.executed else question.beside
+        best, few, many = _Open(-1, lo, hi, price, ()), None, None
+        for _ in range(PRICES):
+            found = self._ask(question, price)
+            if found is None:
+                return None
+            best = max(best, _Open(found.value + added, lo, hi, price, found.cells))
+            if found.devices > total:
+                many = price, found
+            else:
+                few = price, found
+                if found.devices == total or not price:
+                    break
+            if few is None or many is None:
+                price = 4 * price + 1 if few is None else price // 4
+                continue
+            price, most = _crossed(many, few, total)
+            if most + added - best.bound <= self.most // CLOSE or not many[0] < price < few[0]:
+                break
+        return best
+
+    def _ask(self, question: PricedQuestion, price: int) -> PricedAnswer | None:
+        self.asked += 1
+        self.deadline.check()
+        price = min(price, (FORBIDDEN - 1 - question.budget) // self.stages.line.devices)
+        found = PricedSums.of(self.stages, question, price).least()
+        if found is not None and found.devices <= self.stages.line.devices:
+            promised = found.total + (self.micro_batches - 1) * found.slowest
+            if promised < self.most and self.stages.fits(list(found.cells)):
+                self._promised.append((promised, list(found.cells)))
+        return found
+
+    def _question(self, lo: int, hi: int) -> PricedQuestion:
+        many, most = self.micro_batches, self.stages.most
+        if not self.executed:
+            beside = (many - 1) * (lo + 1)
+            return PricedQuestion(
+                lambda _: ((Option(1, 0, 0, 1),),), lo, hi, self.most - 1, True, beside, (beside,)
+            )
+        # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
+        beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2
+        more = (0, max(0, many - most) * (lo + 1), (many - 1) * (lo + 1) // 2)
+        return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more)
+
+    def _phases(self, slot: int) -> tuple[tuple[Option, ...], ...]:
+        """Return what stages may be as executed: the slowest or before it; behind it twice, or once."""
+        many = self.micro_batches
+        slowest = Option(0, 2 * (many - slot), 1, 2) if many >= slot + 2 else Option(0, many + 1, 2, 1)
+        before = (Option(1, 0, 0, 1),) if slot else ()
+        once = (Option(1, 0, 2, 1),) if many <= self.stages.most else ()
+        return (slowest, *before), (Option(2, 0, 1, 2),), once
+
+    def _try(self, cells: Sequence[Cell]) -> None:
+        """Price the plan of an answer, if it is a new one that promises to be better than the best."""
+        key = tuple(cells)
+        if key in self._seen or len(self._seen) >= TRIED:
+            return
+        self._seen.add(key)
+        times = [self.takes(cell, len(cells) - 1 - at) for at, cell in enumerate(cells)]
+        known = [time for time in times if time is not None]
+        if (
+            len(known) < len(times)
+            or sum(known) + (self.micro_batches - 1) * max(known) >= self.most + self.most // 64
+        ):
+            return
+        plan = self.make(cells)
+        value = None if plan is None else self.price(plan)
+        if value is not None and value < self.most:
+            self.plan, self.best = plan, value
+
+
+@dataclass(slots=True)
+class _Executed:
+    """Stages as executed; what first stages do once a step counts from the first time that something is closer."""
+
+    passes: ReducedStages
+    _whole: ExecutedStages | None = None
+
+    @property
+    def whole(self) -> ExecutedStages:
+        """Return them with first stages priced."""
+        if self._whole is None:
+            self._whole = ExecutedStages.of(self.passes)
+        return self._whole
+
+    def least(self, seat: int, slot: int) -> Numbers:
+        """Return ``[first atom, atom behind the last]``: the least times that count."""
+        return self.passes.least(seat, slot) if self._whole is None else self._whole.least(seat, slot)
+
+    def weigh(self, slot: int) -> bool:
+        """Bring the least times of stages in a slot closer; tell whether that changed anything."""
+        new = self._whole is None
+        return any([new, *(one.weigh(slot) for one in (self.whole.passes, self.whole.charged))])
+
+    def settle(self, cell: Cell, slot: int, limit: int) -> bool:
+        """Price a stage exactly as far as it may be below a limit; tell whether anything changed."""
+        return self.whole.settle(cell, slot, limit)
+
+    def plan(self, cells: Sequence[Cell]) -> Plan | None:
+        """Return the plan of some cells, first to last; None where one has no stage that fits."""
+        return self.whole.plan(cells)
+
+
+def _taken(stages: ReducedStages, cell: Cell, slot: int) -> int | None:
+    """Return what a stage takes that is among the fastest that fit; None if none was found."""
+    found = stages.label(cell, slot)
+    return None if found is None else stages.taken(found[1])
+
+
+def _crossed(many: tuple[int, PricedAnswer], few: tuple[int, PricedAnswer], total: int) -> tuple[int, int]:
+    """Return the price at which two answers take the same, and what they take there, which no bound exceeds.
+
+    One has more devices than there are in total, the other one fewer.
+    """
+    (low, one), (high, other) = many, few
+    more, less = one.devices - total, other.devices - total
+    price = (other.value - one.value + low * more - high * less) // (more - less)
+    return price, one.value + (price + 1 - low) * more

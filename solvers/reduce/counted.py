@@ -1,0 +1,140 @@
+"""Stages by how many devices they have, wherever these stand: what they take at least, and what joins them.
+
+A line of hundreds of servers has too many places to search them all. A stage of so many devices takes at least
+what it takes where it takes least, and so does a boundary between stages of two sizes. Of places that are alike
+but for slower links the best alone is looked at (``ReducedStages.firsts``): clusters of alike servers have few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.programme import Cell, Least
+from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.sums import Numbers
+
+FEW = 3
+"""Numbers of micro-batches in flight are told apart by so many leading bits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedStages:
+    """The stages of a line by size: ``seats[size]`` are those that none with better links stands for.
+
+    ``devices[size]`` is how many they have; ``crossing[size, next, place]`` what the tensors that cross a place to
+    cut take between stages of two sizes at least, FORBIDDEN where these are nowhere neighbours.
+    """
+
+    line: SeatLine
+    atoms: int
+    devices: Numbers
+    seats: tuple[tuple[int, ...], ...]
+    crossing: Numbers
+    in_flight: Callable[[int], int]
+    _priced: Least
+    _weigh: Callable[[int], bool]
+    _settle: Callable[[Cell, int, int], bool]
+    _known: dict[int, Numbers] = field(default_factory=dict)
+    _apart: set[int] = field(default_factory=set)
+
+    @staticmethod
+    def of(
+        stages: ReducedStages,
+        least: Least,
+        weigh: Callable[[int], bool],
+        settle: Callable[[Cell, int, int], bool],
+    ) -> CountedStages:
+        """Sort the seats of a line by size; ``least`` are the times that count.
+
+        ``weigh`` brings those of a slot closer, ``settle`` that of a stage. Cost: places of the line times pairs
+        of sizes, in numpy.
+        """
+        line, firsts = stages.line, stages.firsts()
+        seats = tuple(
+            tuple(int(seat) for seat in np.unique(line.seat[:, size]) if seat in firsts)
+            for size in range(len(line.sizes))
+        )
+        devices, crossing = np.array(line.sizes), _crossing(line)
+        return CountedStages(line, stages.atoms, devices, seats, crossing, stages.in_flight, least, weigh, settle)
+
+    @property
+    def most(self) -> int:
+        """Return how many stages a plan has at most."""
+        return min(self.atoms, self.line.devices // min(self.line.sizes))
+
+    def least(self, slot: int) -> Numbers:
+        """Return ``[size, first atom, atom behind the last]``: the least time of a stage in a slot.
+
+        Far from the end it is that of a slot a little nearer to it, where no stage takes more.
+        """
+        key = self._like(slot)
+        if key not in self._known:
+            found = np.full((len(self.devices), self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
+            for size, seats in enumerate(self.seats):
+                for seat in seats:
+                    np.minimum(found[size], self._priced(seat, key), out=found[size])
+            self._known[key] = found
+        return self._known[key]
+
+    def closer(self, cells: Sequence[Cell], limit: int) -> bool:
+        """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
+
+        Those in their slots are told apart, bytes are weighed for them, and they are settled as far as they may be
+        below a limit.
+        """
+        slots = range(len(cells) - 1, -1, -1)
+        weighed = [self._weigh(slot) for slot in sorted({_rounded(self.in_flight(slot)) - 1 for slot in slots})]
+        new = any(weighed) or not self._apart.issuperset(slots)
+        self._apart.update(slots)
+        # What takes as long in two slots does so in all that lie between.
+        order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
+        changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (slots[0], *order)]
+        if new or any(changed):
+            self._known.clear()
+        return new or any(changed)
+
+    def _settled(self, cell: Cell, slot: int, limit: int) -> bool:
+        changed = False
+        for seat in self.seats[cell.size]:
+            x = int(np.flatnonzero(self.line.seat[:, cell.size] == seat)[0])
+            changed |= self._settle(Cell(x, cell.size, cell.first, cell.stop), slot, limit)
+        return changed
+
+    def _like(self, slot: int) -> int:
+        """Return the slot whose times stand for those of a slot: its own, or one a little nearer to the end."""
+        many = self.in_flight(slot)
+        return (many if many - 1 in self._apart else _rounded(many)) - 1
+
+    def fits(self, cells: Sequence[Cell]) -> bool:
+        """Tell whether stages stand on the line, each where no other place has better links for its size."""
+        seats = [self._seat(cell) for cell in cells]
+        return all(seat in self.seats[cell.size] for cell, seat in zip(cells, seats, strict=True))
+
+    def _seat(self, cell: Cell) -> int:
+        return int(self.line.seat[cell.x, cell.size]) if cell.x <= self.line.devices else -1
+
+
+def _rounded(many: int) -> int:
+    """Return a number with its first FEW bits alone."""
+    less = max(0, many.bit_length() - FEW)
+    return many >> less << less
+
+
+def _crossing(line: SeatLine) -> Numbers:
+    """Return the least times of boundaries between two sizes."""
+    total, sizes = line.devices, range(len(line.sizes))
+    found = np.full((len(line.sizes), len(line.sizes), line.crossing.shape[1]), FORBIDDEN, dtype=np.int64)
+    stands = line.seat >= 0
+    for one in sizes:
+        ends = np.zeros(total + 1, dtype=bool)
+        ends[line.sizes[one] :] = stands[: total + 1 - line.sizes[one], one]
+        for two in sizes:
+            links = np.unique(line.joint[ends & stands[:, two], one, two])
+            if len(links):
+                found[one, two] = line.crossing[links].min(axis=0)
+    return found

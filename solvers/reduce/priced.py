@@ -1,0 +1,230 @@
+"""The suffix programme with a price for every device: the least sum of stages, less what all devices would cost.
+
+A plan uses no more devices than there are. So what stages take, and a price for every device that they have, less
+that price for every device that there is, is never more than what a plan takes, whatever the price: the least over
+all stages is a lower bound of all plans (duality), and it needs no places. At the right price it is close, and its
+stages have about as many devices as there are.
+
+What is summed is told by :class:`Option`: stages count in *phases*, from the last stage to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.sums import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way of a stage to be in a phase: how often its time counts, and how many halves as the slowest stage.
+
+    What is behind it is in the phase ``rest``; the boundary between counts ``crossed`` times.
+    """
+
+    own: int
+    halves: int
+    rest: int
+    crossed: int
+
+
+Phases = Callable[[int], tuple[tuple[Option, ...], ...]]
+"""By slot: the options of every phase. Plans are suffixes in phase 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricedQuestion:
+    """Which plans: the slowest stage takes more than ``lo`` and at most ``hi``, and they take at most ``budget``.
+
+    ``bounded``: boundaries take at most ``hi`` too. What a plan takes is at least the sum of its stages and
+    boundaries, each once, and ``beside``; what is counted of a suffix in a phase, of the stages before it, and
+    ``more[phase]`` besides.
+    """
+
+    phases: Phases
+    lo: int
+    hi: int
+    budget: int
+    bounded: bool
+    beside: int
+    more: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PricedAnswer:
+    """The least sum at a price, how many devices its stages have, and these.
+
+    ``total`` is what they and the boundaries take one after another, ``slowest`` the longest that counts as such.
+    """
+
+    value: int
+    devices: int
+    cells: tuple[Cell, ...]
+    slowest: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Useful:
+    """Runs of atoms by size that are in plans within the budget, sorted by size and first atom.
+
+    ``size``, ``first``, ``stop`` by run; ``row`` is where runs of one size and first atom begin.
+    """
+
+    size: Numbers
+    first: Numbers
+    stop: Numbers
+    row: Numbers
+
+    @staticmethod
+    def of(useful: NDArray[np.bool_]) -> _Useful:
+        size, first, stop = np.nonzero(useful)
+        begins = np.ones(len(size), dtype=bool)
+        begins[1:] = (size[1:] != size[:-1]) | (first[1:] != first[:-1])
+        return _Useful(size, first, stop, np.flatnonzero(begins))
+
+    def of_row(self, size: int, first: int) -> slice:
+        """Return the runs of a size from an atom on."""
+        some = np.flatnonzero((self.size == size) & (self.first == first))
+        return slice(int(some[0]), int(some[-1]) + 1)
+
+
+@dataclass(slots=True)
+class PricedSums:
+    """The programme for one question, at one price of a device."""
+
+    stages: CountedStages
+    question: PricedQuestion
+    price: int
+    front: Numbers
+    crossing: Numbers
+    useful: _Useful
+    _found: list[list[Numbers]] = field(default_factory=list)
+
+    @staticmethod
+    def of(stages: CountedStages, question: PricedQuestion, price: int) -> PricedSums:
+        """Leave out what is in no plan within the budget. Cost: sizes x atoms squared, in numpy."""
+        crossing = stages.crossing
+        if question.bounded:
+            crossing = np.where(crossing > question.hi, FORBIDDEN, crossing)
+        cells = stages.least(0)
+        cells = np.where(cells > question.hi, FORBIDDEN, cells + price * stages.devices[:, None, None])
+        least, crossed = cells.min(axis=0), crossing.min(axis=(0, 1))
+        front = _fronts(least, crossed)
+        # From the other end: what is behind an atom, with the boundary there.
+        behind = _fronts(least[::-1, ::-1].T, crossed[::-1])[::-1]
+        most = min(question.budget - question.beside + price * stages.line.devices, FORBIDDEN - 1)
+        useful = front[:, None] + cells + behind <= most
+        return PricedSums(stages, question, price, front, crossing, _Useful.of(useful))
+
+    def least(self) -> PricedAnswer | None:
+        """Return the least sum; None where no stages are within the budget.
+
+        Cost: slots x runs of atoms of use x options, in numpy.
+        """
+        question, values = self.question, list[int]()
+        if not len(self.useful.size):
+            return None
+        most = min(question.budget + self.price * self.stages.line.devices, FORBIDDEN - 1)
+        for slot in range(self.stages.most):
+            times = self._times(slot)
+            made = [self._made(options, times) for options in question.phases(slot)]
+            for row, more in zip(made, question.more, strict=True):
+                row[row + self.front + more > most] = FORBIDDEN
+            if all((row >= FORBIDDEN).all() for row in made):
+                break
+            self._found.append(made)
+            values.append(int(made[0][:, 0].min()))
+        if min(values, default=FORBIDDEN) >= FORBIDDEN:
+            return None
+        return self._answer(values.index(min(values)))
+
+    def _times(self, slot: int) -> Numbers:
+        """Return by run what a stage in a slot takes."""
+        useful = self.useful
+        found = self.stages.least(slot)[useful.size, useful.first, useful.stop]
+        return np.where(found > self.question.hi, FORBIDDEN, found)
+
+    def _made(self, options: tuple[Option, ...], times: Numbers) -> Numbers:
+        """Return ``[size, atom]``: the least suffixes in a phase with a stage more."""
+        useful, slot = self.useful, len(self._found)
+        made = np.full((len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
+        sizes, firsts = useful.size[useful.row], useful.first[useful.row]
+        for option in options:
+            behind = self._behind(option, slot)[useful.size, useful.stop]
+            sums = np.minimum.reduceat(self._counted(option, times) + behind, useful.row)
+            made[sizes, firsts] = np.minimum(made[sizes, firsts], sums)
+        return np.minimum(made + self.price * self.stages.devices[:, None], FORBIDDEN)
+
+    def _counted(self, option: Option, times: Numbers) -> Numbers:
+        """Return what stages count that take such times."""
+        if not option.halves:
+            return option.own * times if option.own else np.where(times < FORBIDDEN, 0, FORBIDDEN)
+        longer = np.maximum(times, self.question.lo + 1)
+        return np.where(times < FORBIDDEN, option.own * times + option.halves * longer // 2, FORBIDDEN)
+
+    def _behind(self, option: Option, slot: int) -> Numbers:
+        """Return ``[size, atom]``: what is behind a stage of a size in a slot, with the boundary."""
+        if not slot:
+            rest = np.full((len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
+            rest[:, -1] = 0
+            return rest
+        sums = self._found[slot - 1][option.rest][None] + self._crossed(option)
+        return np.minimum(sums.min(axis=1), FORBIDDEN)
+
+    def _crossed(self, option: Option) -> Numbers:
+        return np.where(self.crossing < FORBIDDEN, option.crossed * self.crossing, FORBIDDEN)
+
+    def _answer(self, slot: int) -> PricedAnswer:
+        """Go back through the phases from the best sum."""
+        best = self._found[slot][0][:, 0]
+        phase, atom, x, size, slowest, total = 0, 0, 0, int(best.argmin()), 0, 0
+        cells: list[Cell] = []
+        for at in range(slot, -1, -1):
+            option, stop, time = self._came((phase, at), size, atom)
+            cells.append(Cell(x, size, atom, stop))
+            x += int(self.stages.devices[size])
+            slowest, total, atom, phase = max(slowest, time), total + time, stop, option.rest
+            if at:
+                after = self._found[at - 1][phase][:, atom] + self._crossed(option)[size, :, atom]
+                before, size = size, int(after.argmin())
+                crossed = int(self.crossing[before, size, atom])
+                total += crossed
+                slowest = max(slowest, crossed) if self.question.bounded else slowest
+        value = int(best.min()) - self.price * self.stages.line.devices
+        return PricedAnswer(value, x, tuple(cells), slowest, total)
+
+    def _came(self, where: tuple[int, int], size: int, atom: int) -> tuple[Option, int, int]:
+        """Return the option by which a stage came to its sum, the atom behind it, and what it takes.
+
+        ``where`` is its phase and slot.
+        """
+        phase, slot = where
+        value = int(self._found[slot][phase][size, atom]) - self.price * int(self.stages.devices[size])
+        runs = self.useful.of_row(size, atom)
+        stops, times = self.useful.stop[runs], self._times(slot)[runs]
+        for option in self.question.phases(slot)[phase]:
+            row = self._counted(option, times) + self._behind(option, slot)[size, stops]
+            made = np.flatnonzero(row == value)
+            if len(made):
+                return option, int(stops[made[0]]), int(times[made[0]])
+        raise LookupError(f"no stage of slot {slot} makes {value}")
+
+
+def _fronts(least: Numbers, crossed: Numbers) -> Numbers:
+    """Return by atom what all stages before it take at least, with the boundary there.
+
+    ``least[first, behind the last]`` is what a stage takes, ``crossed`` what the boundary before an atom does.
+    """
+    found = np.full(len(crossed), FORBIDDEN, dtype=np.int64)
+    found[0] = 0
+    for atom in range(1, len(found)):
+        found[atom] = min(FORBIDDEN, int((found[:atom] + least[:atom, atom]).min()) + int(crossed[atom]))
+    return found

@@ -1,0 +1,155 @@
+"""Stages by how many devices they have, at a price of a device, against the price of every plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.problem.cluster import Server, cluster_graph
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import MOST_NS, Instance, build_instance, longest_run_ns
+from pipecut.formulation.problem.layers import Layer, Split, layer_graph
+from pipecut.formulation.problem.options import CostModel
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers import exhaustive
+from pipecut.solvers.reduce.by_count import ByCount
+from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.priced import Option, PricedQuestion, PricedSums
+from pipecut.solvers.reduce.solver import accepts, is_counted
+from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.word import Word
+from tests.generators import CLASSES, typed_clusters
+from tests.laws import so_many
+from tests.solvers.cpsat.test_freedoms import has_groups
+from tests.solvers.dynamic.test_paced import paced
+from tests.solvers.reduce.test_reduced import QUIET, repeated
+
+FEW = 15
+"""So many layers on devices have plans that are priced in a second or two."""
+GOALS = st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME])
+
+
+def _stages(instance: Instance) -> ReducedStages:
+    word = Word.of(instance)
+    return ReducedStages.of(word, SeatLine.of(instance, word.space), each=instance.goals[0] is Goal.STEP_TIME)
+
+
+def _searched(instance: Instance, upper: int | None = None) -> ByCount:
+    """Search to the end, as the reduction does on a long line."""
+
+    def price(plan: Plan) -> int | None:
+        found = evaluate(instance, plan)
+        return found.objective if found.feasible else None
+
+    most = longest_run_ns(instance, instance.training.micro_batches) + 1
+    search = ByCount.of(_stages(instance), price, most if upper is None else upper)
+    for promised, cells in search.promises():
+        if promised < search.most:
+            search.take(cells)
+    search.begin()
+    while search.step():
+        pass
+    return search
+
+
+def _seen(instance: Instance) -> None:
+    assume(instance.devices * len(instance.layers) <= FEW)
+    assume(has_groups(instance) and accepts(instance).takes and exhaustive.accepts(instance).proves)
+
+
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), GOALS)
+def test_no_plan_is_below_the_bound_and_plans_take_what_is_said(instance: Instance, goal: Goal) -> None:
+    """With links of several speeds, uneven servers, ZeRO, tensor parallelism, memory and blocks computed again."""
+    instance = replace(paced(instance), goals=(goal,))
+    _seen(instance)
+    found, truth = _searched(instance), exhaustive.solve(instance)
+    if truth.objective is None:
+        assert found.plan is None
+        return
+    assert found.bound <= truth.objective
+    if found.plan is not None:
+        priced = evaluate(instance, found.plan)
+        assert priced.feasible and priced.objective == found.best >= truth.objective
+
+
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
+@given(repeated(typed_clusters(max_devices=4)), GOALS, st.integers(1, 6))
+def test_no_plan_is_below_the_bound_on_servers_of_some_types(
+    instance: Instance, goal: Goal, micro_batches: int
+) -> None:
+    instance = replace(paced(instance, micro_batches), goals=(goal,))
+    _seen(instance)
+    found, truth = _searched(instance), exhaustive.solve(instance)
+    assert truth.objective is None or found.bound <= truth.objective
+
+
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), GOALS)
+def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
+    """What leaves stages out for a value that plans have to be below leaves the best plan in."""
+    instance = replace(paced(instance), goals=(goal,))
+    _seen(instance)
+    truth = exhaustive.solve(instance)
+    assume(truth.objective is not None)
+    best = truth.objective or 0
+    assert _searched(instance, best + 1).bound <= best
+
+
+def _even(servers: int, micro_batches: int, goal: Goal) -> Instance:
+    """Eight equal layers on alike servers of two devices, with fast links."""
+    names, fast = [f"layer{at}" for at in range(8)], Link(10**12)
+    layers = [Layer(name, "linear", Split.MATRIX, 0, 10, 10, 10, 10**6, allowed_forms=(0,)) for name in names]
+    edges = [(*pair, 10) for pair in pairwise(names)]
+    rows = [Server(f"server{at}", CLASSES[0], 2, fast) for at in range(servers)]
+    joined = [(one.name, other.name, fast) for one, other in combinations(rows, 2)]
+    cluster, training = cluster_graph("even", rows, joined), Training(micro_batches, micro_batches)
+    instance = build_instance(layer_graph("even", layers, edges), cluster, training, CostModel())
+    return replace(paced(instance), goals=(goal,))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 8])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_the_bound_by_the_formula_meets_the_best_plan_of_equal_layers(servers: int, micro_batches: int) -> None:
+    instance = _even(servers, micro_batches, Goal.ITERATION_TIME)
+    found, truth = _searched(instance), exhaustive.solve(instance)
+    assert truth.objective is not None and found.best == truth.objective
+    assert found.bound <= truth.objective <= found.bound * 1001 // 1000
+    assert found.bound == truth.objective or micro_batches > 1
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 8])
+def test_the_bound_of_an_executed_step_is_close_for_equal_layers(micro_batches: int) -> None:
+    instance = _even(2, micro_batches, Goal.STEP_TIME)
+    found, truth = _searched(instance), exhaustive.solve(instance)
+    assert truth.objective is not None and truth.objective <= found.best <= truth.objective * 1001 // 1000
+    assert found.bound <= truth.objective <= found.bound * 21 // 20
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), st.integers(0, 10**9))
+def test_at_no_price_of_a_device_a_sum_is_above_that_of_a_plan(instance: Instance, price: int) -> None:
+    """The least sum of stages, with their devices at a price, less all devices at that price."""
+    instance = paced(instance)
+    _seen(instance)
+    truth, stages = exhaustive.solve(replace(instance, goals=(Goal.ITERATION_TIME,))), _stages(instance)
+    assume(truth.objective is not None)
+    counted = CountedStages.of(stages, stages.least, stages.weigh, stages.settle)
+    question = PricedQuestion(lambda _: ((Option(1, 0, 0, 1),),), -1, MOST_NS, MOST_NS, False, 0, (0,))
+    found = PricedSums.of(counted, question, price).least()
+    assert found is not None and found.value <= (truth.objective or 0)
+    used = sum(int(counted.devices[cell.size]) for cell in found.cells)
+    assert found.devices == used and found.value == found.total + price * (used - counted.line.devices)
+
+
+def test_long_lines_are_counted_and_short_ones_are_not() -> None:
+    assert not is_counted(_even(2, 8, Goal.STEP_TIME))
+    assert is_counted(_even(200, 8, Goal.STEP_TIME))
