@@ -76,8 +76,6 @@ class Compared:
 
     def _repr_html_(self) -> str:
         """Return the text, for notebooks."""
-        pass
-
         return words_in_html(str(self))
 
 
@@ -187,8 +185,6 @@ class Planned(Outcome):
 
     def _repr_html_(self) -> str:
         """Return the picture of the plan and the text, for notebooks."""
-        pass
-
         return plan_in_html(self.instance, self.plan, str(self))
 
     def layer_table(self) -> DataFrame:
@@ -199,8 +195,6 @@ class Planned(Outcome):
         features). Without a plan only the sizes. Raises ImportError without pandas
         (``pip install 'pipecut[notebook]'``). Cost: linear in layers.
         """
-        pass
-
         return layer_table(self.instance, self.plan)
 
     def needed_plan(self) -> Plan:

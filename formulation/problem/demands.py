@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipecut.formulation.problem.cluster import Server
 from pipecut.formulation.problem.constraints import Constraints, Demands, Lookup
 from pipecut.formulation.problem.layers import FORMS_ALONG, Axis, Layer, LayerGraph, axes_of, with_pairs
-
-if TYPE_CHECKING:
-    pass
 
 
 def resolve(constraints: Constraints, model: LayerGraph, servers: Sequence[Server]) -> Demands:

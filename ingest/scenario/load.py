@@ -12,7 +12,7 @@ Nothing here imports torch or a solver; only :meth:`Scenario.load` runs the code
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,7 @@ from pydantic import ValidationError
 
 from pipecut.formulation.costs.amounts import scaled_size
 from pipecut.formulation.predictor.roofline import Roofline
-from pipecut.formulation.problem.constraints import Constraints, Goal, Names, Recompute, Sharded
-from pipecut.formulation.problem.layers import Axis
+from pipecut.formulation.problem.constraints import Constraints, Goal, Names
 from pipecut.formulation.problem.options import Compute, CostModel, Samples, StageTime, default_goals
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import BITS_PER_BYTE, NS_PER_SECOND, Link
@@ -31,6 +30,7 @@ from pipecut.ingest.scenario.checks import SOURCES, check_meaning, ends_by_name,
 from pipecut.ingest.scenario.library import Library, with_peaks
 from pipecut.ingest.scenario.machines import completed
 from pipecut.ingest.scenario.messages import mistakes_of
+from pipecut.ingest.scenario.opened import opened_on, with_uses
 from pipecut.ingest.scenario.schema import (
     ClusterSection,
     CostSection,
@@ -79,6 +79,7 @@ class Scenario:
     layers, ``runtime`` which program shall run the plan (``ingest.graphs.cut_places``), ``free_order`` whether
     its layers may run in any order that keeps producers before consumers;
     ``cluster`` the cluster graph; ``expected`` the proved optimum that the file states, if it does.
+    ``opened``: the constraints that nobody wrote and ``search`` opened, as far as a model has a use for them.
     ``elements_of_model``: the elements in training are as large as the model's, as the file does not say.
     ``operators`` names for operators without a formula known ones that count the same; ``strict`` refuses others.
     ``open_peaks``: devices of the library whose peak follows from the size of these elements. ``note`` says why
@@ -98,6 +99,7 @@ class Scenario:
     training: Training
     cost: CostModel
     constraints: Constraints
+    opened: tuple[str, ...]
     goals: tuple[Goal, ...]
     solver: SolverChoice
     expected: int | None = None
@@ -132,7 +134,7 @@ class Scenario:
         def make(training: Training) -> Instance:
             return build_instance(layers, whole.cluster, training, self.cost, self.constraints, self.goals)
 
-        found = with_counted_choices(make, whole.training)
+        found = with_uses(with_counted_choices(make, whole.training), self.opened)
         if self.runtime is None:
             return found
         from pipecut.ingest.graphs.cut_places import divided_by
@@ -211,7 +213,7 @@ def scenario_of(written: Document, path: Path, library: Callable[[], Library] = 
 
 def _scenario(found: ScenarioFile, path: Path) -> Scenario:
     cluster = _cluster(found.name, found.cluster)
-    cost, training = _cost(found.cost, cluster), _training(found.training)
+    cost, training, opened = _cost(found.cost, cluster), _training(found.training), _opened(found)
     return Scenario(
         name=found.name,
         path=path,
@@ -224,7 +226,8 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
         cluster=cluster,
         training=training,
         cost=cost,
-        constraints=_constraints(found),
+        constraints=_constraints(found, opened),
+        opened=tuple(opened),
         goals=found.objective or default_goals(training, cost),
         solver=_solver(found.solver),
         expected=found.expect.objective,
@@ -235,38 +238,22 @@ def _scenario(found: ScenarioFile, path: Path) -> Scenario:
     )
 
 
-def _constraints(found: ScenarioFile) -> Constraints:
+def _opened(found: ScenarioFile) -> Mapping[str, object]:
+    """Return what the search opens of the constraints that are not written.
+
+    Nothing for a program that shall run the plan: it says what it runs (``ingest.graphs.cut_places.divided_by``).
+    """
+    if found.search == "paper" or found.model.runtime is not None:
+        return {}
+    servers = [row.devices for row in found.cluster.servers for _ in range(row.count or 1)]
+    return opened_on(servers, found.constraints.model_fields_set)
+
+
+def _constraints(found: ScenarioFile, opened: Mapping[str, object]) -> Constraints:
     """Return the constraints, and that stages are equal where the program that runs the plan wants it."""
-    written = found.constraints
-    if found.search == "standard" and found.model.runtime is None:
-        written = written.model_copy(update=_opened(found, written.model_fields_set))
+    written = found.constraints.model_copy(update=opened)
     read = read_constraints(written, Names(ends_by_name(found.cluster.servers, [])))
     return read if found.model.runtime is None else replace(read, equal_stages=True, equal_samples=True)
-
-
-MANY_SERVERS = 16
-"""On more servers than this a stage has a number of them that leaves none over, so that sizes stay few."""
-
-
-def _opened(found: ScenarioFile, written: Collection[str]) -> Mapping[str, object]:
-    """Return what ``search: standard`` opens of the constraints that are not written.
-
-    Stages have parts of a server that divide every server, or whole servers that follow one another. Nothing is
-    opened for a program that shall run the plan: it says what it runs (``ingest.graphs.cut_places.divided_by``).
-    """
-    servers = [row.devices for row in found.cluster.servers for _ in range(row.count or 1)]
-    parts = [size for size in range(1, min(servers) + 1) if all(one % size == 0 for one in servers)]
-    total = len(servers)
-    runs = [many for many in range(1, total + 1) if total <= MANY_SERVERS or total % many == 0]
-    whole = {sum(servers[at : at + many]) for many in runs for at in range(total - many + 1)}
-    opened: dict[str, object] = {
-        "tensor_parallel_degrees": parts,
-        "devices_per_stage": sorted({*parts, *whole}),
-        "sharded": list(Sharded),
-        "splits": [Axis.SEQUENCE, Axis.EXPERTS, Axis.VOCABULARY],
-        "recompute": Recompute.BLOCKS,
-    }
-    return {key: value for key, value in opened.items() if key not in written}
 
 
 def _cost(found: CostSection, cluster: nx.Graph) -> CostModel:

@@ -574,8 +574,8 @@ class ScenarioFile(Section):
     search: Literal["paper", "standard"] = Field(
         default="standard",
         description="what is open where constraints do not say it: paper, what the plan of one paper leaves open;"
-        " standard, what people use: replicas, degrees within a server, splits by sequence, experts and"
-        " vocabulary, sharded states, blocks computed again, stages of whole servers or of parts that divide one",
+        " standard, what people use as far as there is a use for it: replicas, degrees within a server, splits by"
+        " sequence, experts and vocabulary, sharded states, recomputation, stages of whole servers or parts",
     )
     solver: SolverSection = Field(default_factory=SolverSection, description="how to search")
     expect: ExpectSection = Field(default_factory=ExpectSection, description="what is known about the result")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from pipecut.formulation.problem.constraints import Constraints, Recompute, Shar
 from pipecut.formulation.problem.layers import Axis
 from pipecut.ingest.mistakes import ScenarioError
 from pipecut.ingest.scenario.load import load_scenario
+from tests.examples import chain, matrix
 
 SCENARIO = """
 name: searched
@@ -67,3 +70,80 @@ def test_for_a_program_nothing_is_opened(tmp_path: Path, program: str) -> None:
 def test_another_word_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="'paper' or 'standard'"):
         asked(tmp_path, "modern")
+
+
+def test_replicas_have_parts_of_some_server_and_stages_parts_of_all(tmp_path: Path) -> None:
+    found = opened(tmp_path, [3, 2])
+    assert (found.tensor_parallel_degrees, found.devices_per_stage) == ((1, 2, 3), (1, 2, 3, 5))
+    found = opened(tmp_path, [1])
+    assert (found.tensor_parallel_degrees, found.devices_per_stage) == ((1,), (1,))
+    assert found.sharded == (Sharded.NONE,)
+
+
+GRAPH_SCENARIO = """
+name: used
+model: {{graph: g.json}}
+cluster:
+  devices: {{card: {{memory: {memory}, peak: 1 TFLOP/s}}}}
+  servers: [{servers}]
+  between_servers: {{bandwidth: 10 Gbit/s}}
+training: {{global_batch: 64, micro_batches: 8{training}}}
+{more}
+"""
+
+
+def opened(
+    folder: Path,
+    devices: Sequence[int] = (2, 2),
+    memory: str = "500 kB",
+    training: str = "",
+    more: str = "",
+    blocks: bool = True,
+) -> Constraints:
+    """Return what is open for four layers of ten kilobytes, in two blocks."""
+    link = "link: {bandwidth: 100 Gbit/s}"
+    servers = ", ".join(f"{{name: s{at}, device: card, devices: {n}, {link}}}" for at, n in enumerate(devices))
+    text = GRAPH_SCENARIO.format(memory=memory, servers=servers, training=training, more=more)
+    path = folder / "used.yaml"
+    path.write_text(text, encoding="utf-8")
+    graph = chain([matrix(name, 10**6, 10_000) for name in "abcd"], [100, 100, 100])
+    graph.graph["cuts"] = ("c",) if blocks else None
+    return load_scenario(path).instance(graph).constraints
+
+
+BOTTLENECK = "objective: bottleneck"
+
+
+@pytest.mark.parametrize(
+    ("asked", "recompute"),
+    [
+        ({"memory": "1 GB"}, Recompute.NEVER),
+        ({"more": "constraints: {memory: false}"}, Recompute.NEVER),
+        ({"memory": "1 GB", "more": "objective: [step_time, memory]"}, Recompute.ALLOWED),
+        ({}, Recompute.ALLOWED),
+        ({"memory": "100 kB"}, Recompute.BLOCKS),
+        ({"more": BOTTLENECK}, Recompute.BLOCKS),
+        ({"more": BOTTLENECK, "blocks": False}, Recompute.ALLOWED),
+        ({"more": f"{BOTTLENECK}\ncost: {{stage_time: overlap}}"}, Recompute.ALLOWED),
+        ({"more": BOTTLENECK, "training": ", schedule: async_one_f_one_b"}, Recompute.ALLOWED),
+        ({"memory": "100 kB", "training": ", schedule: [one_f_one_b, zero_bubble_h1]"}, Recompute.ALLOWED),
+    ],
+)
+def test_what_is_computed_again_is_what_methods_know_and_memory_needs(
+    tmp_path: Path, asked: dict[str, Any], recompute: Recompute
+) -> None:
+    assert opened(tmp_path, **asked).recompute is recompute
+
+
+def test_nothing_is_opened_that_the_model_or_the_order_of_passes_has_no_use_for(tmp_path: Path) -> None:
+    assert opened(tmp_path).splits == () and opened(tmp_path).sharded == tuple(Sharded)
+    assert opened(tmp_path, training=", schedule: double_buffered").sharded == (Sharded.NONE,)
+    assert opened(tmp_path, training=", chunks: 2").tensor_parallel_degrees == (1,)
+    assert opened(tmp_path, training=", chunks: [1, 2]").tensor_parallel_degrees == (1, 2)
+
+
+def test_a_key_that_is_written_stays_without_a_use(tmp_path: Path) -> None:
+    written = "constraints: {recompute: blocks, sharded: [none, weights], splits: [vocabulary]}"
+    found = opened(tmp_path, memory="1 GB", more=written)
+    assert (found.recompute, found.sharded) == (Recompute.BLOCKS, (Sharded.NONE, Sharded.WEIGHTS))
+    assert found.splits == (Axis.VOCABULARY,)
