@@ -216,9 +216,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         why = {} if explanation is None else {"explanation": explanation_to_dict(explanation)}
         again = {} if checks is None else {"double_check": checks_to_list(checks)}
-        arguments.reply.put(outcome_to_dict(task.scenario.name, outcome, task.instance, evaluation) | again | why)
+        grid = {} if task.grid is None else {"plain_grid": task.grid.fields()}
+        found = outcome_to_dict(task.scenario.name, outcome, task.instance, evaluation)
+        arguments.reply.put(found | grid | again | why)
     else:
-        _show(task, outcome, evaluation, [] if explanation is None else explanation_rows(explanation))
+        rows = [] if task.grid is None else [("plain grid", task.grid.beside(task.instance, outcome))]
+        _show(task, outcome, evaluation, [*rows, *(explanation_rows(explanation) if explanation else ())])
     if failure is not None:
         raise failure
     return EXIT_CODES[outcome.proof]

@@ -54,12 +54,13 @@ from pipecut.formulation.problem.modes import Mode
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.auto.solve import plan as best_plan
-from pipecut.solvers.choices.trainings import decide, times_in_a_step
+from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.cpsat.constraints.clocks import TIME_FAMILIES
 from pipecut.solvers.cpsat.constraints.symmetry import post_alike
 from pipecut.solvers.cpsat.engine import found, make_solver, run
 from pipecut.solvers.cpsat.model import FAMILIES, build_model, floors, staircase
 from pipecut.solvers.cpsat.variables import Family, read_plan
+from pipecut.solvers.reduce.grids import times_in_a_step
 from pipecut.solvers.search.first_plan import fitting_plans
 from pipecut.solvers.search.incumbent import price_of
 

@@ -106,13 +106,16 @@ class Ingredient(enum.Enum):
     )
     FIRST_PLAN = (
         "simple first plans",
-        tuple(
-            f"pipecut.solvers.search.first_plan:{name}"
-            for name in (
-                *("balanced_plans", "divided", "stage_of", "_promising", "_promised", "_sizes", "_stages"),
-                *("_wanted", "_allowed", "_whole_ns", "Known", "_Sums", "_Devices", "_prefix", "_balanced"),
-                *("first_plan", "_priced", "_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
-            )
+        (
+            "pipecut.solvers.search.grids",
+            "pipecut.solvers.search.pieces",
+            *(
+                f"pipecut.solvers.search.first_plan:{name}"
+                for name in (
+                    *("balanced_plans", "is_large", "divided", "stage_of", "Known"),
+                    *("first_plan", "_priced", "_plan", "_pack", "fitting_plans", "_filled", "_fits", "_in_form"),
+                )
+            ),
         ),
     )
     STAGE_TIMES = (

@@ -74,6 +74,18 @@ class ExplanationPart(Part):
     clashes: list[ClashPart]
 
 
+class PlainGridPart(Part):
+    """The best plan of equal groups in one mode: the value of the first goal, and how it divides devices."""
+
+    objective: int
+    tensor_parallel_degree: int
+    stages: int
+    replicas: int
+    sharded: str
+    recompute: bool | str
+    micro_batches: int
+
+
 class PlanOutput(Output):
     """``pipecut plan``: a plan as in a plan file (``stages`` is empty without one), and the solver's claim.
 
@@ -101,6 +113,7 @@ class PlanOutput(Output):
     notes: list[str]
     double_check: list[RoutePart] = Field(default_factory=list)
     explanation: ExplanationPart | None = None
+    plain_grid: PlainGridPart | None = None
 
 
 class BrokenRulePart(Part):

@@ -32,6 +32,7 @@ from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.crosscheck import solve_checked
+from pipecut.solvers.reduce.grids import GridFound
 from pipecut.solvers.search.stoppable import in_background
 
 READING_S = 0.2
@@ -48,7 +49,8 @@ EXIT_CODES: dict[Proof, ExitCode] = {
 class Task:
     """A scenario ready to be solved: the instance, which solver, its limits, and how to stop it.
 
-    ``read_s`` is what it took from the start of the command until there was an instance.
+    ``read_s`` is what it took from the start of the command until there was an instance, ``grid`` the best plain
+    grid where one was looked for.
     """
 
     scenario: Scenario
@@ -59,6 +61,7 @@ class Task:
     quiet: bool
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
     read_s: float = 0.0
+    grid: GridFound | None = None
 
     def search(self, solver: str, *, alone: bool = False) -> Outcome:
         """Solve with a progress line, stoppable by Ctrl-C, and return the checked outcome.
@@ -86,8 +89,9 @@ class Task:
             return plan(instance, limits, method, cross_check=cross_check)
 
         chosen = partial(decide, self.instance, ask, cross_check=cross_check)
-        instance, outcome = self._followed(self.solver, chosen, Standing(self.instance))
-        return replace(self, instance=instance), self._told_of_reading(outcome)
+        standing = Standing(self.instance)
+        instance, outcome = self._followed(self.solver, chosen, standing)
+        return replace(self, instance=instance, grid=standing.grid), self._told_of_reading(outcome)
 
     def _followed(
         self, solver: str, work: Callable[[Limits], tuple[Instance, Outcome]], standing: Standing

@@ -117,10 +117,15 @@ class _Offer:
     @property
     def most_devices(self) -> int:
         """How many devices a plan can take at most; one where limits leave none, and so no plan."""
-        demands, layers = self.instance.demands, len(self.instance.layers)
-        stages = min(layers, demands.stages_at_most or layers, self.limits.get(Goal.STAGES, layers))
         there = self.instance.devices
-        return max(1, min(there, stages * self.largest_group, self.limits.get(Goal.DEVICES, there)))
+        return max(1, min(there, self.most_stages * self.largest_group, self.limits.get(Goal.DEVICES, there)))
+
+    @property
+    def most_stages(self) -> int:
+        """How many stages a plan can have at most."""
+        demands, most = self.instance.demands, CutSpace.of(self.instance).stops
+        groups = self.instance.training.chunks * (self.instance.devices // self.smallest_group)
+        return max(1, min(most, groups, demands.stages_at_most or most, self.limits.get(Goal.STAGES, most)))
 
     @property
     def stage_limit_ns(self) -> int | None:
@@ -190,20 +195,27 @@ def _iteration_ns(offer: _Offer) -> int:
     if not training.schedule.flushes:
         return training.micro_batches * pace
     latency = max(pace, sum(_layer_floors_ns(offer)))
-    if training.schedule is Schedule.NAIVE:
-        return training.micro_batches * latency
-    return latency + (training.micro_batches - 1) * pace
+    return latency + (training.micro_batches - 1) * (latency if training.schedule is Schedule.NAIVE else pace)
 
 
 def _step_ns(offer: _Offer) -> int:
     """Every device works for all micro-batches, and one of these passes through all stages.
 
     Gradients of weights that may wait are done by several stages at once, so then only its way forward counts.
+    Under 1F1B with classic warm-ups and more micro-batches M than stages p a step takes at least
+    ``C (1 + (M - 1) / p)``, where C is what all stages take together, however they share it. With x_s the pair of
+    passes of stage s, counted from 0, a way through the step takes
+    ``C + x_s + ... + x_{p-1} + (M - p + s - 1) x_s``: the first micro-batch goes down and up, stage s does a pair
+    for each further one up to the forward pass of the last, and that one goes down and up. In the mean of these
+    with weights proportional to ``1 / ((M - p + s - 1) (M - p + s))`` every x_s stands as often. More stages only
+    lower it.
     """
-    steps, pace = offer.instance.training.micro_batches, _pace_ns(offer)
-    halves = offer.instance.training.schedule.in_halves
-    latency = max(pace, sum(_layer_floors_ns(offer, backward=not halves)))
-    return steps * latency if offer.instance.training.schedule is Schedule.NAIVE else max(latency, steps * pace)
+    training, pace = offer.instance.training, _pace_ns(offer)
+    steps, stages = training.micro_batches, offer.most_stages
+    latency = max(pace, sum(_layer_floors_ns(offer, backward=not training.schedule.in_halves)))
+    filled = training.warms_up and training.warm_up == "classic" and steps > stages
+    least = max(latency + ceil_div((steps - 1) * latency, stages) * filled, steps * pace)
+    return steps * latency if training.schedule is Schedule.NAIVE else least
 
 
 def _stages(offer: _Offer) -> int:
@@ -228,8 +240,7 @@ def _devices_needed(offer: _Offer) -> int:
 
 
 def _cost(offer: _Offer) -> int:
-    cheapest = sorted(one.price for one in offer.devices)
-    found = [sum(cheapest[: _devices(offer)])]
+    found = [sum(sorted(one.price for one in offer.devices)[: _devices(offer)])]
     found.append(_least_cost(offer.devices, Fraction(_stored_bytes(offer.instance)), lambda one: one.room))
     if offer.stage_limit_ns:
         found.append(_least_cost(offer.devices, Fraction(offer.work, offer.stage_limit_ns), lambda one: one.work))
@@ -237,8 +248,7 @@ def _cost(offer: _Offer) -> int:
 
 
 def _memory_bytes(offer: _Offer) -> int:
-    spread = ceil_div(_stored_bytes(offer.instance), offer.most_devices)
-    instance = offer.instance
+    instance, spread = offer.instance, ceil_div(_stored_bytes(offer.instance), offer.most_devices)
     # Weights that several layers use may count at another of them where the layers run in another order.
     shared = {tie.layers[0] for tie in instance.model.ties}
     held = (_layer_bytes(instance, layer) for layer in range(len(instance.layers)) if layer not in shared)
@@ -259,11 +269,10 @@ def _layer_bytes(instance: Instance, layer: int) -> int:
     training = instance.training
     copies = 2 if training.schedule is Schedule.DOUBLE_BUFFERED else 1
     whole = training.schedule is Schedule.GPIPE and instance.constraints.recompute is Recompute.NEVER
-    kept = training.micro_batches if whole else 1
     on_device = instance.constraints.optimizer_on_host is OnHost.NEVER
     trained = instance.gradient_bytes[layer] + instance.optimizer_bytes[layer] * on_device
     weights = copies * instance.parameter_bytes[layer] + trained
-    return weights + kept * instance.stash_bytes[layer]
+    return weights + (training.micro_batches if whole else 1) * instance.stash_bytes[layer]
 
 
 def _fewest(need: Fraction | int, offers: Iterable[int]) -> int:

@@ -9,7 +9,8 @@ by whoever sees it. Whoever cannot take the instance, or does not end, is named 
 
 What is told in the first second, and that nothing told falls back: a bound and a plan that need no table.
 
-Only of a large instance the search begins with that plan; elsewhere it is what is left if the search is.
+Only of a large instance the search begins with that plan, if it can with the best plain grid; elsewhere it is what
+is left if the search is.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from pipecut.solvers.catalogue import AUTO, MAIN
 from pipecut.solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
-from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid, simple_plan
+from pipecut.solvers.reduce.grids import best_grid
+from pipecut.solvers.search.first_plan import simple_plan
 
 if TYPE_CHECKING:
     from pipecut.solvers.catalogue import Solve, SolverEntry
@@ -55,13 +57,12 @@ def told_at_once(instance: Instance, limits: Limits) -> Limits:
     best.tell(Progress(None, lower_bound(instance)))
     large = len(instance.layers) * instance.devices >= LARGE
     if limits.start is None and limits.below is None and not limits.deadline.over():
-        simple = simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)
-        reduced = catalogue.is_reduced(instance)
-        grid = None if reduced else best_grid(instance, limits.share(GRIDS_PART).within(GRIDS_S).deadline)
-        first = min((one for one in (simple, grid) if one is not None), key=lambda one: one[0], default=None)
-        if first is not None:
-            best.tell(Progress(first[0], None, first[1]))
-            limits = replace(limits, start=first[1]) if large or grid is not None else limits
+        grid = best_grid(instance, limits)
+        simple = None if grid else simple_plan(instance) if large else simple_plan(instance, 0.0, SMALL_S)
+        found = grid.told if grid else None if simple is None else Progress(simple[0], None, simple[1])
+        if found is not None:
+            best.tell(found)
+            limits = replace(limits, start=found.plan) if large or grid is not None else limits
     return replace(limits, progress=best.tell)
 
 

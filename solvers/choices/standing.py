@@ -15,7 +15,8 @@ from pipecut.formulation.limits import NEVER, StoppedError, in_time
 from pipecut.formulation.outcome import GoalClaim, Outcome, Progress, Proof, checked
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.choices.trainings import instances_of, times_in_a_step
+from pipecut.solvers.choices.trainings import instances_of
+from pipecut.solvers.reduce.grids import GridFound, GridTold, times_in_a_step
 from pipecut.solvers.search.first_plan import simple_plan
 
 LEFT = "stopped early: the search was left, as it did not end when the time did"
@@ -36,10 +37,13 @@ class Standing:
     instance: Instance
     alone: bool = False
     best: tuple[int, Instance, Plan] | None = None
+    grid: GridFound | None = None
 
     def hear(self, progress: Progress) -> None:
         """Keep what is better than what stands; what is about no instance is about the whole. From any thread."""
         about = progress.instance or self.instance
+        if isinstance(progress, GridTold):
+            self.grid = progress.grid
         if progress.objective is None or progress.plan is None:
             return
         value = progress.objective * times_in_a_step(about)

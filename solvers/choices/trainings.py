@@ -53,8 +53,8 @@ from pipecut.solvers.choices.any_order import (
     impossible,
 )
 from pipecut.solvers.crosscheck import cross_checked
+from pipecut.solvers.reduce.grids import GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
-from pipecut.solvers.search.first_plan import GRIDS_PART, GRIDS_S, best_grid
 
 Ask = Callable[[Instance, Limits], tuple[Instance, Outcome]]
 """Any search of one instance: the instance that its outcome is about, in whatever order, and the outcome."""
@@ -200,7 +200,9 @@ class _Found:
         return (self.value or 0, *further)
 
 
-def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | None = None) -> ChosenTraining:
+def best_training(
+    instance: Instance, ask: Ask, limits: Limits, check: Check | None = None, grid: GridFound | None = None
+) -> ChosenTraining:
     """Return the best plan over all that the training leaves open (``Training.choices``), with a claim about that.
 
     The claim is OPTIMAL only if no plan with any choice is better. ``ask`` checks what it finds where
@@ -210,13 +212,10 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
     """
     _check_told_apart(instance)
     limits = limits.begun()
-    parts = instances_of(instance)
-    if (reduced := _reduced(parts, limits)) is not None:
+    parts = _with(grid, instances_of(instance), instance)
+    if (reduced := _reduced(parts, limits, grid)) is not None:
         return _chosen(instance, reduced if check is None else _checked(reduced, check, limits), [])
-    plans = by_formula(instance, parts, ask, limits)
-    bounds = ((one, lower_bound(one) * times_in_a_step(one)) for one in parts)
-    waiting = [_Found(one, bound, start=start_of(one, plans)) for one, bound in bounds]
-    waiting = _by_promise(_from_grids(waiting, limits))
+    waiting = _by_promise(_begun(parts, by_formula(instance, parts, ask, limits), grid))
     done: list[_Found] = []
     refused: list[str] = []
     needed_s = 0.0
@@ -249,26 +248,22 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, check: Check | N
     return _chosen(instance, done, list(dict.fromkeys(refused)))
 
 
-def _from_grids(waiting: list[_Found], limits: Limits) -> list[_Found]:
-    """Give every choice of a large question a plan of equal groups to begin with, where one is found in the time.
-
-    From both ends: small micro-batches fit where memory is short, large ones take the least time where it is not.
-    What is found is told at once.
-    """
-    within, found = limits.share(GRIDS_PART).within(GRIDS_S), list[_Found]()
-    rising = sorted(waiting, key=lambda one: one.instance.training.micro_batches)
-    for at in range(len(rising)):
-        one = rising.pop(-1 if at % 2 == 0 else 0)
-        instance, start = one.instance, one.start
-        if start is None and not within.deadline.over():
-            start = best_grid(instance, within.share(len(rising) + 1).deadline)
-            if start is not None:
-                limits.progress(Progress(start[0], None, start[1], instance))
-        found.append(replace(one, start=start))
-    return found
+def _begun(parts: Iterable[Instance], plans: Sequence[Plan], grid: GridFound | None) -> list[_Found]:
+    """Return the choices with their bounds, and each with the best of some plans to begin with, or its grid."""
+    begun, own = (None, None) if grid is None else ((grid.objective, grid.plan), grid.instance)
+    bounds = ((one, lower_bound(one) * times_in_a_step(one)) for one in parts)
+    return [_Found(one, bound, start=begun if one is own else start_of(one, plans)) for one, bound in bounds]
 
 
-def _reduced(parts: Sequence[Instance], limits: Limits) -> list[_Found] | None:
+def _with(grid: GridFound | None, parts: list[Instance], whole: Instance) -> list[Instance]:
+    """Return the parts, the one that a grid was priced of as it was then."""
+    if grid is None:
+        return parts
+    of, kept = grid.instance, whole.constraints
+    return [of if one.training == of.training and one.constraints is kept else one for one in parts]
+
+
+def _reduced(parts: Sequence[Instance], limits: Limits, grid: GridFound | None) -> list[_Found] | None:
     """Return what the reduction finds out about all choices of a large question together.
 
     None where it does not see one of them, as where layers have other orders, of which a claim about this one says
@@ -277,7 +272,7 @@ def _reduced(parts: Sequence[Instance], limits: Limits) -> list[_Found] | None:
     alone = len(parts[0].goals) == 1 and limits.below is None and limits.start is None
     if not alone or has_other_orders(parts[0]) or not all(map(is_reduced, parts)):
         return None
-    found = Jointly.run(parts, limits)
+    found = Jointly.run(parts, limits, None if grid is None else grid.told)
     if all(one.plan is None for _, one in found) and any(one.proof is Proof.UNKNOWN for _, one in found):
         return None
     return [
@@ -337,11 +332,6 @@ def _check_told_apart(instance: Instance) -> None:
             f"{formula} is a formula, which does not tell one order of the passes from another: to choose"
             " training.schedule or training.chunks, take objective step_time"
         )
-
-
-def times_in_a_step(instance: Instance) -> int:
-    """Return how often the first goal counts in a step."""
-    return instance.training.micro_batches if instance.goals[0] in (Goal.BOTTLENECK, Goal.PERIOD) else 1
 
 
 def _by_promise(waiting: list[_Found]) -> list[_Found]:
@@ -479,10 +469,17 @@ def decide(
     def in_the_best_order(one: Instance, within: Limits) -> tuple[Instance, Outcome]:
         return _ordered(one, ask, within)
 
-    if instances_of(instance) == [instance]:
-        return in_the_best_order(instance, limits)
-    chosen = best_training(instance, in_the_best_order, limits, cross_checked if cross_check else None)
-    return chosen.instance, chosen.outcome
+    # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
+    begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
+    grid = None if begun else best_grid(instance, limits)
+    training = instance.training
+    if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
+        found = in_the_best_order(instance, limits if grid is None else replace(limits, start=grid.plan))
+    else:
+        check = cross_checked if cross_check else None
+        chosen = best_training(instance, in_the_best_order, limits, check, grid)
+        found = chosen.instance, chosen.outcome
+    return found if grid is None else grid.no_worse(*found)
 
 
 def _ordered(instance: Instance, ask: DecideAsk, limits: Limits) -> tuple[Instance, Outcome]:

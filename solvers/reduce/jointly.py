@@ -50,14 +50,20 @@ class Jointly:
     began_s: float = field(default_factory=time.monotonic)
 
     @staticmethod
-    def run(instances: Sequence[Instance], limits: Limits) -> list[tuple[Instance, Outcome]]:
+    def run(
+        instances: Sequence[Instance], limits: Limits, start: Progress | None = None
+    ) -> list[tuple[Instance, Outcome]]:
         """Search all instances until the bound meets the best plan, or the limits are used up.
+
+        ``start`` is a plan of one of them that is known.
 
         Return an outcome for each, in the order given: that of the best has its plan, the bound of every other is
         the value of that plan where nothing below it is left.
         """
         most = max(longest_run_ns(one, one.training.micro_batches) for one in instances) + 1
         found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most)
+        if start is not None and start.objective is not None:
+            found.best, found.plan, found.of = start.objective, start.plan, start.instance
         with contextlib.suppress(StoppedError, TooLargeError):
             for part in found._start():
                 found._go_on(part, FIRST_STEPS)

@@ -2,20 +2,14 @@
 
 Two candidates: the whole model on the first device, and stages of one device each, packed greedily along the
 line under the smallest threshold for which packing succeeds (found by bisection). Where neither keeps the rules,
-and for the time of a step, plans of equal groups in equal modes (``solvers.search.first_plan``).
-
-Plans of equal groups in equal modes, those that promise most first, with cuts that divide the work evenly.
-
-What a plan promises is told by one pass over the tables: what all layers take on a group of its kind, divided by
-the stages, and a boundary. Groups are a server, a part of one, or several servers; the forms of all layers are the
-same where they may be, or Megatron-LM's. Cuts are then made for those that are wanted, as far as memory lets them.
+and of a large instance, plain grids (``solvers.search.grids``).
 
 Simple plans that fit into memory, if luck has it: a quick "yes" to the question whether there is a plan.
 
-The line of devices, or a part of it that ends with a server, is cut into 1, 2, 3, ... groups of nearly equal
-size, all of which hold their stages in the same mode; every layer takes the same form where it can. First stages
-get nearly equal work, as far as memory lets them (``solvers.search.first_plan``); then each takes as many layers
-as fit, from the front, where single blocks may be computed again also with all of them.
+First come plain grids. Then the line of devices, or a part of it that ends with a server, is cut into 1, 2, 3, ...
+groups of nearly equal size, all of which hold their stages in the same mode; every layer takes the same form where
+it can. Each stage takes as many layers as fit, from the front, where single blocks may be computed again also with
+all of them.
 
 A plan that needs no table: what is left to say, with ``costs.lower_bound``, when time is over at once.
 
@@ -29,90 +23,44 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pipecut.formulation.costs.bulk.crossing import crossing_bytes
-from pipecut.formulation.costs.megatron_forms import forms_in
 from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes, received_bytes, stage_parts
-from pipecut.formulation.costs.tables import Tables, build_tables
+from pipecut.formulation.costs.tables import Tables
 from pipecut.formulation.costs.times import layout_form
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER, Deadline, StoppedError, TooLargeError, in_time
 from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, GroupKind, forms_on, line
-from pipecut.formulation.problem.instance import FORBIDDEN, Instance
-from pipecut.formulation.problem.layers import FORMS, Axis, Layer, Split
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, Layer, Split
 from pipecut.formulation.problem.modes import ONE_COPY, modes
 from pipecut.formulation.problem.plan import Plan, Span, Stage
-from pipecut.formulation.problem.training import Schedule
-from pipecut.formulation.problem.units import ceil_fraction
 from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.search.grids import Grids
+from pipecut.solvers.search.pieces import ShortModel
 
-HALVINGS = 24
-"""How exactly work is balanced: to one part in 2**24 of all."""
-GRIDS = 4
-"""How many plans of equal groups are priced for a choice of the training."""
-GRIDS_FROM = 10_000
-"""Layers times devices from which a search begins with such plans, as it may not come to one by itself."""
-GRIDS_PART, GRIDS_S = 4, 15.0
-"""They may take one part in so many of the time, and so long at most."""
+LARGE = 10_000
+"""Layers times devices from which a search may not come to a good plan by itself."""
 Forms = tuple[int, ...]
 """Of all layers of the model."""
 
 
 def balanced_plans(instance: Instance, deadline: Deadline = NEVER) -> Iterator[Plan]:
-    """Yield plans of nearly equal work on equal groups, those that promise most by the first goal first.
+    """Yield the plain grids of an instance, those that promise most by the first goal first.
 
-    What fits is worked out from sums over layers, in which a layer that follows another is counted at the larger
-    of what it may hold, so a plan that fits barely can be missed. Raises StoppedError after the deadline.
-    Cost: tables of the kinds of equal groups, and O(layers) for each plan.
+    Raises StoppedError after the deadline. Cost: that of ``solvers.search.grids``, of the model as it is.
     """
-    known = Known(instance, deadline)
-    sums: dict[tuple[GroupKind, Forms], _Sums] = {}
-    for _, groups, forms in sorted(_promising(instance, deadline), key=lambda one: one[0]):
-        key = (GroupKind.of(instance, groups[0]), forms)
-        if key not in sums:
-            sums[key] = _Sums.of(known, groups[0], forms)
-        cuts = _balanced(sums[key], groups)
-        if cuts is not None:
-            spans = (Span(first, stop) for first, stop in itertools.pairwise(cuts))
-            pairs = zip(spans, groups, strict=True)
-            yield Plan(tuple(stage_of(span, group, forms) for span, group in pairs))
-
-
-def best_grid(instance: Instance, deadline: Deadline) -> tuple[int, Plan] | None:
-    """Return the best of a few balanced plans that differ in stages, replicas or recomputation, with its value.
-
-    None where none keeps the rules, time was over before, or the instance is so small that any search comes to
-    such a plan by itself. Cost: as :func:`balanced_plans`, and GRIDS prices.
-    """
-    if not is_large(instance):
-        return None
-    best: tuple[int, Plan] | None = None
-    seen: set[tuple[int, int, object]] = set()
-    with contextlib.suppress(StoppedError, TooLargeError):
-        for plan in in_time(balanced_plans(instance, deadline), deadline):
-            mode = plan.stages[0].group.mode
-            alike = len(plan), mode.replicas, mode.recompute
-            if alike in seen:
-                continue
-            seen.add(alike)
-            found = evaluate(instance, plan)
-            if found.feasible and found.objective is not None and (best is None or found.objective < best[0]):
-                best = found.objective, plan
-            if len(seen) == GRIDS:
-                break
-    return best
+    grids = Grids(ShortModel.itself(instance), deadline)
+    yield from (grids.plan(found) for found in grids.plans([instance.training]))
 
 
 def is_large(instance: Instance) -> bool:
     """Tell whether a search of an instance may not come to a good plan by itself."""
-    return len(instance.layers) * instance.devices >= GRIDS_FROM
+    return len(instance.layers) * instance.devices >= LARGE
 
 
 def divided(instance: Instance, used: int, stages: int) -> Iterator[list[Group]]:
@@ -127,101 +75,6 @@ def divided(instance: Instance, used: int, stages: int) -> Iterator[list[Group]]
 def stage_of(span: Span, group: Group, forms: Sequence[int]) -> Stage:
     """Return the stage of these layers, in those of the forms of all layers that are its own."""
     return Stage(span, group, tuple(forms[span.first : span.stop]))
-
-
-def _promising(instance: Instance, deadline: Deadline) -> Iterator[tuple[int, list[Group], Forms]]:
-    """Yield groups and forms with the value of the first goal that they promise, if work divides evenly."""
-    rows = [
-        groups
-        for size in _sizes(instance)
-        for groups in divided(instance, size * _stages(instance, size), _stages(instance, size))
-    ]
-    flat = [group for groups in rows for group in groups]
-    kinds = GroupKind.all_of(instance, flat)
-    some = dict(zip(kinds, flat, strict=True))
-    tables = build_tables(instance, tuple(some.values()), deadline)
-    number = dict(zip(some, tables.kind_of, strict=True))
-    places = list(CutSpace.of(instance).places[1:-1]) or [0]
-    crossing = int(np.median((tables.activation + tables.gradient)[:, places])) if len(tables.links) else 0
-    pairs, offered = iter(kinds), _wanted(instance)
-    for groups in rows:
-        row = list(itertools.islice(pairs, len(groups)))
-        for forms in _allowed(tables, number[row[0]], offered):
-            whole = {kind: _whole_ns(tables, number[kind], forms) for kind in set(row)}
-            if max(whole.values()) < FORBIDDEN:
-                times = [whole[kind] // len(groups) for kind in row]
-                yield _promised(instance, times, crossing), groups, forms
-
-
-def _sizes(instance: Instance) -> list[int]:
-    """Return the sizes of groups: whole servers, and parts of them, that leave none over."""
-    servers = [server.devices for server in instance.servers]
-    sizes = [size for size in range(min(servers), 0, -1) if all(one % size == 0 for one in servers)]
-    if len(set(servers)) == 1:
-        most = instance.constraints.max_servers or len(servers)
-        sizes += [servers[0] * one for one in range(2, most + 1) if len(servers) % one == 0]
-    asked = instance.demands.devices_per_stage
-    return [size for size in sizes if not asked or size in asked]
-
-
-def _stages(instance: Instance, size: int) -> int:
-    return min(instance.devices // size, CutSpace.of(instance).stops)
-
-
-def _wanted(instance: Instance) -> list[NDArray[np.int64]]:
-    """Return forms of all layers, whether they are allowed or not: each the same, and Megatron-LM's.
-
-    The latter with sequence parallelism too, where layers may take its forms.
-    """
-    total = len(instance.layers)
-    alike = [np.full(total, form) for form in FORMS]
-    sequence = (False, True)[: 1 + (Axis.SEQUENCE in instance.demands.splits)]
-    return [*alike, *(np.array(forms_in(instance, [Span(0, total)], sequence=one)) for one in sequence)]
-
-
-def _allowed(tables: Tables, kind: int, wanted: Sequence[NDArray[np.int64]]) -> Iterator[Forms]:
-    """Yield wanted forms on a kind of groups, each once; a layer that has no such form takes its first one."""
-    decides = np.array([layer.split is not Split.FOLLOW for layer in tables.instance.layers])
-    if tables.kinds[kind].tensor_parallel_degree == 1:
-        yield (FORMS[0],) * len(decides)
-        return
-    allowed = tables.inside[kind] < FORBIDDEN
-    found: dict[Forms, None] = {}
-    for row in wanted:
-        there = np.minimum(
-            row, allowed.shape[1] - 1
-        )  # where no layer may take it, tables have no place for a form
-        fits = (row == there) & allowed[np.arange(len(row)), there]
-        kept = np.where(fits, row, allowed.argmax(axis=1))
-        found[tuple(np.where(decides, kept, FORMS[0]).tolist())] = None
-    yield from found
-
-
-def _whole_ns(tables: Tables, kind: int, forms: Forms) -> int:
-    """Return what one stage of all layers takes; FORBIDDEN where a layer has no such form."""
-    instance = tables.instance
-    own = [forms[at if source is None else source] for at, source in enumerate(instance.sources)]
-    inside = tables.inside[kind][np.arange(len(own)), own]
-    if (inside >= FORBIDDEN).any():
-        return FORBIDDEN
-    changes = tables.between[kind]
-    between = sum(
-        int(changes[at, own[edge.source], own[edge.consumer]]) for at, edge in enumerate(instance.form_edges)
-    )
-    return min(FORBIDDEN, int(tables.compute[kind].sum()) + int(inside.sum()) + between)
-
-
-def _promised(instance: Instance, times: list[int], crossing_ns: int) -> int:
-    """Return the first goal of stages that take these times; 0 for goals that are no times."""
-    training, goal = instance.training, instance.goals[0]
-    if goal not in (Goal.BOTTLENECK, Goal.PERIOD, Goal.ITERATION_TIME, Goal.STEP_TIME):
-        return 0
-    slowest = max(*times, crossing_ns) if len(times) > 1 else times[0]
-    if goal in (Goal.BOTTLENECK, Goal.PERIOD) or not training.schedule.flushes:
-        return slowest
-    latency = sum(times) + (len(times) - 1) * crossing_ns
-    naive = training.schedule is Schedule.NAIVE
-    return training.micro_batches * latency if naive else latency + (training.micro_batches - 1) * slowest
 
 
 class Known:
@@ -253,104 +106,6 @@ class Known:
         return MemoryParts.sum((*(self.layer(stage, layer, kind) for layer in stage.span.layers), received))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """Prefix sums over the layers, at the places to cut, for one kind of group and one form of all layers.
-
-    Bytes of one version of the weights, of what is held once (gradients and optimiser state), and for one
-    micro-batch of the stash and of ``again``: what is computed again, and gradients of outputs. ``crossing``: the
-    bytes that cross every cut.
-    """
-
-    instance: Instance
-    places: NDArray[np.int64]
-    work: NDArray[np.int64]
-    weights: NDArray[np.int64]
-    fixed: NDArray[np.int64]
-    stash: NDArray[np.int64]
-    again: NDArray[np.int64]
-    crossing: Sequence[int]
-    working: int
-
-    @classmethod
-    def of(cls, known: Known, group: Group, forms: Forms) -> _Sums:
-        instance = known.instance
-        whole, kind = Span(0, len(instance.layers)), GroupKind.of(instance, group)
-        stage = stage_of(whole, group, forms)
-        alone = (stage_of(Span(layer, layer + 1), group, forms) for layer in whole.layers)
-        pairs = (
-            (known.layer(stage, layer, kind), known.layer(one, layer, kind))
-            for layer, one in zip(in_time(whole.layers, known.deadline), alone, strict=True)
-        )
-        parts = [max(pair, key=lambda found: found.total) for pair in pairs]
-        slowest = instance.class_index(group.counts[0][0])
-        on_device = not group.mode.optimizer_on_host
-        spent = np.add(instance.forward_ns[slowest], instance.backward_ns[slowest])
-        return cls(
-            instance,
-            np.array(CutSpace.of(instance).places, dtype=np.int64),
-            _prefix(spent.tolist()),
-            _prefix([one.weights for one in parts]),
-            _prefix([one.gradients + on_device * one.optimizer for one in parts]),
-            _prefix([one.stash for one in parts]),
-            _prefix([one.recomputed + one.output_gradients for one in parts]),
-            crossing_bytes(instance),
-            max(one.working_set for one in parts),
-        )
-
-    def furthest(self, first: int, most_ns: int, devices: _Devices, kept: Keeps) -> int:
-        """Return the last place at which a stage that begins at ``first`` may end."""
-        places = self.places[self.places > first]
-        allowed = self.work[places] - self.work[first] <= most_ns
-        if self.instance.constraints.memory:
-            received = kept.in_flight * ceil_fraction(devices.share * self.crossing[first])
-            held = (
-                kept.versions * (self.weights[places] - self.weights[first])
-                + (self.fixed[places] - self.fixed[first])
-                + kept.in_flight * (self.stash[places] - self.stash[first])
-                + kept.again * (self.again[places] - self.again[first])
-            )
-            allowed &= held + received + self.working <= devices.capacity_bytes
-        fitting = places[allowed]
-        return int(fitting[-1]) if len(fitting) else first
-
-
-@dataclass(frozen=True, slots=True)
-class _Devices:
-    """What memory depends on of the devices of a group: the smallest one, and the share of what is received."""
-
-    capacity_bytes: int
-    share: Fraction
-
-
-def _prefix(values: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.array(values, dtype=np.int64))])
-
-
-def _balanced(sums: _Sums, groups: Sequence[Group]) -> list[int] | None:
-    """Return the cuts under the least work that any stage may have; None if the layers do not fit anyhow."""
-    instance, low, high, best = sums.instance, 0, int(sums.work[-1]), None
-    kinds = GroupKind.all_of(instance, groups)
-    pairs = zip(groups, kinds, strict=True)
-    devices = [_Devices(capacity_bytes(instance, group), kind.shares.rows.device) for group, kind in pairs]
-    keeps = [Keeps.of(instance.training, index, len(groups)) for index in range(len(groups))]
-    for _ in range(HALVINGS):
-        middle = (low + high + 1) // 2 if best is not None else high
-        cuts = [0]
-        for left, own, kept in zip(reversed(range(len(groups))), devices, keeps, strict=True):
-            stop = sums.furthest(cuts[-1], middle, own, kept)
-            cuts.append(min(stop, int(sums.places[-1 - left])))
-        if cuts[-1] == sums.places[-1] and all(one < other for one, other in itertools.pairwise(cuts)):
-            best, high = cuts, middle
-        elif best is None:
-            return None
-        else:
-            low = middle
-        if high - low <= 1:
-            break
-    return best
-
-
 BALANCED, KEPT = 8, 4
 """How many plans of equal groups are priced at most, and of those that keep the rules."""
 
@@ -366,7 +121,7 @@ def first_plan(tables: Tables) -> Plan | None:
     if packed is not None:
         candidates.append(_plan(instance, packed))
     kept = list(_priced(instance, candidates))
-    if not kept or instance.goals[0] in (Goal.ITERATION_TIME, Goal.STEP_TIME):
+    if not kept or (is_large(instance) and instance.goals[0] in (Goal.ITERATION_TIME, Goal.STEP_TIME)):
         balanced = itertools.islice(balanced_plans(instance), BALANCED)
         kept += itertools.islice(_priced(instance, balanced), KEPT)
     return min(kept, key=lambda pair: pair[0], default=(0, None))[1]

@@ -15,7 +15,7 @@ from pipecut.formulation.outcome import GoalClaim, Limits, Outcome, Proof, check
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.choices.trainings import times_in_a_step
+from pipecut.solvers.reduce.grids import times_in_a_step
 from pipecut.solvers.whatif.variants import ChangedInstance, base_variant
 
 

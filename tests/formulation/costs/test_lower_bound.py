@@ -18,6 +18,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import CostModel
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.search.first_plan import balanced_plans
 from tests.examples import chain, instance_of, matrix, mesh, on_servers
 from tests.generators import (
     OF_SINGLE_STAGES,
@@ -97,6 +98,18 @@ def four(goal: Goal, constraints: Constraints | None = None, training: Training 
     layers = chain([matrix(name, 10 * at, weights=100) for at, name in enumerate("abcd", 1)], [0, 0, 0])
     instance = instance_of(layers, mesh(2, 2), FORWARD_ONLY, training)
     return replace(replace(instance, constraints=constraints or Constraints()), goals=(goal,))
+
+
+def test_of_equal_stages_it_is_what_the_step_takes() -> None:
+    """Eight layers of 10 ns on four devices, two each, and nothing that is sent: (16 + 4 - 1) times 20 ns."""
+    layers = chain([matrix(f"layer{at}", 10) for at in range(8)], [0] * 7)
+    training = Training(global_batch=16, micro_batches=16)
+    instance = replace(instance_of(layers, mesh(2, 2), FORWARD_ONLY, training), goals=(Goal.STEP_TIME,))
+    instance = replace(instance, constraints=ONE_EACH)
+    assert lower_bound(instance) == 19 * 20
+    assert evaluate(instance, next(iter(balanced_plans(instance)))).objective == 19 * 20
+    alone = replace(instance, constraints=Constraints(devices_per_stage=(4,)))
+    assert lower_bound(alone) == 16 * 8 * 3  # a quarter of a layer is 3 ns
 
 
 ONE_EACH = Constraints(devices_per_stage=(1,))

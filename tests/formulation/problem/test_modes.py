@@ -162,7 +162,7 @@ def test_every_solver_hands_modes_on_whole(name: str, monkeypatch: pytest.Monkey
     for module in (
         "pipecut.formulation.problem.groups",
         "pipecut.solvers.search.first_plan",
-        "pipecut.solvers.search.first_plan",
+        "pipecut.solvers.search.grids",
     ):
         monkeypatch.setattr(f"{module}.modes", painted)
     constraints = Constraints(tensor_parallel_degrees=(1, 2), recompute=Recompute.ALLOWED)

@@ -24,7 +24,7 @@ from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import best_training, decide
 from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
 from pipecut.solvers.goals import solve_in_order
-from pipecut.solvers.search.first_plan import best_grid
+from pipecut.solvers.reduce.grids import best_grid
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
 from tests.generators import cluster_graphs, instances, layer_graphs
 from tests.laws import so_many
@@ -318,27 +318,34 @@ def test_a_v_has_two_stages_a_group_whatever_is_written_of_others() -> None:
 
 
 def test_a_large_question_has_a_plan_of_equal_groups_before_anything_is_searched() -> None:
-    """A search that finds nothing by itself leaves the best of them, and each was told as soon as it was there."""
+    """A search that finds nothing by itself leaves the best of all numbers, told as soon as it was there."""
     layers = [matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(330)]
-    numbers = (1, 16, 64)
-    training = Training(64, 1, micro_batch_choices=numbers, warm_up="eager")  # which the reduction does not see
+    training = Training(
+        64, 1, micro_batch_choices=(1, 16, 64), warm_up="eager"
+    )  # which the reduction does not see
     large = instance_of(chain(layers, [50] * 329), mesh(8, 8, 8, 8), PLAIN, training)
     large = replace(large, goals=(Goal.STEP_TIME,))
     told: list[Progress] = []
 
-    def nothing(one: Instance, limits: Limits) -> tuple[Instance, Outcome]:
+    def nothing(one: Instance, limits: Limits) -> Outcome:
         value = None if limits.start is None else evaluate(one, limits.start).objective
         proof = Proof.UNKNOWN if value is None else Proof.FEASIBLE
-        return one, Outcome("nobody", proof, limits.start, value, goals=one.goals)
+        return Outcome("nobody", proof, limits.start, value, goals=one.goals)
 
-    chosen = best_training(large, nothing, Limits(time_limit_s=60, progress=told.append))
-    heard = {one.instance.training.micro_batches: one for one in told if one.instance is not None}
-    assert set(heard) == set(numbers)
-    for many, one in heard.items():
+    about, found = decide(large, nothing, Limits(time_limit_s=60, progress=told.append))
+    assert found.plan is not None and evaluate(about, found.plan).feasible
+    assert evaluate(about, found.plan).objective == found.objective == told[-1].objective is not None
+    for many in training.micro_batch_choices:
         alone = replace(large, training=replace(large.training, micro_batches=many, micro_batch_choices=()))
-        assert one.plan is not None and evaluate(alone, one.plan).objective == one.objective
-        assert evaluate(alone, one.plan).feasible
-    assert chosen.outcome.objective == min(one.objective for one in heard.values() if one.objective is not None)
+        grid = best_grid(alone, Limits())
+        assert grid is not None and (found.objective or 0) <= grid.objective
+
+    def worse(one: Instance, limits: Limits) -> Outcome:
+        return Outcome("nobody", Proof.UNKNOWN, goals=one.goals)
+
+    assert decide(large, worse, Limits(time_limit_s=60))[1].objective == found.objective
+    with pytest.raises(FalseClaimError, match="a plain grid keeps every rule"):
+        decide(large, lambda one, _: Outcome("nobody", Proof.INFEASIBLE, goals=one.goals), Limits(time_limit_s=60))
 
 
 def test_a_large_question_that_is_reduced_is_bounded_over_all_numbers_of_micro_batches() -> None:
@@ -364,8 +371,8 @@ def test_a_large_question_that_is_reduced_is_bounded_over_all_numbers_of_micro_b
     assert values == sorted(values, reverse=True) and chosen.outcome.objective == values[-1]
     for many in (16, 64):
         alone = replace(large, training=replace(training, micro_batches=many, micro_batch_choices=()))
-        grid = best_grid(alone, Limits().deadline)
-        assert grid is None or chosen.outcome.objective <= grid[0]
+        grid = best_grid(alone, Limits())
+        assert grid is None or chosen.outcome.objective <= grid.objective
 
 
 def test_the_reduction_is_not_asked_where_layers_have_other_orders() -> None:

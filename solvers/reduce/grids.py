@@ -1,0 +1,134 @@
+"""The best plain grid of an instance, over all micro-batches that its training leaves open: told before a search.
+
+Grids are priced on the short model of a word, all numbers of micro-batches together (``solvers.search.grids``).
+They come in the order of what they promise, so the first ones are priced by the evaluator until one takes no
+longer than the next one promises: no grid is better then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipecut.formulation.costs.amounts import gap, goal_text, plural
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.constraints import Goal, Sharded
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers.reduce.word import Word
+from pipecut.solvers.search.grids import Grids
+from pipecut.solvers.search.pieces import ShortModel
+
+GRIDS_FROM = 4_000
+"""Layers times devices from which grids are looked for: a search of less is over before they are found."""
+PART, MOST_S, TRIED = 4, 15.0, 12
+"""They may take one part in so many of the time, and so long at most; so many are priced at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class GridFound:
+    """A plain grid that a search begins with: the value of the first goal, the plan, and what it is a plan of."""
+
+    objective: int
+    plan: Plan
+    instance: Instance
+
+    @property
+    def step(self) -> int:
+        """Return the first goal for a whole step."""
+        return self.objective * times_in_a_step(self.instance)
+
+    @property
+    def told(self) -> GridTold:
+        """Return what is told of it."""
+        return GridTold(self.objective, None, self.plan, self.instance, self)
+
+    def no_worse(self, about: Instance, outcome: Outcome) -> tuple[Instance, Outcome]:
+        """Return what was found, and of what; the grid in its place if that is better than what a search came to.
+
+        Raises FalseClaimError where there is said to be no plan.
+        """
+        if outcome.proof is Proof.INFEASIBLE:
+            raise FalseClaimError(f"{outcome.solver}: claimed infeasible, but a plain grid keeps every rule")
+        often, own = times_in_a_step(about), times_in_a_step(self.instance)
+        if len(outcome.goals) > 1 or (outcome.objective is not None and outcome.objective * often <= self.step):
+            return about, outcome
+        bound = None if outcome.bound is None else min(self.objective, outcome.bound * often // own)
+        kept = replace(outcome, proof=Proof.FEASIBLE, plan=self.plan, objective=self.objective, bound=bound)
+        return self.instance, checked(self.instance, kept)
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        group = self.plan.stages[0].group
+        return {
+            "objective": self.objective,
+            "tensor_parallel_degree": group.tensor_parallel_degree,
+            "stages": len(self.plan),
+            "replicas": group.replicas,
+            "sharded": str(group.mode.sharded),
+            "recompute": "blocks" if any(one.again for one in self.plan.stages) else group.mode.recompute,
+            "micro_batches": self.instance.training.micro_batches,
+        }
+
+    def beside(self, about: Instance, outcome: Outcome) -> str:
+        """Say what grid it is, as people write it, and how much more it takes than a plan, or that it is that."""
+        group, many = self.plan.stages[0].group, self.instance.training.micro_batches
+        level = list(Sharded).index(group.mode.sharded)
+        again = ", recomputes" * (group.mode.recompute is not False or any(one.again for one in self.plan.stages))
+        words = (
+            f"(tp {group.tensor_parallel_degree}, pp {len(self.plan)}, dp {group.replicas}, ZeRO {level},"
+            f" {many} micro-{plural(many, 'batch')}{again})"
+        )
+        if outcome.plan == self.plan or outcome.objective is None:
+            return f"this plan {words}"
+        more = self.step / (outcome.objective * times_in_a_step(about)) - 1
+        return f"{goal_text(about.goals[0], self.objective)}, {gap(more)} slower {words}"
+
+
+@dataclass(frozen=True, slots=True)
+class GridTold(Progress):
+    """A plain grid, told as every plan that is better than those before."""
+
+    grid: GridFound | None = field(default=None, compare=False, repr=False)
+
+
+def times_in_a_step(instance: Instance) -> int:
+    """Return how often the first goal counts in a step."""
+    return instance.training.micro_batches if instance.goals[0] in (Goal.BOTTLENECK, Goal.PERIOD) else 1
+
+
+def best_grid(instance: Instance, limits: Limits) -> GridFound | None:
+    """Return the best plain grid of a large instance; each that is better than those before is told.
+
+    None where none keeps the rules, or time was over before.
+    """
+    if len(instance.layers) * instance.devices < GRIDS_FROM:
+        return None
+    choices = [one for one in instance.training.choices if one.chunks == 1]
+    best: GridFound | None = None
+    with contextlib.suppress(StoppedError, TooLargeError):
+        grids = Grids(shortened(instance), limits.share(PART).within(MOST_S).deadline)
+        for found in itertools.islice(grids.plans(choices), TRIED):
+            if best is not None and found.promised >= best.step:
+                break
+            about, plan = replace(instance, training=found.training), grids.plan(found)
+            priced = evaluate(about, plan)
+            if priced.feasible and priced.objective is not None:
+                one = GridFound(priced.objective, plan, about)
+                if best is None or one.step < best.step:
+                    best = one
+                    limits.progress(best.told)
+    return best
+
+
+def shortened(instance: Instance) -> ShortModel:
+    """Return the short model of an instance that asks nothing of single layers; else the model is its own."""
+    demands = instance.demands
+    if demands.pins or demands.apart or demands.forms:
+        return ShortModel.itself(instance)
+    word = Word.of(instance)
+    return ShortModel(instance, word.short, word.of_atom)

@@ -1,0 +1,454 @@
+"""Plain grids: equal groups, all in one mode, that have nearly equal parts of a model; the most promising first.
+
+A *plain grid* is what people write by hand: a tensor-parallel degree, a number of stages, replicas on all other
+devices, one level of sharding, one choice of what is computed again, forms of one kind for all layers, a number of
+micro-batches; blocks are divided as evenly as they go, with the ends of the model counted in, or so that each
+stage has as many of them, as far as memory lets them.
+
+What a stage takes and holds are sums over its atoms (``solvers.search.pieces``). What a grid takes is bounded from
+below: first by what its devices compute, then by tables without what sharding and recomputing cost, then with all
+of it, and last with the blocks divided. Whatever is least goes on, so plans come out in the order of what they
+promise: one that takes no longer than the next one promises takes no longer than any grid.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecut.formulation.costs import times
+from pipecut.formulation.costs.megatron_forms import forms_in
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.problem.constraints import Goal, Recompute, Sharded
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.layers import FORMS, Axis, Split
+from pipecut.formulation.problem.modes import Mode, modes
+from pipecut.formulation.problem.options import BoundaryCharge, Combine, Samples, Sharing
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.formulation.problem.shares import server_classes
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link, ceil_div
+from pipecut.formulation.schedules.keeps import Keeps
+from pipecut.solvers.search.pieces import Forms, Numbers, PieceCosts, Pieces, PieceTables, ShortModel
+
+MOST_SERVERS = 256
+"""No group has more of them: what its devices share takes the square of their number to find out."""
+NEAR = 10
+"""The largest stage is found to one part in 2**NEAR, and then lessened as far as it goes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """Equal groups on the line, for each the first that is like it, and the links between neighbours."""
+
+    groups: tuple[Group, ...]
+    like: tuple[int, ...]
+    links: tuple[Link | None, ...]
+
+    @property
+    def size(self) -> int:
+        """Return how many devices a group has."""
+        return self.groups[0].devices
+
+    @staticmethod
+    def all(instance: Instance) -> Iterator[_Row]:
+        """Yield groups of every size that leaves no device over; fewer where the model has too few atoms."""
+        stops, sizes = CutSpace.of(instance).stops, [server.devices for server in instance.servers]
+        parts = [size for size in range(min(sizes), 0, -1) if all(one % size == 0 for one in sizes)]
+        if len(set(sizes)) == 1:
+            most = min(MOST_SERVERS, instance.constraints.max_servers or len(sizes))
+            parts += [sizes[0] * many for many in range(2, most + 1) if len(sizes) % many == 0]
+        asked, classes = instance.demands.devices_per_stage, server_classes(instance)
+        for size in (one for one in parts if not asked or one in asked):
+            stages = range(min(instance.devices // size, stops))
+            groups = tuple(Group.on_line(instance, at * size, size) for at in stages)
+            held = [tuple((classes[server], count) for server, count in one.counts) for one in groups]
+            known: dict[object, Link | None] = {}
+            links: list[Link | None] = []
+            for (one, other), kinds in zip(itertools.pairwise(groups), itertools.pairwise(held), strict=True):
+                key = kinds, one.counts[-1][0] == other.counts[0][0]
+                if key not in known:
+                    known[key] = Group.link_between(instance, one, other)
+                links.append(known[key])
+            yield _Row(groups, tuple(held.index(one) for one in held), tuple(links))
+
+    def modes(self, instance: Instance) -> list[Mode]:
+        """Return the modes in which all groups may be, but those in a grid of devices."""
+        return [mode for mode in modes(instance, self.size) if mode.grid == 1]
+
+    def on(self, mode: Mode) -> tuple[Group, ...]:
+        """Return the groups in a mode."""
+        return tuple(replace(one, mode=mode) for one in self.groups)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """All of a grid but the cuts; ``costs`` are what stages cost, ``keeps`` how often they keep what they hold."""
+
+    row: _Row
+    mode: Mode
+    forms: Forms
+    again: bool
+    costs: tuple[PieceCosts, ...]
+    keeps: tuple[Keeps, ...]
+
+    def changed(self, change: Callable[[PieceCosts], PieceCosts]) -> _Way:
+        """Return the way with other costs of its stages."""
+        known = {cost: change(cost) for cost in dict.fromkeys(self.costs)}
+        return replace(self, costs=tuple(known[cost] for cost in self.costs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GridPlan:
+    """A plan of equal groups whose stages begin behind so many atoms, and what it promises for a whole step."""
+
+    promised: int
+    training: Training
+    way: _Way
+    cuts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """The stages of a row at a degree, with so many samples each, as far as their micro-batch does not matter.
+
+    Some are computed ``again``, or none. ``total`` and ``largest`` are the least times of all and of the slowest
+    one, whatever the cuts, ``ways`` those that need least memory.
+    """
+
+    row: _Row
+    degree: int
+    samples: Fraction
+    total: int
+    largest: int
+    ways: tuple[_Way, ...]
+    again: bool
+
+
+_Entry = tuple[int, "GridPlan | Callable[[], Iterator[_Entry]]"]
+"""What nothing that comes of it undercuts, and what that is."""
+
+
+class Grids:
+    """The plain grids of a model, which is read once for all choices of its training."""
+
+    def __init__(self, model: ShortModel, deadline: Deadline) -> None:
+        self.pieces, self.deadline, self.short = Pieces(model), deadline, model.short
+        self.rows, total = list(_Row.all(model.whole)), len(model.short.layers)
+        sequence = (False, True)[: 1 + (Axis.SEQUENCE in model.short.demands.splits)]
+        pairs = [np.array(forms_in(model.short, [Span(0, total)], sequence=one)) for one in sequence]
+        # Where a device may be a replica of its own, nobody divides the samples of one in another way.
+        alike = () if 1 in model.short.constraints.tensor_parallel_degrees else FORMS
+        self.forms = [*pairs, *(np.full(total, form) for form in alike)]
+
+    def plans(self, choices: Iterable[Training]) -> Iterator[GridPlan]:
+        """Yield plans of all choices in the order of what they promise. Raises StoppedError after the deadline."""
+        ticks, every = itertools.count(), [_Choice(self, replace(self.short, training=one)) for one in choices]
+        # Of large micro-batches no sample takes longer than of small ones.
+        scanned = list(min(every, key=lambda one: one.short.training.micro_batches).scanned() if every else ())
+        heap = [(bound, next(ticks), start) for one in every for bound, start in one.begun(scanned)]
+        heapq.heapify(heap)
+        while heap:
+            bound, _, found = heapq.heappop(heap)
+            if isinstance(found, GridPlan):
+                yield found
+                continue
+            self.deadline.check()
+            for promised, child in found():
+                heapq.heappush(heap, (max(bound, promised), next(ticks), child))
+
+    def plan(self, found: GridPlan) -> Plan:
+        """Return the plan of the whole model. Cost: linear in its layers."""
+        way, pieces, of_atom = found.way, self.pieces, self.pieces.model.of_atom
+        stages: list[Stage] = []
+        ends = itertools.pairwise((*found.cuts, len(of_atom)))
+        for (first, stop), group in zip(ends, way.row.on(way.mode), strict=True):
+            forms = tuple(form for atom in of_atom[first:stop] for form in way.forms[slice(*pieces.own[atom])])
+            again = (at for at in range(first, stop) if way.again and pieces.repeats[of_atom[at]])
+            runs = tuple(Span(*pieces.ends[at]) for at in again)
+            stages.append(Stage(Span(pieces.ends[first][0], pieces.ends[stop - 1][1]), group, forms, again=runs))
+        return Plan(tuple(stages))
+
+    def allowed(self, tables: PieceTables, kind: int) -> Iterator[Forms]:
+        """Yield wanted forms on a kind of groups, each once; a layer that has no such form takes its first one."""
+        decides = np.array([layer.split is not Split.FOLLOW for layer in self.short.layers])
+        if tables.tables.kinds[kind].tensor_parallel_degree == 1:
+            yield (FORMS[0],) * len(decides)
+            return
+        allowed = tables.tables.inside[kind] < FORBIDDEN
+        found: dict[Forms, None] = {}
+        for row in self.forms:
+            # Where no layer may take it, tables have no place for a form.
+            there = np.minimum(row, allowed.shape[1] - 1)
+            fits = (row == there) & allowed[np.arange(len(row)), there]
+            kept = np.where(fits, row, allowed.argmax(axis=1))
+            found[tuple(np.where(decides, kept, FORMS[0]).tolist())] = None
+        yield from found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choice:
+    """One number of micro-batches and order of passes: those of ``short``, an instance of the short model."""
+
+    grids: Grids
+    short: Instance
+
+    @property
+    def executed(self) -> bool:
+        """Tell whether passes are executed, at whose end is what is done once a step."""
+        return self.short.goals[0].executed
+
+    @property
+    def classic(self) -> bool:
+        """Tell whether the bounds of a step under 1F1B hold (``formulation.costs.bounds``)."""
+        training = self.short.training
+        return self.short.goals[0] is Goal.STEP_TIME and training.warms_up and training.warm_up == "classic"
+
+    def scanned(self) -> Iterator[_Scanned]:
+        """Yield the stages on all groups at each degree: times without sharding, and what needs least memory."""
+        found: dict[tuple[_Row, int], list[Mode]] = {}
+        for row in self.grids.rows:
+            for mode in row.modes(self.short):
+                found.setdefault((row, mode.tensor_parallel_degree(row.size)), []).append(mode)
+        lean = {key: _leanest(own) for key, own in found.items()}
+        plain = {(row, degree): Mode(row.size // degree) for row, degree in found}
+        again = {key: replace(mode, recompute=True) for key, mode in plain.items()}
+        tables = self._tables((key[0], mode) for key in found for mode in (plain[key], again[key], *lean[key]))
+        for key, own in lean.items():
+            row, blocks = key[0], self._in_blocks
+            kept = [
+                one for mode in own if not mode.recompute for one in self._ways(row, mode, tables, again=False)
+            ]
+            rerun = [one for mode in own if mode.recompute for one in self._ways(row, mode, tables, again=False)]
+            if blocks:
+                rerun += [one for mode in own[:1] for one in self._ways(row, mode, tables, again=True)]
+            for ways, mode, alone in (
+                (kept, plain[key], False),
+                (rerun, plain[key] if blocks else again[key], blocks),
+            ):
+                quick = [_each(way) for way in self._ways(row, mode, tables, again=alone)]
+                if quick and ways:
+                    total = min(int(self._least_of_atoms(way).sum()) for way in quick)
+                    cuts = [(way, self._balanced(way)) for way in quick]
+                    largest = min(0 if own is None else int(self._sums(way, own)[0].max()) for way, own in cuts)
+                    yield _Scanned(*key, self.samples(*key), total, largest, tuple(ways), again=ways is rerun)
+
+    def begun(self, scanned: Iterable[_Scanned]) -> Iterator[_Entry]:
+        """Yield groups of every size at each degree, with what nothing on them undercuts, where layers may fit."""
+        for one in scanned:
+            part = self.samples(one.row, one.degree) / one.samples
+            if any(self._filled(self._scaled(way, part), FORBIDDEN) is not None for way in one.ways):
+                bound = self.hand(int(one.total * part), int(one.largest * part), len(one.row.groups))
+                yield bound, partial(self._modes, one.row, one.degree, again=one.again)
+
+    def _scaled(self, way: _Way, part: Fraction) -> _Way:
+        """Return a way with this number of micro-batches, and so many times the samples."""
+
+        def scaled(cost: PieceCosts) -> PieceCosts:
+            sizes = ((one * float(part)).astype(np.int64) for one in (cost.stash, cost.received))
+            stash, received = sizes
+            return replace(cost, stash=stash, received=received, work=np.zeros_like(cost.work))
+
+        return replace(way.changed(scaled), keeps=self._keeps(len(way.costs)))
+
+    def _keeps(self, stages: int) -> tuple[Keeps, ...]:
+        """Return how often stages keep what tables have."""
+        training = self.short.training
+        found = (Keeps.of(training, at, stages) for at in range(stages))
+        # With passes in halves tables have in the place of versions what waits.
+        return tuple(replace(one, versions=one.again) if training.schedule.in_halves else one for one in found)
+
+    @property
+    def _in_blocks(self) -> bool:
+        return self.short.constraints.recompute is Recompute.BLOCKS
+
+    def samples(self, row: _Row, degree: int) -> Fraction:
+        """Return of how many samples a device does all the work at least."""
+        cost, batch, size = self.short.cost, self.short.training.micro_batch, row.size
+        if cost.sharing is not Sharing.EQUAL or cost.samples is not Samples.WHOLE:
+            return Fraction(batch, size)
+        return Fraction(ceil_div(batch, size // degree), degree)
+
+    def hand(self, total: int, largest: int, stages: int) -> int:
+        """Return what a step takes at least of so many stages that take so long together, the largest so long."""
+        goal, training = self.short.goals[0], self.short.training
+        steps, slow = training.micro_batches, max(ceil_div(total, stages), largest)
+        if not goal.timed:
+            return 0
+        if goal in (Goal.BOTTLENECK, Goal.PERIOD) or not training.schedule.flushes:
+            return steps * (total if self.short.cost.combine is Combine.SUM else slow)
+        if training.schedule is Schedule.NAIVE:
+            return steps * total
+        if goal is Goal.ITERATION_TIME or training.schedule is Schedule.GPIPE:
+            return total + (steps - 1) * slow
+        if training.schedule.in_halves:
+            return steps * slow
+        filled = total + (steps - 1) * total // stages if steps > stages else int(total / _bubble(steps, stages))
+        return max(steps * slow, filled if self.classic else total)
+
+    def _modes(self, row: _Row, degree: int, *, again: bool) -> Iterator[_Entry]:
+        """Yield ways to hold the stages of a row at a degree, where nothing is computed again or something is."""
+        found = [mode for mode in row.modes(self.short) if mode.tensor_parallel_degree(row.size) == degree]
+        found = [mode for mode in found if again or not mode.recompute]
+        if not found:
+            return
+        tables = self._tables((row, mode) for mode in found)
+        for mode in found:
+            if mode.recompute or not again or self._in_blocks:
+                for way in self._ways(row, mode, tables, again=again and not mode.recompute):
+                    least = self._least_of_atoms(way)
+                    bound = self.hand(int(least.sum()), int(least.max()), len(way.costs))
+                    yield bound, partial(self._divided, way)
+
+    def _tables(self, found: Iterable[tuple[_Row, Mode]]) -> PieceTables:
+        """Return the prices on the groups of rows in modes, of which alike ones are looked at once."""
+        rows = [(row, mode, row.on(mode)) for row, mode in dict.fromkeys(found)]
+        places = [(row, mode, at) for row, mode, _ in rows for at in sorted(set(row.like))]
+        groups = tuple(groups[at] for row, _, groups in rows for at in sorted(set(row.like)))
+        priced = PieceTables(self.grids.pieces, self.short, groups, self.grids.deadline)
+        priced.kinds.update(zip(places, priced.tables.kind_of, strict=True))
+        return priced
+
+    def _ways(self, row: _Row, mode: Mode, tables: PieceTables, *, again: bool) -> Iterator[_Way]:
+        """Yield the ways to hold the stages of a row in a mode, in all forms; ``again``: blocks computed again."""
+        kinds = [tables.kinds[row, mode, at] for at in row.like]
+        keeps = self._keeps(len(kinds))
+        for forms in self.grids.allowed(tables, kinds[0]):
+            costs = {kind: tables.costs(kind, forms, again=again) for kind in set(kinds)}
+            if all(self.grids.pieces.least(one.each).max() < FORBIDDEN for one in costs.values()):
+                yield _Way(row, mode, forms, again, tuple(costs[kind] for kind in kinds), keeps)
+
+    def _taken(self, cost: PieceCosts) -> Numbers:
+        return cost.each if self.executed else cost.charged
+
+    def _least_of_atoms(self, way: _Way) -> Numbers:
+        """Return what atoms take at least."""
+        return self.grids.pieces.least(np.minimum.reduce([self._taken(one) for one in dict.fromkeys(way.costs)]))
+
+    def _divided(self, way: _Way) -> Iterator[_Entry]:
+        """Yield the plans with blocks divided evenly by time, and by number with more in front or behind."""
+        many = len(way.costs)
+        each, more = divmod(len(self.grids.pieces.ends), many)
+        front = tuple(at * each + min(at, more) for at in range(many))
+        behind = tuple(at * each + max(0, at - many + more) for at in range(many))
+        balanced = self._balanced(way)
+        for cuts in dict.fromkeys((balanced, front, behind) if balanced is not None else ()):
+            if cuts == balanced or self._fits(way, cuts):
+                promised = self.promised(way, cuts)
+                yield promised, GridPlan(promised, self.short.training, way, cuts)
+
+    def _balanced(self, way: _Way) -> tuple[int, ...] | None:
+        """Return the cuts with the least largest stage, first stages full; None if layers do not fit anyhow."""
+        best, least = self._filled(way, FORBIDDEN), self._least_of_atoms(way)
+        if best is None:
+            return None
+        low = max(ceil_div(int(least.sum()), len(way.costs)), int(least.max())) - 1
+        high = self._sums(way, best)[0].max()
+        while high - low > 1:
+            middle = (low + high) // 2 if high - low > high >> NEAR else high - 1
+            cuts = self._filled(way, middle)
+            if cuts is None:
+                low = middle
+            else:
+                best, high = cuts, self._sums(way, cuts)[0].max()
+        return best
+
+    def _filled(self, way: _Way, limit: int) -> tuple[int, ...] | None:
+        """Return the cuts where each stage takes as many atoms as fit, and no longer than a limit allows."""
+        pieces, cuts = self.grids.pieces, [0]
+        for at, cost in enumerate(way.costs):
+            own = pieces.of(cuts[-1])
+            own = own[: len(own) - (len(way.costs) - 1 - at)]
+            fits = self._taken(cost)[own].cumsum() <= limit
+            if cost.capacity:
+                fits &= _held(cost, way.keeps[at], own, cuts[-1]) <= cost.capacity
+            there = np.flatnonzero(fits)
+            if not len(there):
+                return None
+            cuts.append(cuts[-1] + int(there[-1]) + 1)
+        return tuple(cuts[:-1]) if cuts[-1] == len(pieces.ends) else None
+
+    def _sums(self, way: _Way, cuts: Sequence[int]) -> tuple[Numbers, list[NDArray[np.intp]]]:
+        """Return the times of stages, and their pieces."""
+        ends = itertools.pairwise((*cuts, len(self.grids.pieces.ends)))
+        rows = [self.grids.pieces.of(first)[: stop - first] for first, stop in ends]
+        return np.array([self._taken(cost)[row].sum() for cost, row in zip(way.costs, rows, strict=True)]), rows
+
+    def _fits(self, way: _Way, cuts: Sequence[int]) -> bool:
+        stages = zip(way.costs, way.keeps, self._sums(way, cuts)[1], cuts, strict=True)
+        return all(
+            not cost.capacity or _held(cost, keeps, row, first)[-1] <= cost.capacity
+            for cost, keeps, row, first in stages
+        )
+
+    def promised(self, way: _Way, cuts: Sequence[int]) -> int:
+        """Return what a step takes at least with these cuts."""
+        own, rows = self._sums(way, cuts)
+        links = zip(way.row.links, cuts[1:], strict=True)
+        crossing = np.array([self._crossing(link, atom) for link, atom in links], dtype=np.int64)
+        if not self.executed and self.short.cost.boundary_charge is BoundaryCharge.LINK:
+            own = np.append(own, crossing)
+        least = self.hand(int(own.sum()), int(own.max()), len(own))
+        if self.classic:
+            least = max(least, _one_f_one_b(own, crossing, self.short.training.micro_batches))
+        return least + int(way.costs[0].sync[rows[0]].sum()) * (self.short.goals[0] is Goal.STEP_TIME)
+
+    def _crossing(self, link: Link | None, atom: int) -> int:
+        place = self.grids.pieces.own[self.grids.pieces.model.of_atom[atom]][0]
+        return times.activation_ns(self.short, place, link) + times.gradient_ns(self.short, place, link)
+
+
+def _bubble(steps: int, stages: int) -> float:
+    """Return which part of a step of so few micro-batches stages take at most to do one, all together.
+
+    Stage s takes no less than those before it, and the steps times itself: the largest of these is least where
+    each stage has M / (M - 1) times the one behind it.
+    """
+    return 1 - (1 - 1 / steps) ** stages + 1e-9
+
+
+def _each(way: _Way) -> _Way:
+    """Return a way in which nothing is done once a step, and devices have room for anything."""
+    return way.changed(lambda one: replace(one, charged=one.each, capacity=0))
+
+
+def _leanest(found: Sequence[Mode]) -> list[Mode]:
+    """Return of modes the one that needs the least memory of those that keep activations, and of the others."""
+    level = list(Sharded).index
+    rows = ([mode for mode in found if bool(mode.recompute) is again] for again in (False, True))
+    return [max(row, key=lambda mode: (level(mode.sharded), mode.optimizer_on_host)) for row in rows if row]
+
+
+def _held(cost: PieceCosts, keeps: Keeps, own: NDArray[np.intp], first: int) -> Numbers:
+    """Return what a device holds of a stage of one, two, ... of these pieces, which begins with an atom."""
+    kept = cost.once + keeps.versions * cost.version + keeps.in_flight * cost.stash
+    received = keeps.in_flight * int(cost.received[first])
+    return kept[own].cumsum() + np.maximum.accumulate(cost.work[own]) + received
+
+
+def _one_f_one_b(own: Numbers, crossing: Numbers, steps: int) -> int:
+    """Return what a step under 1F1B takes at least, by three ways through it for each stage.
+
+    All pairs of passes of a stage, and the way there and back; the two of ``solvers.reduce.steps``; and rounds: a
+    stage with n - 1 stages behind it runs a backward pass n later than another only when the forward pass between
+    them has been all the way down, and back.
+    """
+    both = own + np.append(crossing, 0)
+    behind = np.arange(len(own))[::-1]
+    before, tail = both.cumsum() - both, both[::-1].cumsum()[::-1]
+    rounds, rest = np.divmod(steps - 1, behind + 1)
+    ways = (
+        before + steps * own,
+        np.where(steps >= behind + 2, before + 2 * tail + (steps - behind - 2) * own, 0),
+        before + tail * (1 + rounds) + np.where(rounds > 0, rest * own, 0),
+    )
+    return int(np.maximum.reduce(ways).max())

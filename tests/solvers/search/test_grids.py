@@ -1,0 +1,188 @@
+"""Plain grids: the best one is no worse than any, priced one by one, and none undercuts what it promises."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pipecut.formulation.costs.megatron_forms import forms_in
+from pipecut.formulation.costs.passes import stage_passes
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
+from pipecut.formulation.problem.constraints import Goal, Recompute
+from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import Group, forms_on
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.layers import FORMS, Axis, Split
+from pipecut.formulation.problem.modes import modes
+from pipecut.formulation.problem.options import Combine
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.reduce.grids import GridTold, best_grid, shortened
+from pipecut.solvers.search.grids import Grids
+from pipecut.solvers.search.pieces import ShortModel
+from tests.generators import cluster_graphs, instances, layer_graphs
+from tests.laws import so_many
+from tests.solvers.reduce.test_reduced import repeated
+from tests.solvers.search.test_fitting import blocks
+
+QUIET = settings(
+    max_examples=so_many(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+SEEN_LATER = {"memory", "equal_stages"}
+GOALS = st.sampled_from([Goal.STEP_TIME, Goal.STEP_TIME, Goal.ITERATION_TIME])
+
+
+def every_grid(instance: Instance) -> Iterator[Plan]:
+    """Yield all plain grids, by no code of the search: all sizes, modes, forms, blocks, and three ways to cut."""
+    sizes = [server.devices for server in instance.servers]
+    for size in range(1, instance.devices + 1):
+        parts = all(one % size == 0 for one in sizes)
+        whole = len(set(sizes)) == 1 and size % sizes[0] == 0 and instance.devices % size == 0
+        asked = instance.demands.devices_per_stage
+        if not (parts or whole) or (asked and size not in asked):
+            continue
+        many = min(instance.devices // size, CutSpace.of(instance).stops)
+        for mode in (one for one in modes(instance, size) if one.grid == 1):
+            groups = [Group.on_line(instance, at * size, size, mode) for at in range(many)]
+            for forms in dict.fromkeys(forms_of(instance, groups[0])):
+                for again in (False, True):
+                    if not again or (instance.constraints.recompute is Recompute.BLOCKS and not mode.recompute):
+                        yield from divided(instance, groups, forms, again=again)
+
+
+def forms_of(instance: Instance, group: Group) -> Iterator[tuple[int, ...]]:
+    """Yield the forms of all layers alike, and Megatron-LM's; the first one of a layer that may not take these."""
+    total = len(instance.layers)
+    sequence = (False, True) if Axis.SEQUENCE in instance.demands.splits else (False,)
+    rows = [forms_in(instance, [Span(0, total)], sequence=one) for one in sequence]
+    alike = [] if 1 in instance.constraints.tensor_parallel_degrees else [(form,) * total for form in FORMS]
+    for wanted in (*rows, *alike):
+        pairs = zip(wanted, instance.layers, strict=True)
+        yield tuple(
+            0 if row.split is Split.FOLLOW else one if one in forms_on(row, group) else min(forms_on(row, group))
+            for one, row in pairs
+        )
+
+
+def divided(instance: Instance, groups: list[Group], forms: tuple[int, ...], *, again: bool) -> Iterator[Plan]:
+    """Yield plans with as many atoms a stage, more in front or behind, and with the least largest stage."""
+    space, many = CutSpace.of(instance), len(groups)
+    rows = [[replace(one, name="") for one in instance.layers[a:b]] for a, b in space.atoms()]
+    several = [rows.count(row) > 1 or all(rows.count(one) == 1 for one in rows) for row in rows]
+
+    def planned(cuts: tuple[int, ...]) -> Plan:
+        stages = []
+        for (first, stop), group in zip(itertools.pairwise((0, *cuts, space.stops)), groups, strict=True):
+            span = space.layers(Span(first, stop))
+            runs = [space.layers(Span(at, at + 1)) for at in range(first, stop) if again and several[at]]
+            stages.append(Stage(span, group, forms[span.first : span.stop], again=tuple(runs)))
+        return Plan(tuple(stages))
+
+    every = [planned(cuts) for cuts in itertools.combinations(range(1, space.stops), many - 1)]
+    atoms = [[len(space.run(stage.span)) for stage in plan.stages] for plan in every]
+    for plan, row in zip(every, atoms, strict=True):
+        if max(row) - min(row) <= 1 and row in (sorted(row), sorted(row, reverse=True)):
+            yield plan
+    fitting = [plan for plan in every if evaluate(instance, plan).feasible]
+    least = min((slowest(instance, plan) for plan in fitting), default=0)
+    even = [plan for plan in fitting if slowest(instance, plan) == least]
+    if even:  # of these the one whose first stages are full
+        yield max(even, key=lambda plan: [stage.span.stop for stage in plan.stages])
+
+
+def slowest(instance: Instance, plan: Plan) -> int:
+    """Return what the slowest stage takes for a micro-batch, without what it may receive."""
+    if instance.goals[0] is Goal.ITERATION_TIME:
+        return max(one.total_ns - one.received_ns for one in evaluate(instance, plan).stages)
+    passes = [stage_passes(instance, stage, halves=False) for stage in plan.stages]
+    return max(one.forward_ns + one.backward_ns + one.again_ns for one in passes)
+
+
+def best_of(choices: list[Instance], model: ShortModel) -> int | None:
+    """Return the value of the best grid: priced in turn until none that is left promises less."""
+    grids, best, before = Grids(model, NEVER), None, 0
+    of = {one.training: one for one in choices}
+    for found in grids.plans(of):
+        assert found.promised >= before
+        before = found.promised
+        if best is not None and found.promised >= best:
+            break
+        priced = evaluate(of[found.training], grids.plan(found))
+        assert priced.objective is not None and {one.rule for one in priced.violations} <= SEEN_LATER
+        assert found.promised <= priced.objective
+        if priced.feasible:
+            best = priced.objective if best is None else min(best, priced.objective)
+    return best
+
+
+def no_grid_is_better(instance: Instance, model: ShortModel) -> None:
+    """Hold the best grid over all numbers of micro-batches against every grid."""
+    choices = [replace(instance, training=one) for one in instance.training.choices]
+    priced = [evaluate(one, plan) for one in choices for plan in every_grid(one)]
+    values = [one.objective for one in priced if one.feasible and one.objective is not None]
+    best = best_of(choices, model)
+    assert (best is None) == (not values)
+    assert best is None or best <= min(values)
+
+
+def judged(instance: Instance, goal: Goal) -> Instance:
+    """Return an instance judged by the time of a step, of groups with one stage each; micro-batches are open."""
+    training = instance.training
+    assume(training.schedule.flushes and training.chunks == 1 and not training.schedule.in_halves)
+    batch = 4 * training.micro_batch
+    training = replace(training, global_batch=batch, micro_batches=2, micro_batch_choices=(1, 2, 4))
+    return replace(instance, goals=(goal,), training=training, cost=replace(instance.cost, combine=Combine.MAX))
+
+
+@QUIET
+@given(repeated(), GOALS)
+def test_no_grid_is_better_where_models_repeat_themselves(instance: Instance, goal: Goal) -> None:
+    instance = judged(instance, goal)
+    no_grid_is_better(instance, shortened(instance))
+
+
+@QUIET
+@given(instances(layer_graphs(max_layers=4, places=True), cluster_graphs(max_devices=4)), GOALS)
+def test_no_grid_is_better_of_any_model(instance: Instance, goal: Goal) -> None:
+    instance = judged(instance, goal)
+    no_grid_is_better(instance, ShortModel.itself(instance))
+
+
+@QUIET
+@given(repeated(), GOALS)
+def test_short_models_promise_what_whole_ones_do(instance: Instance, goal: Goal) -> None:
+    instance = judged(instance, goal)
+    rows = [
+        [one.promised for one in Grids(model, NEVER).plans(instance.training.choices)]
+        for model in (shortened(instance), ShortModel.itself(instance))
+    ]
+    assert rows[0] == rows[1] == sorted(rows[0])
+
+
+def test_a_grid_is_told_and_said_as_people_write_it() -> None:
+    """256 blocks of two products on two servers of four cards; what a search leaves is no worse."""
+    instance = replace(blocks(256, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.STEP_TIME,))
+    told: list[Progress] = []
+    grid = best_grid(instance, Limits(progress=told.append))
+    assert grid is not None and isinstance(told[-1], GridTold) and told[-1].grid == grid
+    assert evaluate(grid.instance, grid.plan).objective == grid.objective == told[-1].objective
+    group, many = grid.plan.stages[0].group, len(grid.plan)
+    words = f"(tp {group.tensor_parallel_degree}, pp {many}, dp {group.replicas}, ZeRO 0, 8 micro-batches)"
+    nothing = Outcome("nobody", Proof.UNKNOWN, bound=1, goals=instance.goals)
+    about, kept = grid.no_worse(instance, nothing)
+    assert (about, kept.plan, kept.objective, kept.bound) == (instance, grid.plan, grid.objective, 1)
+    assert kept.proof is Proof.FEASIBLE and grid.beside(about, kept) == f"this plan {words}"
+    worse = replace(kept, objective=(kept.objective or 0) + 1)
+    assert grid.no_worse(instance, worse)[1].objective == grid.objective
+    better = replace(nothing, plan=Plan(grid.plan.stages[:1]), objective=grid.objective // 2)
+    assert grid.no_worse(instance, better) == (instance, better)
+    assert grid.beside(instance, better).endswith(f" ms, 100 % slower {words}")
+    assert grid.fields()["stages"] == many and grid.fields()["objective"] == grid.objective
+    assert best_grid(replace(blocks(200, 10**12), goals=(Goal.STEP_TIME,)), Limits()) is None
