@@ -40,6 +40,8 @@ CLOSE = 1 << 14
 """A bound is the best of all prices where it is as near to what any could bring as such a part of a plan."""
 PRICES = 16
 """So many prices are asked for an interval at most."""
+KNOWN = 2
+"""First plans are looked for where none is known that takes less than so many times what the devices need."""
 STARTS = (120, 150)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 TRIED = 40
@@ -101,8 +103,13 @@ class ByCount:
         return min(self.upper, self.best)
 
     def promises(self) -> list[tuple[int, list[Cell]]]:
-        """Return plans whose stages take little more than all devices need, and what the formula promises."""
+        """Return plans whose stages take little more than all devices need, and what the formula promises.
+
+        None where a plan is known that takes no more than a few times as long: it is soon found what is better.
+        """
         found: list[tuple[int, list[Cell]]] = []
+        if self.most < KNOWN * self.micro_batches * self.even_ns:
+            return found
         for percent in STARTS:
             limit = min(self.even_ns * percent // 100, self.most // self.micro_batches)
             self._bounded(-1, limit, self.most // self.stages.line.devices)
@@ -113,6 +120,11 @@ class ByCount:
     def take(self, cells: list[Cell]) -> None:
         """Price a plan that was promised."""
         self._try(cells)
+
+    def first_plans(self) -> None:
+        """Price the plans that are promised."""
+        for _, cells in sorted(self.promises(), key=lambda one: one[0]):
+            self.take(cells)
 
     def begin(self) -> None:
         """Open all plans whose slowest stage takes no more than is of use."""

@@ -38,6 +38,8 @@ from pipecut.solvers.reduce.word import Word
 
 PRICES = 6
 """A byte has prices of so many octaves above and below what it has if time is worth all that a stage holds."""
+FEWER = 3
+"""With few prices every so-manieth octave is one."""
 MUCH = 4
 """An atom needs much while it is computed again if it needs such a part of the most that any atom does."""
 IN_FLIGHT = (1, 4, 16)
@@ -127,8 +129,9 @@ class RecomputeCase:
 class Cells:
     """The cells of some kinds of groups for one number of micro-batches.
 
-    ``working[kind, node]`` is the largest working set at least. Where atoms may be computed again there are two
-    ``cases``: none of those is that would need much while it is, or one of them at least.
+    ``octaves[price, kind]`` are prices of a byte; ``weights`` have those of them that are weighed for a few
+    numbers in flight. ``working[kind, node]`` is the largest working set at least. Where atoms may be computed
+    again there are two ``cases``: none of those is that would need much while it is, or one of them at least.
     """
 
     word: Word
@@ -136,6 +139,8 @@ class Cells:
     held: MemoryTables | None
     nodes: Nodes
     weights: ByteWeights
+    octaves: Numbers
+    few: bool
     cases: tuple[RecomputeCase, ...]
     working: Numbers
     growth: AtomGrowth
@@ -148,18 +153,26 @@ class Cells:
         return self.tables.kinds
 
     @staticmethod
-    def of(word: Word, groups: tuple[Group, ...], deadline: Deadline = NEVER, *, each: bool = False) -> Cells:
+    def of(
+        word: Word,
+        groups: tuple[Group, ...],
+        deadline: Deadline = NEVER,
+        *,
+        each: bool = False,
+        few: bool = False,
+    ) -> Cells:
         """Make the cells of the kinds of these groups. Raises StoppedError after the deadline.
 
-        Times are with what is done once a step charged to its micro-batches, or those of ``each`` pass alone.
+        Times are with what is done once a step charged to its micro-batches, or those of ``each`` pass alone. With
+        ``few`` bytes are weighed at few prices until :meth:`weigh` is asked for more.
         """
         tables = build_tables(word.short, groups, deadline)
         held = MemoryTables.of(tables) if word.short.constraints.memory else None
-        return Cells._of(word, tables, held, deadline, each=each)
+        return Cells._of(word, tables, held, deadline, each=each, few=few)
 
     def charged(self, deadline: Deadline = NEVER) -> Cells:
         """Return the cells of first stages of the same kinds, charged with what they do once a step."""
-        return Cells._of(self.word, self.tables, self.held, deadline, each=False, first=True)
+        return Cells._of(self.word, self.tables, self.held, deadline, each=False, first=True, few=self.few)
 
     @staticmethod
     def _of(
@@ -170,6 +183,7 @@ class Cells:
         *,
         each: bool,
         first: bool = False,
+        few: bool = False,
     ) -> Cells:
         instance = word.short
         known = programs(tables, held, word.short_space)
@@ -179,11 +193,14 @@ class Cells:
         nodes = nodes.of_first() if first else nodes
         alike = alike_forms(tables, held)
         weights = _plain(len(tables.kinds), scale_of(word.whole), each=each, memory=held is not None)
+        octaves = np.zeros((0, len(tables.kinds)), dtype=np.int64)
         if held is not None:
             plain = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
-            weights = _priced(weights, plain.prices(deadline))
+            octaves = plain.prices(deadline)
+            weights = _priced(weights, octaves[::FEWER] if few else octaves)
         grown = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
-        return Cells(word, tables, held, nodes, weights, grown.cases(deadline), grown.working(), grown)
+        cases, working = grown.cases(deadline), grown.working()
+        return Cells(word, tables, held, nodes, weights, octaves, few, cases, working, grown)
 
     def least(self, in_flight: int) -> Numbers:
         """Return ``[kind, node]``: the least time of a stage with so many micro-batches in flight, in ns.
@@ -203,9 +220,11 @@ class Cells:
 
         Least times of stages with so many are closer then. Cost: the sums at every price.
         """
-        if self.held is None or in_flight in self._weighed or in_flight in IN_FLIGHT:
+        if self.held is None or in_flight in self._weighed:
             return False
-        prices = self._prices()
+        if in_flight in IN_FLIGHT and not self.few:
+            return False
+        prices = self.octaves
         sums, weights = self.growth.sums, self.weights
         rows = ByteWeights(
             np.full_like(prices, weights.scale), prices, prices * in_flight, weights.scale, weights.each
@@ -215,12 +234,6 @@ class Cells:
         self._slots.pop(in_flight, None)
         return True
 
-    def _prices(self) -> Numbers:
-        """Return the prices ``[price, kind]`` of a byte at which time is weighed too."""
-        timed = self.weights.time[:, 0] > 0
-        timed[:LEAN] = False
-        return self.weights.once[timed][:: len(IN_FLIGHT)]
-
     def _closer(self, at: int, in_flight: int, room: Numbers) -> Numbers:
         """Return the least times of a case by what was weighed for as many micro-batches as are in flight.
 
@@ -228,7 +241,7 @@ class Cells:
         """
         found, many = np.zeros_like(room), max((one for one in self._weighed if one <= in_flight), default=0)
         if many:
-            for price, sums in zip(self._prices()[:, :, None], self._weighed[many][at].sums, strict=True):
+            for price, sums in zip(self.octaves[:, :, None], self._weighed[many][at].sums, strict=True):
                 further = price * (in_flight - many)
                 least = sums + product(further, self.cases[at].sums[STASH]) if many < in_flight else sums
                 np.maximum(found, -(-(least - price * room) // self.weights.scale), out=found)
@@ -258,8 +271,7 @@ class Cells:
 
     def prices(self, kind: int, in_flight: int) -> list[tuple[int, int]]:
         """Return the prices of a byte that is held once and of one of the stash, of a kind, from none upwards."""
-        timed = self.weights.once[self.weights.time[:, kind] > 0, kind]
-        return [(int(once), int(once) * in_flight) for once in np.unique(timed)]
+        return [(int(once), int(once) * in_flight) for once in np.unique([0, *self.octaves[:, kind]])]
 
     def room(self, in_flight: int) -> Numbers:
         """Return ``[kind, node]``: the bytes left for what a stage holds, beside its working set."""

@@ -6,12 +6,13 @@ same way have the same kinds of groups, one for each mode; so a cluster of alike
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipecut.formulation.costs.times import activation_ns, gradient_ns
+from pipecut.formulation.costs.times import activation_ns, cut_bytes, gradient_ns
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, line
 from pipecut.formulation.problem.instance import Instance
@@ -43,7 +44,10 @@ class SeatLine:
 
     @staticmethod
     def of(instance: Instance, space: CutSpace) -> SeatLine:
-        """Find the seats of an instance. Cost: places times sizes, and places times pairs of sizes."""
+        """Find the seats of an instance. Cost: places times sizes, and places times pairs of sizes.
+
+        Of alike servers only places in the first one are looked at, all others are like one of them.
+        """
         total, ways = instance.devices, {n: modes(instance, n) for n in _sizes(instance)}
         sizes = tuple(n for n, found in ways.items() if found)
         seat = np.full((total + 1, len(sizes)), -1, dtype=np.int64)
@@ -51,7 +55,8 @@ class SeatLine:
         known: dict[tuple[tuple[int, int], ...], int] = {}
         groups: list[tuple[Group, ...]] = []
         most = instance.constraints.max_servers or len(instance.servers)
-        for x in range(total):
+        period = _period(instance, classes)
+        for x in range(period):
             for s, n in enumerate(sizes):
                 if x + n > total or servers[x + n - 1] - servers[x] >= most:
                     continue
@@ -60,8 +65,8 @@ class SeatLine:
                 if key not in known:
                     known[key] = len(groups)
                     groups.append(tuple(Group(counts, mode) for mode in ways[n]))
-                seat[x, s] = known[key]
-        joint, links = _joints(instance, sizes, seat, servers)
+                seat[x : total + 1 - n : period, s] = known[key]
+        joint, links = _joints(instance, sizes, seat, period)
         return SeatLine(sizes, seat, tuple(groups), joint, _crossing(instance, space, links))
 
 
@@ -70,33 +75,42 @@ def _sizes(instance: Instance) -> Iterable[int]:
     return [n for n in range(1, instance.devices + 1) if not asked or n in asked]
 
 
-def _joints(
-    instance: Instance, sizes: tuple[int, ...], seat: Numbers, servers: tuple[int, ...]
-) -> tuple[Numbers, list[Link]]:
-    """Return the numbers of links between neighbours, and the links."""
-    total = len(seat) - 1
+def _period(instance: Instance, classes: tuple[int, ...]) -> int:
+    """Return after how many devices the line is the same again: those of a server where all are alike."""
+    return instance.servers[0].devices if len(set(classes)) == 1 else instance.devices
+
+
+def _joints(instance: Instance, sizes: tuple[int, ...], seat: Numbers, period: int) -> tuple[Numbers, list[Link]]:
+    """Return the numbers of links between neighbours, and the links; ``period`` as of the line."""
+    total, servers = len(seat) - 1, line(instance)
     joint = np.full((total + 1, len(sizes), len(sizes)), -1, dtype=np.int64)
     links: dict[Link, int] = {}
     known: dict[tuple[int, int, bool], int] = {}
-    for x in range(1, total):
-        for s, n in enumerate(sizes):
-            if x < n or seat[x - n, s] < 0:
+    for rest, (s, n) in itertools.product(range(period), enumerate(sizes)):
+        # The first place behind so many devices that is in its server where this one is.
+        x = n + (rest - n) % period
+        if x >= total or seat[x - n, s] < 0:
+            continue
+        for t, m in enumerate(sizes):
+            if seat[x, t] < 0:
                 continue
-            for t, m in enumerate(sizes):
-                if seat[x, t] < 0:
-                    continue
-                key = int(seat[x - n, s]), int(seat[x, t]), servers[x - 1] == servers[x]
-                if key not in known:
-                    one, other = Group.on_line(instance, x - n, n), Group.on_line(instance, x, m)
-                    link = Group.link_between(instance, one, other)
-                    known[key] = -1 if link is None else links.setdefault(link, len(links))
-                joint[x, s, t] = known[key]
+            key = int(seat[x - n, s]), int(seat[x, t]), servers[x - 1] == servers[x]
+            if key not in known:
+                one, other = Group.on_line(instance, x - n, n), Group.on_line(instance, x, m)
+                link = Group.link_between(instance, one, other)
+                known[key] = -1 if link is None else links.setdefault(link, len(links))
+            stands = (seat[x - n : total + 1 - n : period, s] >= 0) & (seat[x::period, t] >= 0)
+            joint[x::period, s, t][stands] = known[key]
     return joint, list(links)
 
 
 def _crossing(instance: Instance, space: CutSpace, links: list[Link]) -> Numbers:
     found = np.zeros((len(links) + 1, len(space.places)), dtype=np.int64)
-    for at, link in enumerate(links):
-        for place, cut in list(enumerate(space.places))[1:-1]:
-            found[at, place] = activation_ns(instance, cut, link) + gradient_ns(instance, cut, link)
+    known: dict[int, Numbers] = {}
+    for place, cut in list(enumerate(space.places))[1:-1]:
+        sent = cut_bytes(instance, cut)  # beside the link all that counts
+        if sent not in known:
+            times = [activation_ns(instance, cut, link) + gradient_ns(instance, cut, link) for link in links]
+            known[sent] = np.array([*times, 0])
+        found[:, place] = known[sent]
     return found  # the last row, which -1 means, takes nothing

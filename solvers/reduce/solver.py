@@ -146,14 +146,15 @@ def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula |
     """Return the search for the first goal of an instance, for plans below a value."""
     word = Word.of(instance)
     executed = instance.goals[0] is Goal.STEP_TIME
-    stages = ReducedStages.of(word, SeatLine.of(instance, word.space), deadline, each=executed)
+    line, counted = SeatLine.of(instance, word.space), is_counted(instance)
+    stages = ReducedStages.of(word, line, deadline, each=executed, few=counted)
     judged = replace(instance, goals=instance.goals[:1])
 
     def price(plan: Plan) -> int | None:
         found = evaluate(judged, plan)
         return found.objective if found.feasible else None
 
-    if is_counted(instance):
+    if counted:
         return ByCount.of(stages, price, upper)
     if not executed:
         return ByFormula(stages, upper)

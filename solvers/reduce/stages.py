@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 import numpy as np
 
@@ -59,20 +60,23 @@ class ReducedStages:
     _fronts: dict[int, Fronts] = field(default_factory=dict)
 
     @staticmethod
-    def of(word: Word, line: SeatLine, deadline: Deadline = NEVER, *, each: bool = False) -> ReducedStages:
+    def of(
+        word: Word, line: SeatLine, deadline: Deadline = NEVER, *, each: bool = False, few: bool = False
+    ) -> ReducedStages:
         """Price the seats of a line, each that is no better than another in its place at first.
 
-        Times are those of ``each`` pass, or with what is done once a step charged to them.
+        Times are those of ``each`` pass, or with what is done once a step charged to them; ``few`` as of cells.
         """
         instance, like, kinds = word.short, dict[int, int](), list[tuple[GroupKind, ...]]()
+        every = iter(GroupKind.all_of(instance, chain.from_iterable(line.groups)))
         for seat, groups in enumerate(line.groups):
-            kinds.append(tuple(GroupKind.all_of(instance, groups)))
+            kinds.append(tuple(islice(every, len(groups))))
             like[seat] = next(
                 (one for one in range(seat) if like[one] == one and _no_worse(kinds[one], kinds[seat])), seat
             )
         firsts = [seat for seat, one in like.items() if one == seat]
         groups = tuple(dict.fromkeys(group for seat in firsts for group in line.groups[seat]))
-        cells = Cells.of(word, groups, deadline, each=each)
+        cells = Cells.of(word, groups, deadline, each=each, few=few)
         of = {kind: at for at, kind in enumerate(cells.kinds)}
         seats = {seat: _Seat(cells, tuple(of[kind] for kind in kinds[one])) for seat, one in like.items()}
         return ReducedStages(word, line, deadline, each, seats, {seat for seat in firsts})

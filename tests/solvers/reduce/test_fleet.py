@@ -39,7 +39,9 @@ GOALS = st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME])
 
 def _stages(instance: Instance) -> ReducedStages:
     word = Word.of(instance)
-    return ReducedStages.of(word, SeatLine.of(instance, word.space), each=instance.goals[0] is Goal.STEP_TIME)
+    return ReducedStages.of(
+        word, SeatLine.of(instance, word.space), each=instance.goals[0] is Goal.STEP_TIME, few=True
+    )
 
 
 def _searched(instance: Instance, upper: int | None = None) -> ByCount:
