@@ -93,7 +93,7 @@ class CountedStages:
         self._apart.update(slots)
         # What takes as long in two slots does so in all that lie between.
         order = sorted(slots, key=lambda slot: (-((slot + 1) & -(slot + 1)), slot))
-        changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (slots[0], *order)]
+        changed = [self._settled(cells[-1 - slot], slot, limit) for slot in (*slots[:1], *order)]
         if new or any(changed):
             self._known.clear()
         return new or any(changed)
