@@ -18,6 +18,7 @@ from pipecut.formulation.problem.layers import Split
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.scope import scope_of, scope_parts
+from pipecut.formulation.searched import not_searched, searched
 
 if TYPE_CHECKING:
     from pipecut.formulation.costs.prices import StageCost
@@ -79,7 +80,8 @@ def scope_to_dict(instance: Instance) -> dict[str, Any]:
     scope = scope_of(instance)
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(scope).items()}
     limits = {str(one.goal): one.at_most for one in scope.at_most}
-    return plain | {"at_most": limits, "words": scope_parts(scope)}
+    said = {"searched": searched(instance), "not_searched": not_searched(instance)}
+    return plain | {"at_most": limits, "words": scope_parts(scope)} | said
 
 
 def boundaries_paid(instance: Instance) -> bool:

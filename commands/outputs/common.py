@@ -58,6 +58,7 @@ class GoalClaimPart(Part):
 class ScopePart(Part):
     """Among which plans a claim holds (``formulation.scope.Scope``), and the same in words.
 
+    ``searched`` is in few words what plans may differ in, ``not_searched`` what they may not though it might pay.
     ``at_most`` are limits by goal, in the goal's unit.
     """
 
@@ -88,6 +89,8 @@ class ScopePart(Part):
     demands: list[str]
     at_most: dict[str, int]
     words: list[str]
+    searched: list[str]
+    not_searched: list[str]
 
 
 class PricePart(Part):

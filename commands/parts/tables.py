@@ -30,6 +30,7 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import Combine, Compute, StageTime
 from pipecut.formulation.scope import scope_of, scope_parts
+from pipecut.formulation.searched import not_searched, searched
 from pipecut.report.claims import boundaries_paid, slowest, slowest_in_words, split_in_words
 from pipecut.report.measures import Relation
 from pipecut.report.page import two_plans
@@ -360,12 +361,24 @@ def search_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
     """Return what was done: among which plans was searched, by whom, how long, and what there is to know of it."""
     rows: list[Row] = [
         *scope_rows(instance),
+        ("searched", ", ".join(searched(instance))),
+        ("unsearched", _in_a_line(not_searched(instance))),
         ("times", _times_text(instance)),
         ("solver", f"{outcome.solver}, {outcome.seconds:.2f} s"),
     ]
     said = {message for _, message in told(evaluation.violations)} if evaluation else set()
     notes = (*instance.model.notes, *outcome.notes)
     return rows + [("note", human.printable(note)) for note in notes if note not in said]
+
+
+def _in_a_line(words: Sequence[str]) -> str:
+    """Say as many words, the first ones first, as stand in a line of a narrow terminal, and how many more."""
+    for said in range(len(words), 0, -1):
+        more = f", {len(words) - said} more" if said < len(words) else ""
+        line = ", ".join(words[:said]) + more
+        if len(line) <= human.WIDTH - KEYS:
+            return line
+    return "nothing that might pay"
 
 
 def _times_text(instance: Instance) -> str:

@@ -61,16 +61,21 @@ def test_every_claim_says_its_scope_in_a_narrow_terminal(pipecut: Command, scena
     text = pipecut("plan", scenario, "--set", "constraints.memory=false").out
     lines = text.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("scope "))
-    last = next(at for at, line in enumerate(lines) if line.startswith("times "))
+    last = next(at for at, line in enumerate(lines) if line.startswith("searched "))
     said = " ".join(line[11:] for line in lines[first:last])
     assert said == (
         "4 cuts of the traced order of 5 layers; 4 devices on the line; layers split by samples, input features,"
         " output features; one replica a stage; no recomputation; memory not limited; 1F1B, 1 micro-batch"
     )
     assert max(len(line) for line in lines[first:last]) <= 80
+    assert lines[last : last + 2] == [
+        "searched   tp 1-4",
+        "unsearched replicas, interleaved stages, other micro-batches, 3 more",
+    ]
     free = ("--set", "constraints.placement=free", "--set", "constraints.memory=true")
     scope = pipecut("plan", scenario, "--json", *free).json["scope"]
     assert (scope["placement"], scope["memory_limited"], scope["cuts"]) == ("free", True, 4)
+    assert scope["searched"] == ["tp 1-4", "free placement"] and scope["not_searched"][0] == "replicas"
     assert "4 devices placed freely" in scope["words"] and "memory limited" in scope["words"]
     compared = pipecut("compare", scenario, "--solvers", "line_dp")
     assert "scope      4 cuts of the traced order of 5 layers;" in compared.out
