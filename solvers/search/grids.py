@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 
@@ -201,6 +201,7 @@ class _Choice:
 
     grids: Grids
     short: Instance
+    known: dict[int, tuple[Keeps, ...]] = field(default_factory=dict)
 
     @property
     def executed(self) -> bool:
@@ -243,12 +244,11 @@ class _Choice:
                     yield _Scanned(*key, self.samples(*key), total, largest, tuple(ways), again=ways is rerun)
 
     def begun(self, scanned: Iterable[_Scanned]) -> Iterator[_Entry]:
-        """Yield groups of every size at each degree, with what nothing on them undercuts, where layers may fit."""
+        """Yield groups of every size at each degree, with what nothing on them undercuts."""
         for one in scanned:
             part = self.samples(one.row, one.degree) / one.samples
-            if any(self._filled(self._scaled(way, part), FORBIDDEN) is not None for way in one.ways):
-                bound = self.hand(int(one.total * part), int(one.largest * part), len(one.row.groups))
-                yield bound, partial(self._modes, one.row, one.degree, again=one.again)
+            bound = self.hand(int(one.total * part), int(one.largest * part), len(one.row.groups))
+            yield bound, partial(self._modes, one, part)
 
     def _scaled(self, way: _Way, part: Fraction) -> _Way:
         """Return a way with this number of micro-batches, and so many times the samples."""
@@ -263,9 +263,12 @@ class _Choice:
     def _keeps(self, stages: int) -> tuple[Keeps, ...]:
         """Return how often stages keep what tables have."""
         training = self.short.training
-        found = (Keeps.of(training, at, stages) for at in range(stages))
-        # With passes in halves tables have in the place of versions what waits.
-        return tuple(replace(one, versions=one.again) if training.schedule.in_halves else one for one in found)
+        if stages not in self.known:
+            found = (Keeps.of(training, at, stages) for at in range(stages))
+            # With passes in halves tables have in the place of versions what waits.
+            halves = training.schedule.in_halves
+            self.known[stages] = tuple(replace(one, versions=one.again) if halves else one for one in found)
+        return self.known[stages]
 
     @property
     def _in_blocks(self) -> bool:
@@ -295,11 +298,13 @@ class _Choice:
         filled = total + (steps - 1) * total // stages if steps > stages else int(total / _bubble(steps, stages))
         return max(steps * slow, filled if self.classic else total)
 
-    def _modes(self, row: _Row, degree: int, *, again: bool) -> Iterator[_Entry]:
-        """Yield ways to hold the stages of a row at a degree, where nothing is computed again or something is."""
-        found = [mode for mode in row.modes(self.short) if mode.tensor_parallel_degree(row.size) == degree]
+    def _modes(self, scanned: _Scanned, part: Fraction) -> Iterator[_Entry]:
+        """Yield ways to hold the stages of a row at a degree, if layers may fit with so many times the samples."""
+        row, again = scanned.row, scanned.again
+        fits = any(self._filled(self._scaled(way, part), FORBIDDEN) is not None for way in scanned.ways)
+        found = [mode for mode in row.modes(self.short) if mode.tensor_parallel_degree(row.size) == scanned.degree]
         found = [mode for mode in found if again or not mode.recompute]
-        if not found:
+        if not found or not fits:
             return
         tables = self._tables((row, mode) for mode in found)
         for mode in found:
