@@ -40,8 +40,6 @@ from pipecut.formulation.problem.units import Link, ceil_div
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.search.pieces import Forms, Numbers, PieceCosts, Pieces, PieceTables, ShortModel
 
-MOST_SERVERS = 256
-"""No group has more of them: what its devices share takes the square of their number to find out."""
 NEAR = 10
 """The largest stage is found to one part in 2**NEAR, and then lessened as far as it goes."""
 
@@ -65,7 +63,7 @@ class _Row:
         stops, sizes = CutSpace.of(instance).stops, [server.devices for server in instance.servers]
         parts = [size for size in range(min(sizes), 0, -1) if all(one % size == 0 for one in sizes)]
         if len(set(sizes)) == 1:
-            most = min(MOST_SERVERS, instance.constraints.max_servers or len(sizes))
+            most = instance.constraints.max_servers or len(sizes)
             parts += [sizes[0] * many for many in range(2, most + 1) if len(sizes) % many == 0]
         asked, classes = instance.demands.devices_per_stage, server_classes(instance)
         for size in (one for one in parts if not asked or one in asked):
@@ -154,7 +152,8 @@ class Grids:
         """Yield plans of all choices in the order of what they promise. Raises StoppedError after the deadline."""
         ticks, every = itertools.count(), [_Choice(self, replace(self.short, training=one)) for one in choices]
         # Of large micro-batches no sample takes longer than of small ones.
-        scanned = list(min(every, key=lambda one: one.short.training.micro_batches).scanned() if every else ())
+        most = sorted(every, key=lambda one: one.short.training.micro_batches)[:1]
+        scanned = [found for one in most for found in one.scanned(every)]
         heap = [(bound, next(ticks), start) for one in every for bound, start in one.begun(scanned)]
         heapq.heapify(heap)
         while heap:
@@ -214,34 +213,29 @@ class _Choice:
         training = self.short.training
         return self.short.goals[0] is Goal.STEP_TIME and training.warms_up and training.warm_up == "classic"
 
-    def scanned(self) -> Iterator[_Scanned]:
-        """Yield the stages on all groups at each degree: times without sharding, and what needs least memory."""
-        found: dict[tuple[_Row, int], list[Mode]] = {}
-        for row in self.grids.rows:
-            for mode in row.modes(self.short):
-                found.setdefault((row, mode.tensor_parallel_degree(row.size)), []).append(mode)
+    def scanned(self, every: Iterable[_Choice]) -> Iterator[_Scanned]:
+        """Yield the stages on all groups at each degree of any choice: times unsharded, ways with least memory."""
+        found: dict[tuple[_Row, int], dict[Mode, None]] = {}
+        for one, row in itertools.product(every, self.grids.rows):
+            for mode in row.modes(one.short):
+                found.setdefault((row, mode.tensor_parallel_degree(row.size)), {})[mode] = None
+        plain = {
+            (row, degree): [Mode(row.size // degree, again) for again in (False, True)] for row, degree in found
+        }
         lean = {key: _leanest(own) for key, own in found.items()}
-        plain = {(row, degree): Mode(row.size // degree) for row, degree in found}
-        again = {key: replace(mode, recompute=True) for key, mode in plain.items()}
-        tables = self._tables((key[0], mode) for key in found for mode in (plain[key], again[key], *lean[key]))
-        for key, own in lean.items():
-            row, blocks = key[0], self._in_blocks
-            kept = [
-                one for mode in own if not mode.recompute for one in self._ways(row, mode, tables, again=False)
-            ]
-            rerun = [one for mode in own if mode.recompute for one in self._ways(row, mode, tables, again=False)]
-            if blocks:
-                rerun += [one for mode in own[:1] for one in self._ways(row, mode, tables, again=True)]
-            for ways, mode, alone in (
-                (kept, plain[key], False),
-                (rerun, plain[key] if blocks else again[key], blocks),
-            ):
-                quick = [_each(way) for way in self._ways(row, mode, tables, again=alone)]
-                if quick and ways:
-                    total = min(int(self._least_of_atoms(way).sum()) for way in quick)
-                    cuts = [(way, self._balanced(way)) for way in quick]
-                    largest = min(0 if own is None else int(self._sums(way, own)[0].max()) for way, own in cuts)
-                    yield _Scanned(*key, self.samples(*key), total, largest, tuple(ways), again=ways is rerun)
+        tables = self._tables((key[0], mode) for key in found for mode in (*plain[key], *lean[key]))
+        for (key, own), again in itertools.product(lean.items(), (False, True)):
+            row, blocks = key[0], again and self._in_blocks
+            some = [mode for mode in own if bool(mode.recompute) is again]
+            if some or blocks:
+                ways = [way for mode in some for way in self._ways(row, mode, tables, again=False)]
+                ways += [way for mode in own[:blocks] for way in self._ways(row, mode, tables, again=True)]
+                quick = plain[key][again and not blocks]
+                rows = [_each(way) for way in self._ways(row, quick, tables, again=blocks)]
+                total = min((int(self._least_of_atoms(way).sum()) for way in rows), default=0)
+                cuts = [(way, self._balanced(way)) for way in rows]
+                slow = (0 if own is None else int(self._sums(way, own)[0].max()) for way, own in cuts)
+                yield _Scanned(*key, self.samples(*key), total, min(slow, default=0), tuple(ways), again)
 
     def begun(self, scanned: Iterable[_Scanned]) -> Iterator[_Entry]:
         """Yield groups of every size at each degree, with what nothing on them undercuts."""
@@ -254,8 +248,7 @@ class _Choice:
         """Return a way with this number of micro-batches, and so many times the samples."""
 
         def scaled(cost: PieceCosts) -> PieceCosts:
-            sizes = ((one * float(part)).astype(np.int64) for one in (cost.stash, cost.received))
-            stash, received = sizes
+            stash, received = ((one * float(part)).astype(np.int64) for one in (cost.stash, cost.received))
             return replace(cost, stash=stash, received=received, work=np.zeros_like(cost.work))
 
         return replace(way.changed(scaled), keeps=self._keeps(len(way.costs)))
@@ -301,10 +294,10 @@ class _Choice:
     def _modes(self, scanned: _Scanned, part: Fraction) -> Iterator[_Entry]:
         """Yield ways to hold the stages of a row at a degree, if layers may fit with so many times the samples."""
         row, again = scanned.row, scanned.again
-        fits = any(self._filled(self._scaled(way, part), FORBIDDEN) is not None for way in scanned.ways)
+        scaled = [self._filled(self._scaled(way, part), FORBIDDEN) for way in scanned.ways]
         found = [mode for mode in row.modes(self.short) if mode.tensor_parallel_degree(row.size) == scanned.degree]
         found = [mode for mode in found if again or not mode.recompute]
-        if not found or not fits:
+        if not found or (scaled and not any(scaled)):
             return
         tables = self._tables((row, mode) for mode in found)
         for mode in found:
@@ -426,7 +419,7 @@ def _each(way: _Way) -> _Way:
     return way.changed(lambda one: replace(one, charged=one.each, capacity=0))
 
 
-def _leanest(found: Sequence[Mode]) -> list[Mode]:
+def _leanest(found: Iterable[Mode]) -> list[Mode]:
     """Return of modes the one that needs the least memory of those that keep activations, and of the others."""
     level = list(Sharded).index
     rows = ([mode for mode in found if bool(mode.recompute) is again] for again in (False, True))

@@ -132,19 +132,28 @@ def no_grid_is_better(instance: Instance, model: ShortModel) -> None:
     assert best is None or best <= min(values)
 
 
-def judged(instance: Instance, goal: Goal) -> Instance:
-    """Return an instance judged by the time of a step, of groups with one stage each; micro-batches are open."""
+def judged(
+    instance: Instance, goal: Goal, batches: tuple[int, ...] = (1, 2, 4), *, even: bool = False
+) -> Instance:
+    """Return an instance judged by the time of a step, of groups with one stage each; micro-batches are open.
+
+    ``even``: replicas get equally many samples.
+    """
     training = instance.training
     assume(training.schedule.flushes and training.chunks == 1 and not training.schedule.in_halves)
-    batch = 4 * training.micro_batch
-    training = replace(training, global_batch=batch, micro_batches=2, micro_batch_choices=(1, 2, 4))
-    return replace(instance, goals=(goal,), training=training, cost=replace(instance.cost, combine=Combine.MAX))
+    batch = 12 * training.micro_batch
+    training = replace(training, global_batch=batch, micro_batches=2, micro_batch_choices=batches)
+    asked = replace(instance.constraints, equal_samples=even, splits=(Axis.SEQUENCE,) if even else ())
+    cost = replace(instance.cost, combine=Combine.MAX)
+    return replace(instance, goals=(goal,), training=training, cost=cost, constraints=asked)
 
 
 @QUIET
-@given(repeated(), GOALS)
-def test_no_grid_is_better_where_models_repeat_themselves(instance: Instance, goal: Goal) -> None:
-    instance = judged(instance, goal)
+@given(repeated(), GOALS, st.sampled_from([(1, 2, 4), (2, 3), (1,)]), st.booleans())
+def test_no_grid_is_better_where_models_repeat_themselves(
+    instance: Instance, goal: Goal, batches: tuple[int, ...], even: bool
+) -> None:
+    instance = judged(instance, goal, batches, even=even)
     no_grid_is_better(instance, shortened(instance))
 
 
