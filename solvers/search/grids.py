@@ -46,11 +46,11 @@ NEAR = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """Equal groups on the line, for each the first that is like it, and the links between neighbours."""
+    """Equal groups on the line, for each the first that is like it, and links between neighbours, once asked."""
 
     groups: tuple[Group, ...]
     like: tuple[int, ...]
-    links: tuple[Link | None, ...]
+    known: dict[object, Link | None] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -70,14 +70,15 @@ class _Row:
             stages = range(min(instance.devices // size, stops))
             groups = tuple(Group.on_line(instance, at * size, size) for at in stages)
             held = [tuple((classes[server], count) for server, count in one.counts) for one in groups]
-            known: dict[object, Link | None] = {}
-            links: list[Link | None] = []
-            for (one, other), kinds in zip(itertools.pairwise(groups), itertools.pairwise(held), strict=True):
-                key = kinds, one.counts[-1][0] == other.counts[0][0]
-                if key not in known:
-                    known[key] = Group.link_between(instance, one, other)
-                links.append(known[key])
-            yield _Row(groups, tuple(held.index(one) for one in held), tuple(links))
+            yield _Row(groups, tuple(held.index(one) for one in held))
+
+    def link_before(self, instance: Instance, at: int) -> Link | None:
+        """Return the link between a group and the one before it: one for all pairs of alike groups."""
+        one, other = self.groups[at - 1 : at + 1]
+        key = *self.like[at - 1 : at + 1], one.counts[-1][0] == other.counts[0][0]
+        if key not in self.known:
+            self.known[key] = Group.link_between(instance, one, other)
+        return self.known[key]
 
     def modes(self, instance: Instance) -> list[Mode]:
         """Return the modes in which all groups may be, but those in a grid of devices."""
@@ -391,8 +392,8 @@ class _Choice:
     def promised(self, way: _Way, cuts: Sequence[int]) -> int:
         """Return what a step takes at least with these cuts."""
         own, rows = self._sums(way, cuts)
-        links = zip(way.row.links, cuts[1:], strict=True)
-        crossing = np.array([self._crossing(link, atom) for link, atom in links], dtype=np.int64)
+        links = ((way.row.link_before(self.short, at), atom) for at, atom in enumerate(cuts[1:], 1))
+        crossing = np.array([self._crossing(*one) for one in links], dtype=np.int64)
         if not self.executed and self.short.cost.boundary_charge is BoundaryCharge.LINK:
             own = np.append(own, crossing)
         least = self.hand(int(own.sum()), int(own.max()), len(own))
