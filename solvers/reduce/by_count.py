@@ -12,7 +12,9 @@ micro-batches takes at least (``solvers.reduce.steps``)
 * ``pre + 2 tail + (M - s) p`` where M >= s + 2;
 * ``pre + tail + (M + 1) p / 2`` else: the stage runs all forward passes before the first backward one. One way
   goes through its first forward pass, down and up behind it, and all its backward passes; another one through all
-  forward passes, down and up, and its last backward pass. The mean of both is no more than the longer one.
+  forward passes, down and up, and its last backward pass. The mean of both is no more than the longer one. Or
+  ``pre + p + tail`` and what the last M - 1 stages take once more, as the first line says of the first of these,
+  which is closer where they are many (``wide``).
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ PRICES = 16
 """So many prices are asked for an interval at most."""
 KNOWN = 2
 """First plans are looked for where none is known that takes less than so many times what the devices need."""
+WIDE = 16
+"""From so many micro-batches on plans of as many stages are bounded by all of the last ones."""
 STARTS = (120, 150)
 """Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 TRIED = 40
@@ -75,6 +79,7 @@ class ByCount:
     deadline: Deadline
     even_ns: int
     upper: int
+    wide: int = WIDE
     bound: int = 0
     plan: Plan | None = None
     best: int = FORBIDDEN
@@ -216,15 +221,20 @@ class ByCount:
             )
         # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
         beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2
-        more = (0, max(0, many - most) * (lo + 1), (many - 1) * (lo + 1) // 2)
+        alone = 0 if many >= self.wide else (many - 1) * (lo + 1) // 2
+        more = (0, max(0, many - most) * (lo + 1), alone)
         return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more)
 
     def _phases(self, slot: int) -> tuple[tuple[Option, ...], ...]:
         """Return what stages may be as executed: the slowest or before it; behind it twice, or once."""
-        many = self.micro_batches
-        slowest = Option(0, 2 * (many - slot), 1, 2) if many >= slot + 2 else Option(0, many + 1, 2, 1)
+        many, wide = self.micro_batches, self.micro_batches >= self.wide
+        # Behind a stage with few micro-batches all counts once, or from the slot on where they are enough twice.
+        rest = 1 if wide and slot == many - 1 else 2
+        slowest = Option(0, 2 * (many - slot), 1, 2)
+        if many < slot + 2:
+            slowest = Option(0, 2 if wide else many + 1, rest, 1)
         before = (Option(1, 0, 0, 1),) if slot else ()
-        once = (Option(1, 0, 2, 1),) if many <= self.stages.most else ()
+        once = () if many > self.stages.most or (wide and slot < many - 1) else (Option(1, 0, rest, 1),)
         return (slowest, *before), (Option(2, 0, 1, 2),), once
 
     def _try(self, cells: Sequence[Cell]) -> None:

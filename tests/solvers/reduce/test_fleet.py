@@ -19,7 +19,7 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
-from pipecut.solvers.reduce.by_count import ByCount
+from pipecut.solvers.reduce.by_count import WIDE, ByCount
 from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedQuestion, PricedSums
@@ -32,6 +32,8 @@ from tests.solvers.cpsat.test_freedoms import has_groups
 from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.reduce.test_reduced import QUIET, repeated
 
+WIDES = st.sampled_from([1, WIDE])
+"""Pipelines of few micro-batches are bounded in either way."""
 FEW = 15
 """So many layers on devices have plans that are priced in a second or two."""
 GOALS = st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME])
@@ -44,7 +46,7 @@ def _stages(instance: Instance) -> ReducedStages:
     )
 
 
-def _searched(instance: Instance, upper: int | None = None) -> ByCount:
+def _searched(instance: Instance, upper: int | None = None, wide: int = WIDE) -> ByCount:
     """Search to the end, as the reduction does on a long line."""
 
     def price(plan: Plan) -> int | None:
@@ -52,7 +54,7 @@ def _searched(instance: Instance, upper: int | None = None) -> ByCount:
         return found.objective if found.feasible else None
 
     most = longest_run_ns(instance, instance.training.micro_batches) + 1
-    search = ByCount.of(_stages(instance), price, most if upper is None else upper)
+    search = replace(ByCount.of(_stages(instance), price, most if upper is None else upper), wide=wide)
     for promised, cells in search.promises():
         if promised < search.most:
             search.take(cells)
@@ -68,12 +70,12 @@ def _seen(instance: Instance) -> None:
 
 
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
-@given(repeated(), GOALS)
-def test_no_plan_is_below_the_bound_and_plans_take_what_is_said(instance: Instance, goal: Goal) -> None:
+@given(repeated(), GOALS, WIDES)
+def test_no_plan_is_below_the_bound_and_plans_take_what_is_said(instance: Instance, goal: Goal, wide: int) -> None:
     """With links of several speeds, uneven servers, ZeRO, tensor parallelism, memory and blocks computed again."""
     instance = replace(paced(instance), goals=(goal,))
     _seen(instance)
-    found, truth = _searched(instance), exhaustive.solve(instance)
+    found, truth = _searched(instance, wide=wide), exhaustive.solve(instance)
     if truth.objective is None:
         assert found.plan is None
         return
@@ -84,26 +86,26 @@ def test_no_plan_is_below_the_bound_and_plans_take_what_is_said(instance: Instan
 
 
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
-@given(repeated(typed_clusters(max_devices=4)), GOALS, st.integers(1, 6))
+@given(repeated(typed_clusters(max_devices=4)), GOALS, st.integers(1, 6), WIDES)
 def test_no_plan_is_below_the_bound_on_servers_of_some_types(
-    instance: Instance, goal: Goal, micro_batches: int
+    instance: Instance, goal: Goal, micro_batches: int, wide: int
 ) -> None:
     instance = replace(paced(instance, micro_batches), goals=(goal,))
     _seen(instance)
-    found, truth = _searched(instance), exhaustive.solve(instance)
+    found, truth = _searched(instance, wide=wide), exhaustive.solve(instance)
     assert truth.objective is None or found.bound <= truth.objective
 
 
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
-@given(repeated(), GOALS)
-def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
+@given(repeated(), GOALS, WIDES)
+def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal, wide: int) -> None:
     """What leaves stages out for a value that plans have to be below leaves the best plan in."""
     instance = replace(paced(instance), goals=(goal,))
     _seen(instance)
     truth = exhaustive.solve(instance)
     assume(truth.objective is not None)
     best = truth.objective or 0
-    assert _searched(instance, best + 1).bound <= best
+    assert _searched(instance, best + 1, wide).bound <= best
 
 
 def _even(servers: int, micro_batches: int, goal: Goal) -> Instance:
@@ -131,7 +133,7 @@ def test_the_bound_by_the_formula_meets_the_best_plan_of_equal_layers(servers: i
 @pytest.mark.parametrize("micro_batches", [1, 3, 8])
 def test_the_bound_of_an_executed_step_is_close_for_equal_layers(micro_batches: int) -> None:
     instance = _even(2, micro_batches, Goal.STEP_TIME)
-    found, truth = _searched(instance), exhaustive.solve(instance)
+    found, truth = _searched(instance, wide=1), exhaustive.solve(instance)
     assert truth.objective is not None and truth.objective <= found.best <= truth.objective * 1001 // 1000
     assert found.bound <= truth.objective <= found.bound * 5 // 4
 
