@@ -224,6 +224,8 @@ class _Choice:
             (row, degree): [Mode(row.size // degree, again) for again in (False, True)] for row, degree in found
         }
         lean = {key: _leanest(own) for key, own in found.items()}
+        if not found:
+            return
         tables = self._tables((key[0], mode) for key in found for mode in (*plain[key], *lean[key]))
         for (key, own), again in itertools.product(lean.items(), (False, True)):
             row, blocks = key[0], again and self._in_blocks

@@ -195,3 +195,8 @@ def test_a_grid_is_told_and_said_as_people_write_it() -> None:
     assert grid.beside(instance, better).endswith(f" ms, 100 % slower {words}")
     assert grid.fields()["stages"] == many and grid.fields()["objective"] == grid.objective
     assert best_grid(replace(blocks(200, 10**12), goals=(Goal.STEP_TIME,)), Limits()) is None
+
+
+def test_there_is_none_where_no_group_may_be() -> None:
+    instance = replace(blocks(8, 10**12, tensor_parallel_degrees=(3,)), goals=(Goal.STEP_TIME,))
+    assert list(Grids(ShortModel.itself(instance), NEVER).plans([instance.training])) == []
