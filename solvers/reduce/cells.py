@@ -18,7 +18,7 @@ from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, build_tables
 from pipecut.formulation.limits import NEVER, Deadline, in_time
 from pipecut.formulation.problem.groups import Group, GroupKind
-from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.formulation.problem.instance import FORBIDDEN, most_bytes
 from pipecut.solvers.atoms.blocks import Lending
 from pipecut.solvers.atoms.programs import OUTSIDE, Programs, programs
 from pipecut.solvers.reduce.sums import (
@@ -35,6 +35,8 @@ from pipecut.solvers.reduce.sums import (
     scale_of,
 )
 from pipecut.solvers.reduce.word import Word
+from pipecut.solvers.step_time.bounds.pass_tables import PassTables, pass_tables
+from pipecut.solvers.step_time.bounds.rays import weighed
 
 PRICES = 6
 """A byte has prices of so many octaves above and below what it has if time is worth all that a stage holds."""
@@ -44,6 +46,8 @@ MUCH = 4
 """An atom needs much while it is computed again if it needs such a part of the most that any atom does."""
 IN_FLIGHT = (1, 4, 16)
 """For so many micro-batches in flight bytes of the stash are weighed."""
+FIRST = (0, -1)
+"""All stages that begin with the first atom."""
 FAST, STASH, LEAN = 0, 1, 2
 """The rows of weights of time alone, of the stash alone, and the first of all that is held."""
 
@@ -86,11 +90,22 @@ class Nodes:
     program: list[int]
     place: list[int]
 
-    def of_first(self) -> Nodes:
-        """Return the nodes of stages that begin with the first atom, which were numbered first."""
+    @property
+    def longest(self) -> int:
+        """Return the node of the stage with the most atoms."""
+        first, stop = np.nonzero(self.at >= 0)
+        longest = int((stop - first).argmax())
+        return int(self.at[first[longest], stop[longest]])
+
+    def of_stage(self, first: int, stop: int) -> Nodes:
+        """Return the nodes of one stage, and of those that are like it with fewer atoms."""
+        some = [int(self.at[first, at]) for at in range(first + 1, stop + 1)]
+        number = {node: at for at, node in enumerate(some)}
         at = np.full_like(self.at, -1)
-        at[0], many = self.at[0], int(self.at[0].max()) + 1
-        return Nodes(at, self.parent[:many], self.atom[:many], self.program[:many], self.place[:many])
+        at[first, first + 1 : stop + 1] = np.arange(len(some))
+        rows = (self.atom, self.program, self.place)
+        parent = [number.get(self.parent[node], -1) for node in some]
+        return Nodes(at, parent, *([row[node] for node in some] for row in rows))
 
     @staticmethod
     def of(word: Word, known: Programs, received: Numbers, lending: Lending) -> Nodes:
@@ -112,6 +127,32 @@ class Nodes:
                 before = numbers[key]
                 found.at[start, stop] = before
         return found
+
+
+def _memory(word: Word, tables: Tables) -> MemoryTables | None:
+    """Return what layers hold, with the room of devices for the whole model; None where memory is not limited."""
+    if not word.whole.constraints.memory:
+        return None
+    rooms, most = [one.memory_bytes for one in word.whole.device_classes], most_bytes(word.whole)
+    # Capacities are cut off at what a model may need at most, which of the short model is less.
+    capacity = tuple(min(most, *(rooms[one] for one in kind.classes)) for kind in tables.kinds)
+    return replace(MemoryTables.of(tables), capacity=capacity)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedPasses:
+    """Some kinds of groups with what layers take in each pass, and hold."""
+
+    tables: Tables
+    held: MemoryTables | None
+    passes: PassTables
+
+    @staticmethod
+    def of(word: Word, groups: tuple[Group, ...], deadline: Deadline) -> PricedPasses:
+        """Price the layers of the short model. Cost: a call for each layer that differs, form and kind."""
+        tables = build_tables(word.short, groups, deadline)
+        held = _memory(word, tables)
+        return PricedPasses(tables, held, pass_tables(tables))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,12 +208,24 @@ class Cells:
         ``few`` bytes are weighed at few prices until :meth:`weigh` is asked for more.
         """
         tables = build_tables(word.short, groups, deadline)
-        held = MemoryTables.of(tables) if word.short.constraints.memory else None
+        held = _memory(word, tables)
         return Cells._of(word, tables, held, deadline, each=each, few=few)
 
-    def charged(self, deadline: Deadline = NEVER) -> Cells:
-        """Return the cells of first stages of the same kinds, charged with what they do once a step."""
-        return Cells._of(self.word, self.tables, self.held, deadline, each=False, first=True, few=self.few)
+    def charged(self, deadline: Deadline = NEVER, *, first: bool = False) -> Cells:
+        """Return the cells of the same kinds with what is done once a step charged to its micro-batches.
+
+        All of them, or those of ``first`` stages.
+        """
+        only = FIRST if first else None
+        return Cells._of(self.word, self.tables, self.held, deadline, each=False, few=self.few, only=only)
+
+    @staticmethod
+    def weighed(
+        word: Word, priced: PricedPasses, often: Numbers, stage: tuple[int, int], deadline: Deadline
+    ) -> Cells:
+        """Make the cells of one stage, in which passes and synchronisation count so often in place of times."""
+        tables = weighed(priced.tables, priced.passes, often)
+        return Cells._of(word, tables, priced.held, deadline, each=False, only=stage)
 
     @staticmethod
     def _of(
@@ -182,7 +235,7 @@ class Cells:
         deadline: Deadline,
         *,
         each: bool,
-        first: bool = False,
+        only: tuple[int, int] | None = None,
         few: bool = False,
     ) -> Cells:
         instance = word.short
@@ -190,9 +243,11 @@ class Cells:
         lending = Lending(tables, word.short_space)
         received = np.zeros((len(tables.kinds), len(instance.layers) + 1), dtype=np.int64)
         nodes = Nodes.of(word, known, received if held is None else held.received, lending)
-        nodes = nodes.of_first() if first else nodes
+        if only is not None:
+            nodes = nodes.of_stage(only[0], only[1] if only != FIRST else len(word.of_atom))
         alike = alike_forms(tables, held)
-        weights = _plain(len(tables.kinds), scale_of(word.whole), each=each, memory=held is not None)
+        scale = scale_of(word.whole) if only is None or only == FIRST else 1
+        weights = _plain(len(tables.kinds), scale, each=each, memory=held is not None)
         octaves = np.zeros((0, len(tables.kinds)), dtype=np.int64)
         if held is not None:
             plain = AtomGrowth(LayerSums(tables, held, weights, known, alike), nodes, lending, word)
@@ -269,6 +324,19 @@ class Cells:
             found = np.maximum(found, self._closer(at_case, in_flight, room))
         return np.where(never, FORBIDDEN, np.minimum(found, FORBIDDEN))
 
+    def price(self, kind: int, node: int, in_flight: int) -> int:
+        """Return the number of the price (:meth:`prices`) by which a stage takes most."""
+        if self.held is None:
+            return 0
+        within = self.weights.stash[:, kind] <= self.weights.once[:, kind] * in_flight
+        timed = np.flatnonzero((self.weights.time[:, kind] > 0) & within)
+        room = max(0, int(self.room(in_flight)[kind, node]))
+        once, stash = self.weights.once[timed, kind], self.weights.stash[timed, kind]
+        sums = self.cases[-1].sums[:, kind, node]
+        least = sums[timed] + product(once * in_flight - stash, sums[STASH]) - once * room
+        prices = [price for price, _ in self.prices(kind, in_flight)]
+        return int(np.searchsorted(prices, once[least.argmax()]))
+
     def prices(self, kind: int, in_flight: int) -> list[tuple[int, int]]:
         """Return the prices of a byte that is held once and of one of the stash, of a kind, from none upwards."""
         return [(int(once), int(once) * in_flight) for once in np.unique([0, *self.octaves[:, kind]])]
@@ -295,7 +363,7 @@ class AtomGrowth:
     def prices(self, deadline: Deadline) -> Numbers:
         """Return prices ``[price, kind]`` of a byte around those at which a model is worth what it takes."""
         sums = self.run(deadline, frozenset())
-        whole = sums[:, :, int(self.nodes.at[0, -1])]
+        whole = sums[:, :, self.nodes.longest]
         octaves = np.arange(-PRICES, PRICES + 1)[:, None]
         held = self.sums.held
         # What a device may hold at such a price is no more than a sum may be.

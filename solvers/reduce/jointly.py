@@ -23,8 +23,8 @@ from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.solver import NAME, search_of
 from pipecut.solvers.reduce.steps import ByStep
 
-FIRST_PARTS, FIRST_STEPS = 2, 5
-"""So many instances of which plans promise most are searched first, each for so many steps."""
+FIRST = 1
+"""So many instances of which plans promise most are looked at more closely before any is searched."""
 
 
 @dataclass(slots=True)
@@ -63,14 +63,24 @@ class Jointly:
         most = max(longest_run_ns(one, one.training.micro_batches) for one in instances) + 1
         found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most)
         if start is not None and start.objective is not None:
-            found.best, found.plan, found.of = start.objective, start.plan, start.instance
+            of = next(
+                one for one in instances if start.instance is not None and one.training == start.instance.training
+            )
+            found.best, found.plan, found.of = start.objective, start.plan, of
         with contextlib.suppress(StoppedError, TooLargeError):
-            for part in found._start():
-                found._go_on(part, FIRST_STEPS)
+            found._start()
             found._search()
         return [(part.instance, found._outcome(part)) for part in found.parts]
 
-    def _start(self) -> list[_Part]:
+    def _start(self) -> None:
+        """Look for first plans: where a plan is known, of the same instance, else of that which promises most."""
+        own = [part for part in self.parts if part.instance is self.of]
+        for part in own or self._promising()[:FIRST]:
+            self._opened(part).upper = self.best
+            self._opened(part).first_plans()
+            self._learn(part)
+
+    def _promising(self) -> list[_Part]:
         """Look for first plans of all, from the middle outwards, and price those that promise most.
 
         Return the instances of which plans promise most, the best first.
@@ -78,45 +88,47 @@ class Jointly:
         order = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
         found: list[tuple[int, int, list[Cell]]] = []
         for at in order:
-            part = self.parts[at]
-            self.limits.deadline.check()
-            part.search = search_of(part.instance, self.best, self.limits.deadline)
-            found += [(promised, at, cells) for promised, cells in part.search.promises()]
+            found += [(promised, at, cells) for promised, cells in self._opened(self.parts[at]).promises()]
             if self.plan is None and found:
                 self._price(*min(found, key=lambda one: one[:2]))
         found.sort(key=lambda one: one[:2])
         for one in found:
             if one[0] < self.best:
                 self._price(*one)
-        return [self.parts[at] for at in dict.fromkeys(at for _, at, _ in found)][:FIRST_PARTS]
+        return [self.parts[at] for at in dict.fromkeys(at for _, at, _ in found)]
 
-    def _go_on(self, part: _Part, steps: int) -> None:
-        """Go on with a part for so many steps, or until nothing of it is open below the best plan."""
-        for _ in range(steps):
-            if part.done or part.search is None or part.bound >= self.best:
-                return
-            part.search.upper = self.best
-            if part.begun:
-                part.done = not part.search.step()
-            else:
-                part.search.begin()
-                part.begun = True
-            self._learn(part)
+    def _opened(self, part: _Part) -> ByFormula | ByStep | ByCount:
+        """Return the search of a part."""
+        if part.search is None:
+            self.limits.deadline.check()
+            part.search = search_of(part.instance, self.best, self.limits.deadline)
+        return part.search
+
+    def _go_on(self, part: _Part) -> None:
+        """Go on with a part."""
+        search = self._opened(part)
+        search.upper = self.best
+        if part.begun:
+            part.done = not search.step()
+        else:
+            search.begin()
+            part.begun = True
+        self._learn(part)
 
     def _price(self, _: int, at: int, cells: list[Cell]) -> None:
         part = self.parts[at]
-        if part.search is not None:
-            part.search.upper = self.best
-            part.search.take(cells)
-            self._learn(part)
+        search = self._opened(part)
+        search.upper = self.best
+        search.take(cells)
+        self._learn(part)
 
     def _search(self) -> None:
         """Go on with the part that promises least."""
         while open_ := [one for one in self.parts if not one.done]:
             part = min(open_, key=lambda one: one.bound)
-            if part.search is None or part.bound >= self.best:
+            if part.bound >= self.best:
                 return
-            self._go_on(part, 1)
+            self._go_on(part)
 
     def _learn(self, part: _Part) -> None:
         search = part.search

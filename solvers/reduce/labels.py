@@ -98,6 +98,8 @@ class StageLabels:
     kind: int
     growth: AtomGrowth
     _atoms: dict[tuple[int, int, bool], _Traced] = field(default_factory=dict)
+    _paths: dict[tuple[int, int], list[AtomLabel] | None] = field(default_factory=dict)
+    _tables: dict[tuple[int, int], tuple[Numbers, tuple[int, ...]]] = field(default_factory=dict)
 
     @staticmethod
     def of(cells: Cells, kind: int, weights: ByteWeights) -> StageLabels:
@@ -113,16 +115,22 @@ class StageLabels:
 
     def path(self, first: int, stop: int) -> list[AtomLabel] | None:
         """Return the labels of the atoms of a stage with the least sum; None where it has no forms."""
+        if (first, stop) not in self._paths:
+            self._paths[first, stop] = self._path(first, stop)
+        return self._paths[first, stop]
+
+    def _path(self, first: int, stop: int) -> list[AtomLabel] | None:
         nodes = self.way(first, stop)
-        states = [self._outside(nodes[0])]
+        state, joined = self._outside(nodes[0]), list[Numbers]()
         for node in nodes:
-            states.append(self._step(states[-1], node)[0])
-        if int(states[-1].min()) >= NO_SUM:
+            state, both = self._step(state, node)
+            joined.append(both)
+        if int(state.min()) >= NO_SUM:
             return None
-        right: tuple[int, ...] = tuple(int(one) for one in np.unravel_index(states[-1].argmin(), states[-1].shape))
+        right: tuple[int, ...] = tuple(int(one) for one in np.unravel_index(state.argmin(), state.shape))
         rows: list[AtomLabel] = []
         for at in range(len(nodes) - 1, -1, -1):
-            left, again = self._back(states[at], nodes[at], right)
+            left, again = self._back(joined[at], nodes[at], right)
             rows.append(self._atom(nodes[at], left, right, again=again))
             right = left
         rows.reverse()
@@ -180,8 +188,11 @@ class StageLabels:
 
     def _least(self, node: int) -> tuple[Numbers, tuple[int, ...]]:
         """Return ``[left ..., right ...]`` of an atom, kept or again as is less, and what is live behind it."""
-        found = [self._traced(node, again=again) for again in self._choices()]
-        return np.minimum.reduce([one.table for one in found]), tuple(found[0].atom.live)
+        key = self.growth.nodes.program[node], self.growth.lending.of_atom[self.growth.nodes.atom[node]]
+        if key not in self._tables:
+            found = [self._traced(node, again=again) for again in self._choices()]
+            self._tables[key] = np.minimum.reduce([one.table for one in found]), tuple(found[0].atom.live)
+        return self._tables[key]
 
     def _choices(self) -> tuple[bool, ...]:
         held = self.growth.sums.held
@@ -211,9 +222,8 @@ class StageLabels:
             self._atoms[key] = _Traced(atom, found, trace, self._table(atom, found, program.width))
         return self._atoms[key]
 
-    def _back(self, before: Numbers, node: int, right: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    def _back(self, joined: Numbers, node: int, right: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
         """Return the layouts at the left end that lead to those at the right end, and whether it is done again."""
-        _, joined = self._step(before, node)
         rows = joined[(..., *right)] if right else joined
         left = tuple(int(one) for one in np.unravel_index(rows.argmin(), rows.shape))
         tables = [self._traced(node, again=again).table[(*left, *right)] for again in self._choices()]

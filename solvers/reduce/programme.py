@@ -69,8 +69,8 @@ class LineSums:
         x, atom, size = 0, 0, int(self.found[stages - 1][0, :, 0].argmin())
         for slot in range(stages - 1, -1, -1):
             left = int(self.found[slot][x, size, atom])
-            behind = self._rest(slot, x + self.line.sizes[size], size)
-            row = self._cells(int(self.line.seat[x, size]), slot)[atom] + behind
+            behind = self.rest(slot, size)[x + self.line.sizes[size]]
+            row = self.cells(int(self.line.seat[x, size]), slot)[atom] + behind
             stop = int(np.flatnonzero(row == left)[0])
             cells.append(Cell(x, size, atom, stop))
             x += self.line.sizes[size]
@@ -80,23 +80,21 @@ class LineSums:
                 atom, size = stop, int(nexts.argmin())
         return cells
 
-    def _rest(self, slot: int, x: int, size: int) -> Numbers:
-        """Return by atom the least sum behind a stage of a size that ends before a place of the line."""
+    def rest(self, slot: int, size: int) -> Numbers:
+        """Return ``[x, atom]``: the least sum behind a stage of a slot and size that ends before a place."""
         if slot:
-            return self._behind(self.found[slot - 1], size)[x]
-        atoms = self.found[0].shape[2]
-        found = np.full(atoms, FORBIDDEN, dtype=np.int64)
-        found[-1] = 0
-        return found
+            return self._behind(self.found[slot - 1], size)
+        return nothing_behind(self.line, self.found[0].shape[2] - 1)[size]
 
-    def _cells(self, seat: int, slot: int) -> Numbers:
+    def cells(self, seat: int, slot: int) -> Numbers:
+        """Return the least times of stages that keep to the limit."""
         found = self.least(seat, slot)
         return np.where(found > self.limit, FORBIDDEN, found)
 
     def _grown(self, behind: list[Numbers]) -> Numbers:
         """Return suffixes of one stage more, given what is behind its last device, by its size."""
         slot = len(self.found)
-        made = grown(self.line, lambda seat: self._cells(seat, slot), behind)
+        made = grown(self.line, lambda seat: self.cells(seat, slot), behind)
         made[made + self.front[:, None] > self.budget] = FORBIDDEN
         return made
 
@@ -144,8 +142,13 @@ def fronts(line: SeatLine, least: Least, atoms: int, limit: int) -> Numbers:
     return found
 
 
-def grown(line: SeatLine, cells: Callable[[int], Numbers], behind: list[Numbers]) -> Numbers:
-    """Return ``[x, size, atom]``: the least sums with one stage more in front; ``cells`` are its times by seat."""
+def grown(
+    line: SeatLine, cells: Callable[[int], Numbers], behind: list[Numbers], joined: np.ufunc = np.add
+) -> Numbers:
+    """Return ``[x, size, atom]``: the least sums with one stage more in front; ``cells`` are its times by seat.
+
+    ``joined`` says what is made of the time of that stage and what is behind it.
+    """
     total, atoms = behind[0].shape
     made = np.full((total, len(line.sizes), atoms), FORBIDDEN, dtype=np.int64)
     for size, devices in enumerate(line.sizes):
@@ -160,7 +163,7 @@ def grown(line: SeatLine, cells: Callable[[int], Numbers], behind: list[Numbers]
             columns = np.flatnonzero((rest < FORBIDDEN).any(axis=0))
             rows = np.flatnonzero((own[:, columns] < FORBIDDEN).any(axis=1))
             if len(rows):
-                sums = own[np.ix_(rows, columns)][None] + rest[:, None, columns]
+                sums = joined(own[np.ix_(rows, columns)][None], rest[:, None, columns])
                 made[useful[:, None], size, rows[None, :]] = sums.min(axis=2)
     return np.minimum(made, FORBIDDEN)
 

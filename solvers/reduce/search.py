@@ -68,6 +68,11 @@ class ByFormula:
         """Price a plan that was promised."""
         self._take(cells)
 
+    def first_plans(self) -> None:
+        """Price the plans that are promised."""
+        for _, cells in sorted(self.promises(), key=lambda one: one[0]):
+            self._take(cells)
+
     def begin(self) -> None:
         """Ask how little all stages take one after another, which is where every interval begins."""
         found = self._ask(FORBIDDEN - 1, FORBIDDEN)

@@ -21,7 +21,7 @@ from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.formulation.problem.units import Link
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.fronts import Fronts
-from pipecut.solvers.reduce.cells import FAST, Cells
+from pipecut.solvers.reduce.cells import FAST, Cells, PricedPasses
 from pipecut.solvers.reduce.exact import ExactStage
 from pipecut.solvers.reduce.labels import StageLabel, StageLabels, row_of
 from pipecut.solvers.reduce.line import SeatLine
@@ -81,15 +81,30 @@ class ReducedStages:
         seats = {seat: _Seat(cells, tuple(of[kind] for kind in kinds[one])) for seat, one in like.items()}
         return ReducedStages(word, line, deadline, each, seats, {seat for seat in firsts})
 
-    def charged(self) -> ReducedStages:
-        """Return the same stages with what is done once a step charged to its micro-batches."""
+    def charged(self, *, first: bool = False) -> ReducedStages:
+        """Return the same stages, or first ones, with what is done once a step charged to its micro-batches."""
         known: dict[int, Cells] = {}
         seats: dict[int, _Seat] = {}
         for seat, where in self._seats.items():
             if id(where.cells) not in known:
-                known[id(where.cells)] = where.cells.charged(self.deadline)
+                known[id(where.cells)] = where.cells.charged(self.deadline, first=first)
             seats[seat] = _Seat(known[id(where.cells)], where.kinds)
         return ReducedStages(self.word, self.line, self.deadline, False, seats, set(self._true))
+
+    def weighed(self, seat: int, priced: PricedPasses, often: Numbers, stage: tuple[int, int]) -> ReducedStages:
+        """Return one stage on a seat, in which passes and synchronisation count so often in place of times."""
+        cells = Cells.weighed(self.word, priced, often, stage, self.deadline)
+        kinds = tuple(range(len(cells.kinds)))
+        return ReducedStages(self.word, self.line, self.deadline, False, {seat: _Seat(cells, kinds)}, {seat})
+
+    def promising(self, cell: Cell, slot: int) -> list[tuple[int, Group]]:
+        """Return the groups that a stage may have, with what it takes at least on each, the least first."""
+        seat = int(self.line.seat[cell.x, cell.size])
+        self._split(seat)
+        where, node = self._seats[seat], self._node(seat, cell)
+        bounds = where.cells.least(self.in_flight(slot))[list(where.kinds), node]
+        rows = zip(bounds.tolist(), self.line.groups[seat], strict=True)
+        return sorted(((bound, group) for bound, group in rows if bound < FORBIDDEN), key=lambda one: one[0])
 
     @property
     def atoms(self) -> int:
@@ -187,11 +202,21 @@ class ReducedStages:
     def stage(self, cell: Cell, slot: int) -> Stage | None:
         """Return a stage that fits and is among the fastest; None if none was found."""
         found = self.label(cell, slot)
-        if found is None:
-            return None
-        (group, label), atoms = found, list(self.word.space.atoms())
+        return None if found is None else self.stage_of(cell, *found)
+
+    def stage_of(self, cell: Cell, group: Group, label: StageLabel) -> Stage:
+        """Return the stage of a cell on a group with a label."""
+        atoms = list(self.word.space.atoms())
         again = tuple(Span(*atoms[cell.first + at]) for at in label.again)
         return Stage(self.word.space.layers(Span(cell.first, cell.stop)), group, label.forms, again=again)
+
+    def like(self, cell: Cell) -> tuple[object, ...]:
+        """Return what stages have in common that are run and priced alike."""
+        seat = int(self.line.seat[cell.x, cell.size])
+        return seat, self._node(seat, cell), self.word.of_atom[cell.first : cell.stop]
+
+    def _node(self, seat: int, cell: Cell) -> int:
+        return int(self._seats[seat].cells.nodes.at[cell.first, cell.stop])
 
     def _split(self, seat: int) -> bool:
         """Price a seat itself that had the prices of another; tell whether it had."""
@@ -263,37 +288,53 @@ class ReducedStages:
     def _mixed(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> StageLabel | None:
         """Return the label at the lowest price of a byte at which it fits, with cheaper atoms as far as it can."""
         ends, room = (cell.first, cell.stop), self._room(cells, kind, in_flight, cell)
-        before = None
-        for price, stash in cells.prices(kind, in_flight):
-            labels = self._weighed(cells, kind, price, stash)
-            path = labels.path(*ends)
-            if path is None:
-                return None
-            label = labels.of_path(path)
-            if label.amounts.held(in_flight) <= room:
-                if before is None:
-                    return label
-                few, many = 0, len(path)
-                while few < many:
-                    middle = (few + many) // 2
-                    some = before[0].mixed(path, before[1], middle, *ends)
-                    few, many = (few, middle) if some.amounts.held(in_flight) <= room else (middle + 1, many)
-                some = before[0].mixed(path, before[1], many, *ends)
-                fits = some.amounts.held(in_flight) <= room
-                return some if fits and self.taken(some) <= self.taken(label) else label
-            before = labels, path
-        return None
+        prices = cells.prices(kind, in_flight)
+        at = self._cheapest(cells, kind, in_flight, cell)
+        if at is None:
+            return None
+        labels = self._weighed(cells, kind, *prices[at])
+        path = labels.path(*ends)
+        label = labels.label(*ends)
+        if at == 0 or path is None or label is None:
+            return label
+        before = self._weighed(cells, kind, *prices[at - 1])
+        cheap = before.path(*ends)
+        if cheap is None:
+            return label
+        few, many = 0, len(path)
+        while few < many:
+            middle = (few + many) // 2
+            some = before.mixed(path, cheap, middle, *ends)
+            few, many = (few, middle) if some.amounts.held(in_flight) <= room else (middle + 1, many)
+        some = before.mixed(path, cheap, many, *ends)
+        fits = some.amounts.held(in_flight) <= room
+        return some if fits and self.taken(some) <= self.taken(label) else label
+
+    def _cheapest(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> int | None:
+        """Return the number of the lowest price of a byte at which the label of a stage fits, None for none.
+
+        The higher the price the less is held.
+        """
+        prices, room = cells.prices(kind, in_flight), self._room(cells, kind, in_flight, cell)
+        node = int(cells.nodes.at[cell.first, cell.stop])
+
+        def fits(at: int) -> bool:
+            label = self._weighed(cells, kind, *prices[at]).label(cell.first, cell.stop)
+            return label is not None and label.amounts.held(in_flight) <= room
+
+        # It is near the price by which the stage takes most.
+        at = cells.price(kind, node, in_flight)
+        while at < len(prices) and not fits(at):
+            at += 1
+        while 0 < at < len(prices) and fits(at - 1):
+            at -= 1
+        return at if at < len(prices) else None
 
     def _search(self, cells: Cells, kind: int, in_flight: int, cell: Cell, limit: int) -> StageLabel | None:
         """Return the label with the least time below a limit."""
         room, prices = self._room(cells, kind, in_flight, cell), cells.prices(kind, in_flight)
-        fits = (
-            price
-            for price, stash in prices
-            if (label := self._weighed(cells, kind, price, stash).label(cell.first, cell.stop))
-            and label.amounts.held(in_flight) <= room
-        )
-        near = next(fits, prices[-1][0])
+        at = self._cheapest(cells, kind, in_flight, cell)
+        near = prices[-1 if at is None else at][0]
         rows = [
             (price, self._weighed(cells, kind, price, stash))
             for price, stash in prices

@@ -15,14 +15,21 @@ from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute, Sharded
 from pipecut.formulation.problem.instance import Instance, build_instance
 from pipecut.formulation.problem.layers import layer_graph
+from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive
+from pipecut.solvers.reduce.compositions import Compositions
+from pipecut.solvers.reduce.leaves import Leaves
+from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.slowest import SlowestFirst
 from pipecut.solvers.reduce.solver import accepts, solve
+from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 from tests.generators import cluster_graphs, cost_models, layer_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_paced import paced
+from tests.solvers.search.test_fitting import blocks
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
@@ -114,6 +121,38 @@ def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instanc
     assert found.bound is not None and found.bound <= best
     if goal is Goal.ITERATION_TIME:
         assert (found.proof, found.objective) == (Proof.OPTIMAL, best)
+
+
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
+@given(repeated())
+def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_than_it_takes(
+    instance: Instance,
+) -> None:
+    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    _seen(instance)
+    truth = exhaustive.solve(instance)
+    assume(truth.objective is not None and truth.plan is not None)
+    best, word = truth.objective or 0, Word.of(instance)
+    stages = ReducedStages.of(word, SeatLine.of(instance, word.space), each=True)
+    slowest = SlowestFirst(stages, -1, best, best)
+    assert slowest.run() is not None
+    rows = Compositions.of(slowest, stages.charged()).all()
+    assert rows is not None
+    plans = list[Plan]()
+    leaves = Leaves(instance, stages, lambda plan, _: plans.append(plan))
+    assert min(leaves.bound(cells, bound, best + 1) for bound, cells in rows) <= best
+    ends = [stage.span.stop for stage in truth.plan.stages] if truth.plan is not None else []
+    places = word.space.places
+    assert ends in [[places[cell.stop] for cell in cells] for _, cells in rows]
+    for plan in plans:
+        assert (evaluate(instance, plan).objective or 0) >= best
+
+
+def test_devices_have_room_for_the_whole_model_where_the_short_one_needs_little() -> None:
+    plenty = replace(blocks(96, 10**12, tensor_parallel_degrees=(1, 2, 4)), goals=(Goal.ITERATION_TIME,))
+    any_ = replace(plenty, constraints=replace(plenty.constraints, memory=False))
+    found, truth = solve(plenty, Limits()), solve(any_, Limits())
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, truth.objective)
 
 
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)

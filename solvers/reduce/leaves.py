@@ -1,0 +1,234 @@
+"""The best plan of one composition as executed: paths of a step weighed against the ways to run its stages.
+
+A step takes as long as the longest of its paths: sums of forward and backward passes, transfers, and the
+synchronisation of one stage. With weights of some paths every stage has a least weighted sum of its own, whatever
+the others do (``ReducedStages.weighed``), and no plan of the composition is below the sum of these, divided by the
+weights. One side weighs paths, the other answers with the ways that take least, as in
+``solvers.step_time.bounds.game``: each answer is a plan, whose critical path is weighed from then on. Mostly the
+first critical path settles it, as what takes least on the way of the slowest stage is what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipecut.formulation.costs.passes import stage_passes
+from pipecut.formulation.costs.times import activation_ns, gradient_ns
+from pipecut.formulation.problem.groups import Group
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan, Stage
+from pipecut.formulation.problem.units import ceil_div
+from pipecut.solvers.reduce.cells import PricedPasses
+from pipecut.solvers.reduce.programme import Cell
+from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.step_time.bounds.game import equilibrium
+from pipecut.solvers.step_time.bounds.paths import (
+    ACTIVATION,
+    BACKWARD,
+    FORWARD,
+    GRADIENT,
+    ROWS,
+    SYNC,
+    PassPath,
+    longest_path,
+)
+
+ROUNDS = 12
+"""So often paths are weighed anew."""
+UNIT_BITS, SUM_BITS = 16, 54
+"""Weights add up to so much at most, and weighted sums stay below so many bits."""
+COUNTED = [FORWARD, BACKWARD, SYNC]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a composition: paths, and plans with their passes, ``passes[row, stage]``."""
+
+    cells: list[Cell]
+    paths: list[PassPath]
+    plans: list[Plan]
+    passes: list[Numbers]
+    bound: int
+
+    def lightest(self, at: int, counts: Numbers) -> tuple[int, Stage]:
+        """Return what a stage of a known plan weighs at least, and that stage."""
+        sums = [int(passes[COUNTED, at] @ counts) for passes in self.passes]
+        least = min(sums)
+        return least, self.plans[sums.index(least)].stages[at]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a stage weighs at least, if that is below a limit, with all ways to run such a stage."""
+
+    limit: int
+    value: int
+    cell: Cell
+    stages: ReducedStages | None
+
+
+@dataclass(slots=True)
+class Leaves:
+    """The compositions of one instance; ``take`` is told of every plan that is found on the way.
+
+    ``asked`` counts weighted sums.
+    """
+
+    instance: Instance
+    stages: ReducedStages
+    take: Callable[[Plan, int], None]
+    asked: int = 0
+    _priced: dict[tuple[int, tuple[Group, ...]], PricedPasses] = field(default_factory=dict)
+    _passes: dict[object, tuple[int, ...]] = field(default_factory=dict)
+    _answers: dict[object, _Answer] = field(default_factory=dict)
+
+    def value(self, cells: list[Cell], plan: Plan | None) -> None:
+        """Tell what a plan of a composition takes, if there is one."""
+        if plan is not None:
+            self._learn(_Known(cells, [], [], [], 0), plan)
+
+    def bound(self, cells: list[Cell], bound: int, below: int) -> int:
+        """Return what no plan of a composition is below, given such a bound; no more than ``below``."""
+        first = self.stages.plan(cells)
+        if first is None:
+            return bound
+        known = _Known(cells, [], [], [], bound)
+        self._learn(known, first)
+        for _ in range(ROUNDS):
+            if known.bound >= below:
+                return below
+            answer = self._answered(known, below)
+            if answer is None or known.bound >= below:
+                return min(known.bound, below)
+            many = len(known.paths), len(known.plans)
+            self._learn(known, answer)
+            self._mix(known)
+            if (len(known.paths), len(known.plans)) == many:
+                break
+        return min(known.bound, below)
+
+    def _learn(self, known: _Known, plan: Plan) -> None:
+        """Take in a plan: its passes, and its critical path where that is a new one."""
+        rows = np.zeros((ROWS, len(plan)), dtype=np.int64)
+        for at, (stage, cell) in enumerate(zip(plan.stages, known.cells, strict=True)):
+            rows[COUNTED, at] = self._passes_of(stage, cell)
+            if at:
+                where = stage.span.first, plan.link_before(self.instance, at)
+                rows[ACTIVATION, at - 1] = activation_ns(self.instance, *where)
+                rows[GRADIENT, at - 1] = gradient_ns(self.instance, *where)
+        if not any(np.array_equal(rows, one) for one in known.passes):
+            known.plans.append(plan)
+            known.passes.append(rows)
+            self.take(plan, int(self._path(known, rows.astype(np.float64)).length))
+
+    def _path(self, known: _Known, passes: NDArray[np.float64]) -> PassPath:
+        """Return the critical path of some passes, which is known from then on."""
+        path = longest_path(self.instance.training, passes)
+        if not any(np.array_equal(path.often, one.often) for one in known.paths):
+            known.paths.append(path)
+        return path
+
+    def _mix(self, known: _Known) -> None:
+        """Take in the critical path of a mixture of the plans that is worst for all paths together."""
+        _, shares = equilibrium(self._payoff(known))
+        self._path(known, np.tensordot(shares, np.stack(known.passes).astype(np.float64), 1))
+
+    def _payoff(self, known: _Known) -> NDArray[np.float64]:
+        """Return what every plan takes on every path."""
+        return np.array([[float((one.often * passes).sum()) for passes in known.passes] for one in known.paths])
+
+    def _passes_of(self, stage: Stage, cell: Cell) -> tuple[int, ...]:
+        """Return the passes and the synchronisation of a stage, found once for all that are alike."""
+        again = tuple(span.first - stage.span.first for span in stage.again)
+        key = self.stages.like(cell), stage.group.mode, stage.forms, again
+        if key not in self._passes:
+            found = stage_passes(self.instance, stage, halves=False)
+            self._passes[key] = found.forward_ns, found.backward_ns + found.again_ns, found.sync_ns
+        return self._passes[key]
+
+    def _weights(self, known: _Known, below: int) -> tuple[int, Numbers]:
+        """Return how much paths weigh together, and how often they go through everything, by row and stage."""
+        if len(known.paths) == 1:
+            return 1, known.paths[0].often
+        often = np.stack([path.often for path in known.paths])
+        shares, _ = equilibrium(self._payoff(known))
+        unit = 1 << max(0, min(UNIT_BITS, SUM_BITS - below.bit_length()))
+        whole = np.maximum(0, np.round(unit * shares)).astype(np.int64)
+        if not whole.any():
+            whole[0] = 1
+        divisor = int(np.gcd.reduce(whole))
+        return int(whole.sum()) // divisor, np.tensordot(whole // divisor, often, 1)
+
+    def _answered(self, known: _Known, below: int) -> Plan | None:
+        """Weigh paths; return the plan that takes least by them; None where the composition has none below."""
+        unit, often = self._weights(known, below)
+        transfers = int((often[[ACTIVATION, GRADIENT]] * known.passes[0][[ACTIVATION, GRADIENT]]).sum())
+        counts = [often[COUNTED, stage] for stage in range(len(known.cells))]
+        slots = range(len(known.cells) - 1, -1, -1)
+        rows = list(zip(known.cells, slots, counts, strict=True))
+        least = [int(min(own[0], own[1])) * self._pair(cell, slot) for cell, slot, own in rows]
+        most, answers = unit * below - transfers, list[Stage]()
+        for at, (cell, slot, own) in enumerate(rows):
+            limit = most - sum(least) + least[at]
+            value, stage = known.lightest(at, own)
+            lighter = self._lighter(cell, slot, own, min(limit, value))
+            if lighter is not None:
+                value, stage = lighter
+            least[at] = max(least[at], min(value, limit))
+            answers.append(stage)
+            if value >= limit:
+                break
+        if len(answers) == len(rows) or sum(least) >= most:
+            known.bound = max(known.bound, ceil_div(sum(least) + transfers, unit))
+        return Plan(tuple(answers)) if len(answers) == len(rows) else None
+
+    def _pair(self, cell: Cell, slot: int) -> int:
+        return int(self.stages.least(int(self.stages.line.seat[cell.x, cell.size]), slot)[cell.first, cell.stop])
+
+    def _lighter(self, cell: Cell, slot: int, often: Numbers, limit: int) -> tuple[int, Stage] | None:
+        """Return what a stage weighs at least, and that stage; None where it is no less than a limit."""
+        key = self.stages.like(cell), self.stages.in_flight(slot), tuple(int(one) for one in often)
+        answer = self._answers.get(key)
+        if answer is None or (answer.value >= answer.limit and answer.limit < limit):
+            answer = self._asked_for(cell, slot, often, limit)
+            self._answers[key] = answer
+        if answer.stages is None or answer.value >= limit:
+            return None
+        found = answer.stages.label(replace(answer.cell, x=cell.x), slot)
+        return None if found is None else (answer.value, self.stages.stage_of(cell, *found))
+
+    def _asked_for(self, cell: Cell, slot: int, often: Numbers, limit: int) -> _Answer:
+        seat = int(self.stages.line.seat[cell.x, cell.size])
+        groups = self._promising(cell, slot, int(min(often[0], often[1])), limit)
+        if not groups:
+            return _Answer(limit, limit, cell, None)
+        self.asked += 1
+        weighed = self.stages.weighed(seat, self._price(seat, groups), often, (cell.first, cell.stop))
+        weighed.settle(cell, slot, limit)
+        return _Answer(limit, int(weighed.least(seat, slot)[cell.first, cell.stop]), cell, weighed)
+
+    def _promising(self, cell: Cell, slot: int, pairs: int, limit: int) -> tuple[Group, ...]:
+        """Return the groups that may weigh less than the limit, as all their pairs of passes do.
+
+        With each the one of the same devices that computes everything again, which prices single blocks.
+        """
+        known = dict[Group, None]()
+        rows = self.stages.promising(cell, slot)
+        for bound, group in rows:
+            if pairs * bound < limit:
+                known[group] = None
+                known.setdefault(replace(group, mode=replace(group.mode, recompute=True)), None)
+        there = {group for _, group in rows} | set(
+            self.stages.line.groups[int(self.stages.line.seat[cell.x, cell.size])]
+        )
+        return tuple(group for group in known if group in there)
+
+    def _price(self, seat: int, groups: tuple[Group, ...]) -> PricedPasses:
+        if (seat, groups) not in self._priced:
+            self._priced[seat, groups] = PricedPasses.of(self.stages.word, groups, self.stages.deadline)
+        return self._priced[seat, groups]
