@@ -18,10 +18,10 @@ from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_count import ByCount
+from pipecut.solvers.reduce.in_turn import InTurn
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.solver import NAME, search_of
-from pipecut.solvers.reduce.steps import ByStep
 
 FIRST = 1
 """So many instances of which plans promise most are looked at more closely before any is searched."""
@@ -33,7 +33,7 @@ class _Part:
 
     instance: Instance
     bound: int
-    search: ByFormula | ByStep | ByCount | None = None
+    search: ByFormula | ByCount | InTurn | None = None
     begun: bool = False
     done: bool = False
 
@@ -97,7 +97,7 @@ class Jointly:
                 self._price(*one)
         return [self.parts[at] for at in dict.fromkeys(at for _, at, _ in found)]
 
-    def _opened(self, part: _Part) -> ByFormula | ByStep | ByCount:
+    def _opened(self, part: _Part) -> ByFormula | ByCount | InTurn:
         """Return the search of a part."""
         if part.search is None:
             self.limits.deadline.check()

@@ -23,10 +23,10 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTi
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.by_count import ByCount
+from pipecut.solvers.reduce.in_turn import InTurn
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.steps import ByStep
 from pipecut.solvers.reduce.word import Word
 from pipecut.solvers.search.incumbent import Incumbent
 from pipecut.solvers.search.stoppable import stoppable
@@ -107,13 +107,20 @@ MOST_JOINTS = 20_000_000
 """Pairs of sizes at places of the line."""
 MOST_SUMS = 2_000_000
 """So many stages are looked at by their places, for each number of stages behind them; else by their devices."""
+MOST_PLACED = 30_000_000
+"""The same of an executed step, for what counts of devices leave."""
 
 
 def is_counted(instance: Instance) -> bool:
-    """Tell whether the line of an instance has too many places to search them all."""
+    """Tell whether the line of an instance has too many places to search them all, by the formula."""
+    return _sums(instance) > MOST_SUMS
+
+
+def _sums(instance: Instance) -> int:
+    """Return how many stages there are by their places, for each number of stages behind them."""
     asked, atoms = instance.demands.devices_per_stage, CutSpace.of(instance).stops
     sizes = [size for size in range(1, instance.devices + 1) if not asked or size in asked]
-    return instance.devices * len(sizes) * atoms * atoms > MOST_SUMS
+    return instance.devices * len(sizes) * atoms * atoms
 
 
 @stoppable(NAME, best=True)
@@ -141,16 +148,17 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     return known.outcome(f"{search.asked} questions were asked")
 
 
-def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByStep | ByCount:
+def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByCount | InTurn:
     """Return the search for the first goal of an instance, for plans below a value."""
     word = Word.of(instance)
     executed = instance.goals[0] is Goal.STEP_TIME
-    line, counted = SeatLine.of(instance, word.space), is_counted(instance)
+    line, counted = SeatLine.of(instance, word.space), executed or is_counted(instance)
     stages = ReducedStages.of(word, line, deadline, each=executed, few=counted)
     judged = replace(instance, goals=instance.goals[:1])
-    if counted:
-        return ByCount.of(stages, partial(_priced, judged), upper)
-    return ByStep(judged, stages, upper) if executed else ByFormula(stages, upper)
+    if not counted:
+        return ByFormula(stages, upper)
+    found = ByCount.of(stages, partial(_priced, judged), upper)
+    return InTurn(judged, stages, found) if executed and _sums(instance) <= MOST_PLACED else found
 
 
 def _priced(instance: Instance, plan: Plan) -> int | None:
@@ -158,7 +166,7 @@ def _priced(instance: Instance, plan: Plan) -> int | None:
     return found.objective if found.feasible else None
 
 
-def _learn(known: Incumbent, search: ByFormula | ByStep | ByCount) -> None:
+def _learn(known: Incumbent, search: ByFormula | ByCount | InTurn) -> None:
     """Take over what a search has found so far."""
     if search.plan is not None and search.best < known.upper:
         known.take(search.plan)
