@@ -7,7 +7,7 @@ one that promises least first. Answers whose stages stand on the line as they ar
 
 By the formula stages and boundaries count once, and the slowest of them beside it. As executed, with ``tail`` the
 stages behind the slowest one and what is between, which it has s of, and ``pre`` those before it, a step of M
-micro-batches takes at least (``solvers.reduce.slowest``)
+micro-batches takes at least (``solvers.reduce.executed.slowest``)
 
 * ``pre + 2 tail + (M - s) p`` where M >= s + 2;
 * ``pre + tail + (M + 1) p / 2`` else: the stage runs all forward passes before the first backward one. One way

@@ -1,8 +1,8 @@
 """Stages as executed, with what first stages do once a step in their times.
 
 A step ends when the first stage has summed its gradients, so what that stage does once a step comes behind either
-way through it (``solvers.reduce.slowest``). It counts as far as its pairs do: charged to M micro-batches, less the
-nanosecond of each layer that this is rounded up.
+way through it (``solvers.reduce.executed.slowest``). It counts as far as its pairs do: charged to M micro-batches,
+less the nanosecond of each layer that this is rounded up.
 """
 
 from __future__ import annotations

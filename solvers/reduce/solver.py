@@ -2,7 +2,8 @@
 
 The model is read as a word (``solvers.reduce.word``), its stages become cells (``solvers.reduce.cells``), and two
 searches use them: for the step by the formula (``solvers.reduce.search``), which is proved, and for the step as
-executed (``solvers.reduce.steps``), which is proved but where mixtures of ways to run a stage leave a small gap.
+executed (``solvers.reduce.executed.steps``), which is proved but where mixtures of ways to run a stage leave a
+small gap.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine, StageTi
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.solvers.reduce.by_count import ByCount
-from pipecut.solvers.reduce.in_turn import InTurn
+from pipecut.solvers.reduce.executed.in_turn import InTurn
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.stages import ReducedStages

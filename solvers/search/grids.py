@@ -439,9 +439,9 @@ def _held(cost: PieceCosts, keeps: Keeps, own: NDArray[np.intp], first: int) -> 
 def _one_f_one_b(own: Numbers, crossing: Numbers, steps: int) -> int:
     """Return what a step under 1F1B takes at least, by three ways through it for each stage.
 
-    All pairs of passes of a stage, and the way there and back; the two of ``solvers.reduce.steps``; and rounds: a
-    stage with n - 1 stages behind it runs a backward pass n later than another only when the forward pass between
-    them has been all the way down, and back.
+    All pairs of passes of a stage, and the way there and back; the two of ``solvers.reduce.executed.slowest``; and
+    rounds: a stage with n - 1 stages behind it runs a backward pass n later than another only when the forward
+    pass between them has been all the way down, and back.
     """
     both = own + np.append(crossing, 0)
     behind = np.arange(len(own))[::-1]

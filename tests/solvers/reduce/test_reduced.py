@@ -18,10 +18,10 @@ from pipecut.formulation.problem.layers import layer_graph
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Training
 from pipecut.solvers import exhaustive
-from pipecut.solvers.reduce.compositions import Compositions
-from pipecut.solvers.reduce.leaves import Leaves
+from pipecut.solvers.reduce.executed.compositions import Compositions
+from pipecut.solvers.reduce.executed.leaves import Leaves
+from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.line import SeatLine
-from pipecut.solvers.reduce.slowest import SlowestFirst
 from pipecut.solvers.reduce.solver import accepts, solve
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word

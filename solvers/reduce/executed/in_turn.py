@@ -1,8 +1,8 @@
 """Two searches of an executed step in turn: stages by how many devices they have, then by their places.
 
 Counts rule most numbers of micro-batches out, and come close soon (``solvers.reduce.by_count``). What they leave
-is little for the search by places, which ends with a proof (``solvers.reduce.steps``). Both use the same stages:
-what one has settled is settled for the other.
+is little for the search by places, which ends with a proof (``solvers.reduce.executed.steps``). Both use the same
+stages: what one has settled is settled for the other.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_count import ByCount
+from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
-from pipecut.solvers.reduce.steps import ByStep
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
 """The search for the least executed step of one number of micro-batches: intervals, compositions, paths.
 
 Plans are sorted by what their slowest stage takes: intervals of that are halved, that with the least bound first
-(``solvers.reduce.slowest``). Where an interval is narrow all compositions of its plans are looked at
-(``solvers.reduce.compositions``): their stages are settled, and what is then still below the best plan is settled
-by weighing its paths (``solvers.reduce.leaves``). So the search ends with a proof, but where even these leave a
-gap; then the bound is what is left of it.
+(``solvers.reduce.executed.slowest``). Where an interval is narrow all compositions of its plans are looked at
+(``solvers.reduce.executed.compositions``): their stages are settled, and what is then still below the best plan
+is settled by weighing its paths (``solvers.reduce.executed.leaves``). So the search ends with a proof, but where
+even these leave a gap; then the bound is what is left of it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
-from pipecut.solvers.reduce.compositions import Compositions
-from pipecut.solvers.reduce.leaves import Leaves
+from pipecut.solvers.reduce.executed.compositions import Compositions
+from pipecut.solvers.reduce.executed.leaves import Leaves
+from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.programme import Cell, LineSums, time_of
-from pipecut.solvers.reduce.slowest import SlowestFirst
 from pipecut.solvers.reduce.stages import ReducedStages
 
 NARROW = 24

@@ -1,7 +1,7 @@
 """Which stages the plans may have that a bound leaves: all of them, slot after slot from the front.
 
 A *composition* says of every stage its devices and its atoms, and nothing of what is chosen inside it. With the
-least time ``p`` of a pair of passes of each stage a step takes at least (``solvers.reduce.slowest``)
+least time ``p`` of a pair of passes of each stage a step takes at least (``solvers.reduce.executed.slowest``)
 
 * ``pre + M p`` for every stage, with ``pre`` the pairs and transfers before it, and
 * ``pre + 2 tail + (M - s - 2) p`` for one with s stages behind it, where M >= s + 2, with ``tail`` its own pairs
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipecut.formulation.problem.instance import FORBIDDEN
+from pipecut.solvers.reduce.executed.slowest import SlowestFirst
 from pipecut.solvers.reduce.programme import Cell, LineSums, behind_stages, nothing_behind
-from pipecut.solvers.reduce.slowest import SlowestFirst
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.sums import Numbers
 

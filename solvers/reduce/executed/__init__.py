@@ -1,0 +1,1 @@
+"""The step as executed: bounds of intervals, compositions that they leave, and paths that close these."""
