@@ -9,7 +9,6 @@ are not exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,8 +18,8 @@ from pipecut.formulation.costs.tables import Tables, build_tables
 from pipecut.formulation.limits import NEVER, Deadline, in_time
 from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import FORBIDDEN, most_bytes
-from pipecut.solvers.atoms.blocks import Lending
-from pipecut.solvers.atoms.programs import OUTSIDE, Programs, programs
+from pipecut.solvers.atoms.blocks import SETTLED, Lending
+from pipecut.solvers.atoms.programs import OUTSIDE, Key, Programs, programs
 from pipecut.solvers.reduce.sums import (
     MOST_BYTES,
     NO_SUM,
@@ -458,10 +457,13 @@ class AtomGrowth:
         return self.factors[key]
 
     def stays(self, number: int, kinds: Numbers) -> dict[int, Numbers]:
-        """Return what stays of the tensors that an atom reads if it is computed again, by their layouts."""
+        """Return what stays at least of the tensors that an atom reads if it is computed again, by their layouts.
+
+        Of those alone of which that depends on no other atom (``solvers.atoms.blocks``).
+        """
         found: dict[int, Numbers] = {}
         for read in self.lending.steps[number].reads:
-            if read.source is None:
+            if read.source is None or read.status is not None:
                 continue
             held = np.array(self.lending.held(read.split, read.again_bytes))[kinds]
             layouts = [
@@ -472,13 +474,7 @@ class AtomGrowth:
             found[read.source] = found.get(read.source, 0) + cost
         return found
 
-    def stayed(self, node: int, kind: int, forms: Mapping[int, int] | Sequence[int]) -> int:
-        """Return the bytes that stay of what the last atom of a node reads, if it is computed again by itself.
-
-        ``forms`` are the layouts of what is live at its left end.
-        """
-        reads = self.lending.steps[self.lending.of_atom[self.nodes.atom[node]]].reads
-        found = ((read, forms[read.source]) for read in reads if read.source is not None)
-        return sum(
-            self.lending.held(read.split, read.again_bytes)[kind][form] for read, form in found if form != OUTSIDE
-        )
+    def outside(self, atom: int) -> Key:
+        """Return the statuses before the first atom of a stage: tensors of which nothing will stay."""
+        reads = self.lending.steps[self.lending.of_atom[atom]].reads
+        return (SETTLED,) * sum(read.status is not None for read in reads)

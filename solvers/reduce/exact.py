@@ -21,14 +21,18 @@ from pipecut.solvers.atoms.programs import OUTSIDE, Key
 from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
 from pipecut.solvers.reduce.sums import Numbers
 
+_State = tuple[Key, Key]
+"""The layouts of what is live, and the statuses of tensors (``solvers.atoms.blocks``)."""
+_Parts = list[tuple[Rows, NDArray[np.intp], tuple[_State, FrontRule], Rows]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grown:
-    """Labels behind an atom by layout: ``rows``, and of each the row before, its layout, rule and own label."""
+    """Labels behind an atom by state: ``rows``, and of each the row before, its layout, rule and own label."""
 
     rows: Rows
     before: NDArray[np.intp]
-    left: list[tuple[Key, FrontRule]]
+    left: list[tuple[_State, FrontRule]]
     of: NDArray[np.intp]
     own: Rows
 
@@ -60,7 +64,8 @@ class ExactStage:
         width = programs.all[labels.growth.nodes.program[nodes[0]]].width
         none = np.zeros(1, dtype=np.intp)
         start = np.zeros((1, 3), dtype=np.int64)
-        states = [{(OUTSIDE,) * width: _Grown(start, none, [], none, start)}]
+        outside = labels.growth.outside(labels.growth.nodes.atom[nodes[0]])
+        states = [{((OUTSIDE,) * width, outside): _Grown(start, none, [], none, start)}]
         for at, node in enumerate(nodes):
             self.deadline.check()
             states.append(self._grown(states[-1], labels, node, at))
@@ -73,30 +78,33 @@ class ExactStage:
         whole = self.fronts.tables.kinds[self.kind].mode.recompute is True
         return FrontRule(self.kind, Keeps(1, 1 if whole else self.in_flight))
 
-    def _grown(self, before: dict[Key, _Grown], labels: StageLabels, node: int, at: int) -> dict[Key, _Grown]:
+    def _grown(
+        self, before: dict[_State, _Grown], labels: StageLabels, node: int, at: int
+    ) -> dict[_State, _Grown]:
         """Return the labels behind the next atom: those that may still be the best."""
         program = labels.growth.nodes.program[node]
-        parts: dict[Key, list[tuple[Rows, NDArray[np.intp], tuple[Key, FrontRule], Rows]]] = {}
+        parts: dict[_State, _Parts] = {}
         for rule in self.fronts.choices(self._rule()):
-            fronts = self.fronts.of(program, rule, before)
+            fronts = self.fronts.of(program, rule, {layouts for layouts, _ in before})
             for left, grown in before.items():
-                more = self._more(labels, node, rule, left)
-                for right, front in fronts[left].items():
+                more, statuses = self._more(labels, node, rule, left, at)
+                for right, front in fronts[left[0]].items():
                     own = front + more
                     rows, one, other = _joined(grown.rows, own)
                     kept = self._may_win(rows, right, at + 1, labels)
                     if kept.any():
                         part = rows[kept], one[kept], (left, rule), front[other[kept]]
-                        parts.setdefault(right, []).append(part)
+                        parts.setdefault((right, statuses), []).append(part)
         return {key: _unbeaten(row) for key, row in parts.items()}
 
-    def _more(self, labels: StageLabels, node: int, rule: FrontRule, left: Key) -> Rows:
-        """Return what an atom takes beside its front: computing, and what stays of what it reads."""
+    def _more(self, labels: StageLabels, node: int, rule: FrontRule, left: _State, at: int) -> tuple[Rows, Key]:
+        """Return what an atom takes beside its front, computing and what stays of tensors, and their statuses."""
         growth = labels.growth
-        first, stop = list(growth.word.short_space.atoms())[growth.nodes.atom[node]]
-        computed = int(self.fronts.tables.compute[rule.kind, first:stop].sum())
-        stays = 0 if rule.alone is None else growth.stayed(node, self.kind, left)
-        return np.array([computed, self.in_flight * stays, 0])
+        atom = growth.nodes.atom[node]
+        first, stop = list(growth.word.short_space.atoms())[atom]
+        computed, again = int(self.fronts.tables.compute[rule.kind, first:stop].sum()), rule.alone is not None
+        stays, statuses = growth.lending.after(growth.lending.of_atom[atom], left, (at, self.kind), again=again)
+        return np.array([computed, self.in_flight * stays, 0]), statuses
 
     def _may_win(self, rows: Rows, right: Key, at: int, labels: StageLabels) -> NDArray[np.bool_]:
         """Tell which labels may still end within limit and room, by what the rest weighs at least."""
@@ -111,7 +119,7 @@ class ExactStage:
         return kept
 
     def _label(
-        self, states: list[dict[Key, _Grown]], nodes: list[int], labels: StageLabels, key: Key
+        self, states: list[dict[_State, _Grown]], nodes: list[int], labels: StageLabels, key: _State
     ) -> StageLabel:
         """Go back from the best label to the first atom."""
         last = states[-1][key]
@@ -124,7 +132,7 @@ class ExactStage:
             left, rule = grown.left[grown.of[row]]
             program = labels.growth.nodes.program[nodes[at]]
             width = self.fronts.programs.all[program].width
-            forms.append(self._forms_of(program, rule, (left[:width], key), grown.own[row]))
+            forms.append(self._forms_of(program, rule, (left[0][:width], key[0]), grown.own[row]))
             if rule.alone is not None:
                 again.append(at)
             key, row = left, int(grown.before[row])
@@ -149,7 +157,7 @@ def _joined(rows: Rows, own: Rows) -> tuple[Rows, NDArray[np.intp], NDArray[np.i
     return both.reshape(-1, 3), one, other
 
 
-def _unbeaten(parts: list[tuple[Rows, NDArray[np.intp], tuple[Key, FrontRule], Rows]]) -> _Grown:
+def _unbeaten(parts: _Parts) -> _Grown:
     rows = np.concatenate([part[0] for part in parts])
     before = np.concatenate([part[1] for part in parts])
     of = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])

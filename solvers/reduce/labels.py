@@ -70,8 +70,12 @@ class StageLabel:
 
 @dataclass(frozen=True, slots=True)
 class AtomLabel:
-    """A way to run an atom between layouts of what is live at its ends; ``again``: computed again by itself."""
+    """A way to run an atom between layouts of what is live at its ends; ``again``: computed again by itself.
 
+    ``amounts`` are without what stays of the tensors that it reads.
+    """
+
+    atom: int
     left: tuple[int, ...]
     right: tuple[int, ...]
     again: bool
@@ -139,8 +143,19 @@ class StageLabels:
     def of_path(self, path: Sequence[AtomLabel]) -> StageLabel:
         """Return the label of a stage that is made of these labels of its atoms."""
         again = tuple(at for at, row in enumerate(path) if row.again)
-        amounts = sum((row.amounts for row in path), Amounts())
+        amounts = sum((row.amounts for row in path), Amounts(stash=self._stays(path)))
         return StageLabel(self.kind, tuple(form for row in path for form in row.forms), again, amounts)
+
+    def _stays(self, path: Sequence[AtomLabel]) -> int:
+        """Return what stays of tensors for every micro-batch, as atoms that read them are computed again."""
+        growth, total = self.growth, 0
+        statuses = growth.outside(path[0].atom)
+        for at, row in enumerate(path):
+            layouts = tuple(growth.sums.ends[number] for number in row.left)
+            number = growth.lending.of_atom[row.atom]
+            more, statuses = growth.lending.after(number, (layouts, statuses), (at, self.kind), again=row.again)
+            total += more
+        return total
 
     def mixed(
         self, path: Sequence[AtomLabel], other: Sequence[AtomLabel], many: int, first: int, stop: int
@@ -262,7 +277,8 @@ class StageLabels:
             values[choice.variable] = int(choice.best[(*(values[one] for one in choice.over), 0, 0)])
         forms = {one: atom.forms[one][number] for one, number in values.items()}
         own = tuple(0 if one is None else forms[one] for one in atom.own)
-        return AtomLabel(left, right, again, own, self._amounts(node, forms, own, again=again))
+        amounts = self._amounts(node, forms, own, again=again)
+        return AtomLabel(self.growth.nodes.atom[node], left, right, again, own, amounts)
 
     def _amounts(self, node: int, forms: dict[int, int], own: tuple[int, ...], *, again: bool) -> Amounts:
         """Add up what an atom takes and holds in these forms."""
@@ -289,8 +305,7 @@ class StageLabels:
             total += self._of_layer(step.cost, lies, priced)
             again_bytes += self._rerun(step.cost, lies) if again else 0
             live = [around[at] for at in step.kept]
-        stays = self.growth.stayed(node, kind, forms) if again else 0
-        return Amounts(total.time, total.each, total.once, total.stash + stays, total.working + again_bytes)
+        return Amounts(total.time, total.each, total.once, total.stash, total.working + again_bytes)
 
     def _of_layer(self, number: int, lies: int, priced: int) -> Amounts:
         tables, held = self.growth.sums.tables, self.growth.sums.held

@@ -64,13 +64,12 @@ def reason_against(instance: Instance) -> str | None:
 
 
 def _reads_neighbours(instance: Instance) -> bool:
-    """Tell whether blocks that may be computed again read what stays for no others."""
+    """Tell whether each tensor of a block is read by the next block alone, where blocks are computed again."""
     if instance.constraints.recompute is not Recompute.BLOCKS or not instance.constraints.memory:
         return True
     rows = [row for row in Reading.all(instance, CutSpace.of(instance)) if row.own != row.block]
     producers = [row.producer for row in rows]
-    near = all(row.block == row.own + 1 and not row.kept_bytes for row in rows)
-    return near and len(set(producers)) == len(producers)
+    return all(row.block == row.own + 1 for row in rows) and len(set(producers)) == len(producers)
 
 
 @sized
