@@ -160,7 +160,7 @@ def test_a_terminal_shows_a_live_line_and_stdout_stays_pure(scenario: Path) -> N
 
     ours, theirs = pty.openpty()
     with started("plan", scenario, "--solver", "slow", "--json", stderr=theirs) as process:
-        read_until(ours, b"best 1.440 ms, bound 612.0 us, gap 57.5 %")
+        read_until(ours, b"best 1.024 ms, bound 612.0 us, gap 40.2 %")
         process.send_signal(signal.SIGINT)
         read_until(ours, b"stopping (Ctrl-C again to abort)")
         out, _ = process.communicate(timeout=PATIENCE_S)
