@@ -223,8 +223,9 @@ class Ingredient(enum.Enum):
         tuple(
             f"pipecut.solvers.reduce.{name}"
             for name in (
-                *("cells", "exact", "jointly", "labels", "line", "programme", "search"),
-                *("solver", "stages", "steps", "sums", "word"),
+                *("by_count", "cells", "counted", "exact", "first_stages", "jointly", "labels", "line", "priced"),
+                *("programme", "search", "solver", "stages", "sums", "word"),
+                *(f"executed.{part}" for part in ("compositions", "in_turn", "leaves", "slowest", "steps")),
             )
         ),
     )
@@ -298,7 +299,7 @@ METHODS: dict[str, Method] = {
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES),
         proposed_by=(I.FIRST_PLAN, I.COUNTS, I.INTERVALS),
     ),
-    "reduced_dp": _method(*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED),
+    "reduced_dp": _method(*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED, I.BOXES),
     "halves_dp": _method(
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES, I.HALVES), proposed_by=(I.FIRST_PLAN,)
     ),
