@@ -64,6 +64,7 @@ def decided_by_atoms(instance: Instance, data: st.DataObject) -> Instance:
             for at, (server, size) in enumerate(zip(free.servers, sizes, strict=True))
         ]
         free = with_servers(replace(free, constraints=replace(rest, memory=True)), servers)
+        assume(accepts(free).takes)  # under ZB-H1 what a stage keeps follows from how many there are
     return free
 
 
