@@ -44,7 +44,7 @@ class ByStep:
 
     ``bound`` is what no plan undercuts; ``best`` what the best plan so far takes, which is ``plan``; ``upper`` a
     value that plans have to be below to be of use. ``left`` is the least bound of the compositions that paths did
-    not settle.
+    not settle, or that were too many to look at.
     """
 
     instance: Instance
@@ -142,8 +142,11 @@ class ByStep:
         rows = Compositions.of(slowest, self._with_ends()).all()
         if rows is None and interval.hi - interval.lo > 1:
             return False
-        fresh = [row for row in rows or () if tuple(row[1]) not in self._closed]
-        fresh = [row for row in fresh if row[0] < self.most]
+        if rows is None:
+            # Too many, and no shorter interval tells them apart: what bounds them is all that is known.
+            self.left = min(self.left, max(interval.bound, found[0]))
+            return True
+        fresh = [row for row in rows if row[0] < self.most and tuple(row[1]) not in self._closed]
         if not fresh:
             return True
         for _, cells in fresh[:TRIED]:
