@@ -118,7 +118,10 @@ def _rows(
     done: list[Row] = []
     if best is not None:
         found.append(("optimum", _optimum_text(task.instance.goals[0], best.of_first_goal())))
-        done += [*scope_rows(task.instance), *(("note", human.printable(note)) for note in best.notes)]
+        done += [
+            *scope_rows(task.instance),
+            *(("note", human.printable(note)) for note in (*best.notes, *best.checks)),
+        ]
     gap = gap_of(evaluation, best)
     if gap is not None and best is not None:
         proved = "" if best.of_first_goal().proof is Proof.OPTIMAL else " at most"
@@ -163,6 +166,6 @@ def _to_dict(task: Task, evaluation: Evaluation, best: Outcome | None, gap: floa
             "bound": best.bound,
             "goals": goals_to_list(best),
             "seconds": best.seconds,
-            "notes": list(best.notes),
+            "notes": [*best.notes, *best.checks],
         }
     return content

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.explain import explanation_of, explanation_rows, explanation_to_dict
-from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
+from pipecut.commands.parts.task import EXIT_CODES, Task, announced, open_task
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import (
     ClaimFailedError,
@@ -24,7 +24,6 @@ from pipecut.commands.terminal.failures import (
     write_reproducer,
 )
 from pipecut.commands.terminal.interrupt import run_stoppable
-from pipecut.commands.terminal.progress import ProgressLine
 from pipecut.formulation.certificates.check import Certificate, certifiable
 from pipecut.formulation.costs.megatron_forms import as_megatron
 from pipecut.formulation.evaluate import Evaluation, evaluate
@@ -88,18 +87,8 @@ def double_checked(task: Task, outcome: Outcome) -> list[Check]:
     """
     from pipecut.solvers.crosscheck import Verdict, double_check
 
-    limits = replace(task.limits, stopped=task.stop.is_set)
-    if limits.end_s is None:
-        limits = limits.within(UNLIMITED_S)
-    title = f"double-checking {task.scenario.name}"
-    with ProgressLine(title, quiet=task.quiet, deadline=limits.deadline) as line:
-
-        def announce() -> None:
-            if line.shown:
-                line.stopping()
-            else:
-                output.remark("stopping the double check (Ctrl-C again to abort)")
-
+    limits = task.limits if task.limits.end_s is not None else task.limits.within(UNLIMITED_S)
+    with task.followed(f"double-checking {task.scenario.name}", limits) as (line, limits):
         checks: list[Check] = []
 
         def work() -> list[Check]:
@@ -113,7 +102,9 @@ def double_checked(task: Task, outcome: Outcome) -> list[Check]:
             out_of_time = list(double_check(task.instance, outcome, limits.within(0)))
             return [*checks, *out_of_time[len(checks) :]]
 
-        return run_stoppable(work, task.stop, announce, deadline=limits.deadline, instead=left)
+        return run_stoppable(
+            work, task.stop, announced(line, "the double check"), deadline=limits.deadline, instead=left
+        )
 
 
 def notes(checks: Sequence[Check]) -> list[str]:
@@ -206,10 +197,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     refuse_uncertifiable(task, proof)
     try:
-        task, outcome = task.decide(cross_check=arguments.cross_check)
+        task, found = task.decided()
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: {task.solver} cannot take this instance: {error}") from error
-    outcome, checks = _double_checked(task, _compared(task, outcome), wanted=arguments.double_check)
+    found = replace(found, outcome=_compared(task, found.outcome))
+    shown = not arguments.json and found.outcome.plan is not None and output.stdout().isatty()
+    if shown:
+        _show(task, found.outcome, ())
+    outcome = task.checked(found) if arguments.cross_check else found.outcome
+    outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
     failure = _save(task, outcome, evaluation, out) or save_certificate(task, outcome, proof)
     explanation = explanation_of(task, outcome)
@@ -217,11 +213,12 @@ def run(arguments: argparse.Namespace) -> int:
         why = {} if explanation is None else {"explanation": explanation_to_dict(explanation)}
         again = {} if checks is None else {"double_check": checks_to_list(checks)}
         grid = {} if task.grid is None else {"plain_grid": task.grid.fields()}
-        found = outcome_to_dict(task.scenario.name, outcome, task.instance, evaluation)
-        arguments.reply.put(found | grid | again | why)
+        content = outcome_to_dict(task.scenario.name, outcome, task.instance, evaluation)
+        arguments.reply.put(content | grid | again | why)
+    elif shown:
+        _show_checks(outcome)
     else:
-        rows = [] if task.grid is None else [("plain grid", task.grid.beside(task.instance, outcome))]
-        _show(task, outcome, evaluation, [*rows, *(explanation_rows(explanation) if explanation else ())])
+        _show(task, outcome, explanation_rows(explanation) if explanation else ())
     if failure is not None:
         raise failure
     return EXIT_CODES[outcome.proof]
@@ -245,7 +242,7 @@ def outcome_to_dict(
         "seconds": outcome.seconds,
         "goals": goals_to_list(outcome),
         "scope": None if instance is None else scope_to_dict(instance),
-        "notes": [*(() if instance is None else instance.model.notes), *outcome.notes],
+        "notes": [*(() if instance is None else instance.model.notes), *outcome.notes, *outcome.checks],
     }
 
 
@@ -260,7 +257,7 @@ def _double_checked(task: Task, outcome: Outcome, *, wanted: bool) -> tuple[Outc
     if not wanted:
         return outcome, None
     checks = double_checked(task, outcome)
-    return replace(outcome, notes=(*outcome.notes, *notes(checks))), checks
+    return replace(outcome, checks=(*outcome.checks, *notes(checks))), checks
 
 
 def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path | None) -> InputError | None:
@@ -278,7 +275,16 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
     return None
 
 
-def _show(task: Task, outcome: Outcome, evaluation: Evaluation | None, why: list[tuple[str, str]]) -> None:
+def _show(task: Task, outcome: Outcome, why: Sequence[tuple[str, str]]) -> None:
     from pipecut.commands.parts.tables import outcome_parts
 
-    output.show(*outcome_parts(task.instance, outcome, evaluation, why))
+    grid = [] if task.grid is None else [("plain grid", task.grid.beside(task.instance, outcome))]
+    evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
+    output.show(*outcome_parts(task.instance, outcome, evaluation, [*grid, *why]))
+
+
+def _show_checks(outcome: Outcome) -> None:
+    from pipecut.commands.parts.tables import KeyLines, check_rows
+
+    if outcome.checks:
+        output.show(KeyLines(check_rows(outcome)))

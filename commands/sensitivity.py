@@ -15,14 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.tables import GOOD, OPEN, PROOFS, WRONG, KeyLines, Row, objective_text, scope_rows
-from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
+from pipecut.commands.parts.task import EXIT_CODES, Task, announced, open_task
 from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
 from pipecut.commands.terminal.interrupt import run_stoppable
-from pipecut.commands.terminal.progress import ProgressLine
 from pipecut.formulation.costs.amounts import goal_text
-from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from pipecut.formulation.outcome import Limits, Outcome, Proof
 from pipecut.formulation.problem.cluster import DeviceClass
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.instance import Instance
@@ -248,7 +247,7 @@ def _row(base: ChangedAnswer, answer: ChangedAnswer) -> dict[str, Any]:
         "micro_batches": None if instance is None else instance.training.micro_batches,
         "goals": [] if outcome is None else goals_to_list(outcome),
         "seconds": None if outcome is None else outcome.seconds,
-        "notes": [] if outcome is None else list(outcome.notes),
+        "notes": [] if outcome is None else [*outcome.notes, *outcome.checks],
         "reason": answer.reason,
         "stages": stages,
     }
@@ -284,17 +283,17 @@ def _answered(task: Task, changed: list[ChangedInstance], *, cross_check: bool) 
     Raises InputError where no solver takes the scenario itself.
     """
     method = find_any(task.solver)
-    limits = replace(task.limits.begun(), stopped=task.stop.is_set)
     latest: dict[str, ChangedAnswer] = {}
 
     def ask(instance: Instance, within: Limits) -> tuple[Instance, Outcome]:
         def alone(one: Instance, left: Limits) -> Outcome:
-            return plan(one, left, method, cross_check=cross_check)
+            return plan(one, left, method, cross_check=False)
 
         return decide(instance, alone, within, cross_check=cross_check)
 
     total = len(changed) + 1
-    with ProgressLine(f"what if, on {task.scenario.name}", quiet=task.quiet, deadline=limits.deadline) as line:
+    with task.followed(f"what if, on {task.scenario.name}", task.limits) as (line, limits):
+        limits = replace(limits, progress=lambda _: None)
 
         def work() -> None:
             for answer in _heard(answers(task.instance, changed, ask, limits)):
@@ -305,16 +304,8 @@ def _answered(task: Task, changed: list[ChangedInstance], *, cross_check: bool) 
                     base = next(iter(latest.values()))
                     line.tell(f"{'again' if again else f'{len(latest)} of {total}'}: {answer_line(base, answer)}")
 
-        def announce() -> None:
-            if line.shown:
-                line.stopping()
-            else:
-                output.remark("stopping with the answers so far (Ctrl-C again to abort)")
-
-        try:
-            run_stoppable(work, task.stop, announce, deadline=limits.deadline, instead=lambda: None)
-        except FalseClaimError as error:
-            raise task.claim_failed(task.solver, str(error)) from error
+        stopping = announced(line, "with the answers so far")
+        run_stoppable(work, task.stop, stopping, deadline=limits.deadline, instead=lambda: None)
     if not latest:
         task.out_of_time("nothing is known of the scenario as it is")()
     return list(latest.values())

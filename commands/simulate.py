@@ -175,7 +175,7 @@ def _nothing(name: str, outcome: Outcome | None, broken: Sequence[str] = ()) -> 
         "proof": str(outcome.proof) if outcome else None,
         "objective": None,
         "bound": outcome.bound if outcome else None,
-        "notes": list(outcome.notes) if outcome else [],
+        "notes": [*outcome.notes, *outcome.checks] if outcome else [],
         "broken_rules": list(broken),
     }
     return {"format": "pipecut simulation", "scenario": name, "claim": claim}

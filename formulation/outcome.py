@@ -72,8 +72,9 @@ class Outcome:
 
     The objective is the value of the first of the ``goals`` (``formulation.costs.goals``), ``further`` what is
     claimed of the others: OPTIMAL means that every one is proved. ``bound`` is None where a solver proves nothing;
-    ``notes`` say in words what a reader should know (for example which second method agreed). ``blind_to`` names
-    rules that the solver cannot see: its plan may break them, and its bound, that of a relaxation, still holds.
+    ``notes`` say in words what a reader should know, ``checks`` what others made of what is proved. ``blind_to``
+    names rules that the solver cannot see: its plan may break them, and its bound, that of a relaxation, still
+    holds.
     ``goals`` are those of the instance from :func:`checked` on. ``any_order_bound`` holds for every order of the
     layers, where the claim itself is about the order of the instance; None: not asked, or there is no other order.
     ``unused`` names what the method can rest on and this claim does not (``solvers.ingredients``); ``bound_by``
@@ -93,6 +94,7 @@ class Outcome:
     any_order_bound: int | None = None
     unused: tuple[str, ...] = ()
     bound_by: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
 
     @property
     def claims(self) -> tuple[GoalClaim, ...]:
@@ -199,8 +201,7 @@ def checked(instance: Instance, outcome: Outcome, deadline: Deadline = NEVER) ->
     and no block is computed again where the plan keeps its values and the same rules without, as far as the
     deadline lets that be found out. Raises FalseClaimError saying what does not hold.
     """
-    if outcome.goals != instance.goals:
-        outcome = replace(outcome, goals=instance.goals)
+    outcome = replace(outcome, goals=instance.goals)
     problems = [*_contradictions(outcome), *_further_problems(outcome)]
     unseen: list[Violation] = []
     if outcome.plan is not None:

@@ -17,14 +17,14 @@ through up to the plan itself, the bound is one nearer to what weighed paths alo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipecut.formulation.certificates.check import Certificate, certifiable, fingerprint
+from pipecut.formulation.certificates.check import Certificate, certifiable, fingerprint, verify
 from pipecut.formulation.certificates.executed.paths import PathPass, WeighedPaths
 from pipecut.formulation.certificates.executed.period import keeps_to_period
 from pipecut.formulation.certificates.executed.step import StepProof
@@ -57,8 +57,10 @@ LAST = 2
 """So many means of paths are taken that were tried last: what one leaves out the next one does not see."""
 
 
-def weighed_paths(instance: Instance, step_ns: int, deadline: Deadline = NEVER) -> tuple[WeighedPaths, ...]:
-    """Return weighed paths for numbers of stages, of which plans of about such a step may be.
+def weighed_paths(
+    instance: Instance, step_ns: int, deadline: Deadline = NEVER, *, few: bool = False
+) -> tuple[WeighedPaths, ...]:
+    """Return weighed paths for numbers of stages, of which plans of about such a step may be; or only a ``few``.
 
     Raises ValueError as ``solvers.step_time.solver.accepts`` does, StoppedError after the deadline. Cost: some
     tens of sums over all plans for each number of stages.
@@ -67,13 +69,13 @@ def weighed_paths(instance: Instance, step_ns: int, deadline: Deadline = NEVER) 
     parts, space = stage_parts(tables, CutSpace.of(instance)), state_space(tables)
     spans, least = spans_of(tables, parts.passes, parts.space), least_passes(parts.passes, parts.space)
     ways, found = ways_of(tables, space), list[WeighedPaths]()
-    for times in NEARBY:
+    for times in NEARBY[:1] if few else NEARBY:
         most = times * step_ns
         limits = Limits(end_s=deadline.end_s, stopped=deadline.stopped)
         known = Incumbent("certify", instance, limits, most + 1)
         search = Search(known, parts, spans, ways, space, least)
         for stages, tried in search.tried(most):
-            found += [_of(stages, weights) for weights in tried[-LAST:]]
+            found += [_of(stages, weights) for weights in tried[-1 if few else -LAST :]]
     return tuple(sorted(found, key=lambda one: one.stages))
 
 
@@ -90,48 +92,56 @@ PARTS = 4
 """Between it and the objective so many parts are tried, the largest bound first."""
 
 
-def certify_executed(
-    instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER, *, whole: bool = False
-) -> Certificate:
+def certify_executed(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
     """Return the certificate with about the largest bound that a proof gives for a plan of this objective.
 
-    ``whole``: it is of use only if that is the objective, and nothing less is looked for.
-
     Raises ValueError, with the reason, where no proof is written for the instance, or none is small enough, and
-    StoppedError after the deadline. Cost: one proof, about 10 where the plan is not proved.
+    StoppedError after the deadline. Cost: about 10 proofs.
     """
     reason = certifiable(instance)
     if reason is not None:
         raise ValueError(reason)
-    paths: tuple[WeighedPaths, ...] = ()
-    if instance.goals[0] is Goal.PERIOD:
-        keeps = quick = partial(keeps_to_period, instance, deadline=deadline)
-    else:
-        paths = weighed_paths(instance, objective, deadline)
-        proof = StepProof(instance, paths, deadline)
-        keeps, quick = proof.keeps, proof.may_keep
-    bound = objective if _ruled_out(keeps, objective - 1) else 0
-    if not bound and not whole:
-        bound = _largest(keeps, _nearest(quick, objective), objective)
+    paths = () if instance.goals[0] is Goal.PERIOD else weighed_paths(instance, objective, deadline)
+    *_, bound = (0, *_bounds(instance, objective, paths, deadline))
     return Certificate(fingerprint(instance), plan, objective, bound, {}, paths)
 
 
-def _nearest(quick: Callable[[int], bool], objective: int) -> int:
-    """Return about the largest bound below the objective by what is asked in less time."""
+def confirmed_bounds(instance: Instance, plan: Plan, objective: int, deadline: Deadline) -> Iterator[int]:
+    """Yield bounds that the checker of certificates confirms for a plan of this objective, each one larger.
+
+    Raises CertificateError where a certificate does not hold, and else as :func:`certify`.
+    """
+    if instance.goals[0].executed:
+        few = () if instance.goals[0] is Goal.PERIOD else weighed_paths(instance, objective, deadline, few=True)
+        yield from _bounds(instance, objective, few, deadline)
+        return
+    certificate = certify(instance, plan, objective, deadline)
+    verify(instance, certificate)
+    yield certificate.bound
+
+
+def _bounds(
+    instance: Instance, objective: int, paths: tuple[WeighedPaths, ...], deadline: Deadline
+) -> Iterator[int]:
+    """Yield bounds of an executed time, each larger than those before, as the checker comes to them."""
+    if instance.goals[0] is Goal.PERIOD:
+        keeps = quick = partial(keeps_to_period, instance, deadline=deadline)
+    else:
+        proof = StepProof(instance, paths, deadline)
+        keeps, quick = proof.keeps, proof.may_keep
     low, high = 0, objective
     while high - low > max(1, objective // NEARLY):
         middle = (low + high) // 2
-        low, high = (middle, high) if _ruled_out(quick, middle - 1) else (low, middle)
-    return low
-
-
-def _largest(keeps: Callable[[int], bool], low: int, objective: int) -> int:
-    """Return the largest of a few bounds from that one on that is proved."""
-    for part in range(PARTS - 1, 0, -1):
+        if _ruled_out(quick, middle - 1):
+            low = middle
+            yield low
+        else:
+            high = middle
+    for part in range(PARTS, 0, -1):
         middle = low + (objective - low) * part // PARTS
         if middle > low and _ruled_out(keeps, middle - 1):
-            return middle
-    return low
+            yield middle
+            return
 
 
 def _ruled_out(keeps: Callable[[int], bool], most_ns: int) -> bool:
@@ -142,21 +152,18 @@ def _ruled_out(keeps: Callable[[int], bool], most_ns: int) -> bool:
         return False
 
 
-def certify(
-    instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER, *, whole: bool = False
-) -> Certificate:
+def certify(instance: Instance, plan: Plan, objective: int, deadline: Deadline = NEVER) -> Certificate:
     """Return the certificate with the largest bound that time and memory alone give for a plan of this objective.
 
     That is the least time of any plan that is cut where it may be, whatever other demands and limits on goals
-    there are: the objective itself where there is none of these and the plan is optimal. With ``whole`` a bound
-    below it is of no use, and may be any. Raises ValueError, with
+    there are: the objective itself where there is none of these and the plan is optimal. Raises ValueError, with
     the reason, where labels prove nothing about the instance, and as ``solvers.dynamic.states.states.state_space``
     does. Raises StoppedError after the deadline.
     Cost: one question of the dynamic programme over device states, some 40 where the plan is not optimal; for
     executed times as ``solvers.certifying.certify_executed``.
     """
     if instance.goals[0].executed:
-        return certify_executed(instance, plan, objective, deadline, whole=whole)
+        return certify_executed(instance, plan, objective, deadline)
     search = search_of(instance, deadline)
     bound = objective
     if search.ask(objective - 1) is not False:

@@ -44,7 +44,7 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import catalogue
 from pipecut.solvers.catalogue import MAIN, find_solver
-from pipecut.solvers.certifying import certify
+from pipecut.solvers.certifying import certify, confirmed_bounds
 from pipecut.solvers.goals import limited, solve_in_order
 from pipecut.solvers.ingredients import (
     Ingredient,
@@ -167,7 +167,7 @@ def ask_certificate(claim: Claim, limits: Limits) -> Answer:
 
     def work() -> Answer:
         try:
-            certificate = certify(claim.instance, plan, objective, limits.deadline, whole=True)
+            certificate = certify(claim.instance, plan, objective, limits.deadline)
         except ValueError as error:
             return Answer(Verdict.NOT_APPLICABLE, str(error))
         try:
@@ -181,8 +181,8 @@ def ask_certificate(claim: Claim, limits: Limits) -> Answer:
     return in_background(work, limits.deadline.over) or Answer(Verdict.OUT_OF_TIME, "stopped before its end")
 
 
-PARTLY = "line_dp"
-"""Who is asked where nobody sees the whole instance: its bound holds, and its plan is one of the line."""
+CERTIFIES = 1.25
+"""A certificate may take one part in so many of the time that is left."""
 PATIENCE_S = 5.0
 """How long a method may check a claim that is not among the fastest for the instance."""
 QUICK_BYTES = 1_000_000
@@ -218,17 +218,37 @@ def solve_checked(instance: Instance, solver: SolverEntry, limits: Limits) -> Ou
         raise RefutedError(str(error), outcome) from error
 
 
-def cross_checked(instance: Instance, outcome: Outcome, limits: Limits) -> Outcome:
-    """Return an outcome about one goal with a note on what a second, independent method makes of its proof.
+NOT_CHECKED = "not cross-checked"
+STOPPED, LATE = "the check was stopped", "the time was used up"
+"""Why a proof stands as it was found."""
 
-    Outcomes that prove nothing stay as they are; that no plan is of use (``limits.below``) is a proof. Raises
-    FalseClaimError if two methods contradict each other.
+
+def checked_by_others(instance: Instance, outcome: Outcome, limits: Limits) -> Iterator[str]:
+    """Yield what second, independent methods make of everything that an outcome claims to be proved.
+
+    Goal by goal, in a sentence each. Raises FalseClaimError if two methods contradict each other.
+    """
+    for claim in claims_of(instance, outcome):
+        judged = replace(claim.instance, goals=claim.instance.goals[:1])
+        if claim.goal is instance.goals[0]:
+            yield cross_check(judged, outcome.of_first_goal(), limits)
+            continue
+        value, others = claim.objective, claim.bound_by
+        one = Outcome(claim.solver, Proof.OPTIMAL, claim.plan, value, value, goals=judged.goals, bound_by=others)
+        yield f"{claim.goal}: {cross_check(judged, one, limits)}"
+
+
+def cross_check(instance: Instance, outcome: Outcome, limits: Limits) -> str:
+    """Say what a second, independent method makes of a proof about one goal; nothing where nothing is proved.
+
+    That no plan is of use (``limits.below``) is a proof. Raises FalseClaimError if two methods contradict each
+    other.
     """
     same, against = _said_the_same(outcome, limits), list[str]()
     if not same or not is_described(outcome):
-        return outcome
+        return ""
     if limits.deadline.over():
-        return _noted(outcome, "not cross-checked: the time limit was used up")
+        return f"{NOT_CHECKED}: {STOPPED if limits.stopped() else LATE}"
     if same is not SAME_RULED_OUT:
         limits = replace(limits, below=None)
     limits = replace(limits, known=None)
@@ -242,12 +262,14 @@ def cross_checked(instance: Instance, outcome: Outcome, limits: Limits) -> Outco
         if problem:
             raise FalseClaimError(problem)
         if _said_the_same(second, limits) == same or (same is SAME_RULED_OUT and second.proof is Proof.INFEASIBLE):
-            return _noted(outcome, same.format(entry.summary))
+            return same.format(entry.summary)
         against.append(f"{entry.name} proves nothing in {second.seconds:.1f} s")
-    if TIGHT not in against and _certified(instance, outcome, limits, against):
-        return _noted(outcome, SAME_OPTIMUM.format("a certificate, checked without a solver,"))
+    if TIGHT not in against and (said := _certified(instance, outcome, limits, against)):
+        return said
+    if limits.stopped():
+        return f"{NOT_CHECKED}: {STOPPED}"
     why = "; ".join(against) or NO_SECOND
-    return _noted(outcome, _in_part(instance, outcome, limits) or f"not cross-checked: {why}")
+    return f"{NOT_CHECKED}: {why}"
 
 
 def _said_the_same(outcome: Outcome, limits: Limits) -> str:
@@ -293,46 +315,33 @@ def _memory_decides(instance: Instance, outcome: Outcome) -> bool:
     return "state_dp" in methods_of(outcome) and instance.constraints.memory and not outcome.unused
 
 
-def _certified(instance: Instance, outcome: Outcome, limits: Limits, against: list[str]) -> bool:
-    """Tell whether a certificate proves the same, and why not if it was stopped.
+def _certified(instance: Instance, outcome: Outcome, limits: Limits, against: list[str]) -> str:
+    """Say how much of an optimum a certificate confirms; nothing, and why not, where it was not ready in time.
 
-    Raises FalseClaimError where it proves otherwise.
+    Raises FalseClaimError where it does not hold.
     """
-    if not independent_of(outcome, "certificate") or limits.deadline.over():
-        return False
-    claim = Claim(instance, outcome.solver, outcome.plan, outcome.objective, outcome.bound_by)
-    patience = 2 if instance.goals[0].executed else 4
-    began_s, answer = time.monotonic(), Answer(Verdict.OUT_OF_TIME)
-    with contextlib.suppress(StoppedError):
-        answer = ask_certificate(claim, limits.within(patience * PATIENCE_S))
-    if answer.verdict is Verdict.OUT_OF_TIME and not instance.goals[0].executed:  # of these few are ready
-        against.append(f"a certificate was not ready in {time.monotonic() - began_s:.1f} s")
-    if answer.verdict is Verdict.DISAGREED:
-        raise FalseClaimError(f"{outcome.solver}: {answer.reason}")
-    return answer.verdict is Verdict.AGREED
-
-
-def _in_part(instance: Instance, outcome: Outcome, limits: Limits) -> str:
-    """Say what the programme over the line, which does not see the whole instance, makes of an optimum."""
-    entry = find_solver(PARTLY)
-    support = entry.accepts(instance)
-    if outcome.proof is not Proof.OPTIMAL or not support.takes or support.proves:
+    plan, objective = outcome.plan, outcome.objective
+    alone = independent_of(outcome, "certificate") and not limits.deadline.over()
+    if not alone or plan is None or objective is None or certifiable(instance) is not None:
         return ""
-    if not independent_of(outcome, entry.name) or limits.deadline.over():
-        return ""
+    deadline, began_s = limits.share(CERTIFIES).within(4 * PATIENCE_S).deadline, time.monotonic()
+    bounds = [0]
     try:
-        second = solve_checked(instance, entry, replace(limits, progress=lambda _: None))
+        with contextlib.suppress(StoppedError):
+            in_background(
+                lambda: bounds.extend(confirmed_bounds(instance, plan, objective, deadline)), deadline.over
+            )
+    except CertificateError as error:
+        raise FalseClaimError(f"{outcome.solver}: the certificate does not hold: {error}") from error
     except ValueError:
         return ""
-    problem = contradiction(outcome, second)
-    if problem:
-        raise FalseClaimError(problem)
-    if second.bound is not None and second.blind_to:
-        blind = ", ".join(second.blind_to)
-        return f"not cross-checked in full: {entry.name}, blind to {blind}, finds {second.amount(second.bound)}"
-    if second.proof is Proof.FEASIBLE and second.objective is not None:
-        best = second.amount(second.objective)
-        return f"not cross-checked in full: the best plan of {entry.name} has {best}, {second.goals[0]}"
+    bound = max(bounds)
+    if bound == objective:
+        return SAME_OPTIMUM.format("a certificate, checked without a solver,")
+    if bound:
+        share, least = f"{1000 * bound // objective / 10:.1f} %", outcome.amount(bound)
+        return f"certificate: {share} of the optimum confirmed without a solver: no plan is below {least}"
+    against.append(f"a certificate was not ready in {time.monotonic() - began_s:.1f} s")
     return ""
 
 
@@ -355,7 +364,8 @@ def better(one: Outcome, other: Outcome) -> Outcome:
     if second.bound is None or first.proof is Proof.INFEASIBLE or second.bound <= (first.bound or 0):
         return first
     by = methods_of(second)
-    return replace(_noted(first, f"bound: {', '.join(by)}"), bound=second.bound, bound_by=by)
+    notes = (*first.notes, f"bound: {', '.join(by)}")
+    return replace(first, notes=notes, bound=second.bound, bound_by=by)
 
 
 def contradiction(one: Outcome, other: Outcome) -> str | None:
@@ -375,21 +385,15 @@ def contradiction(one: Outcome, other: Outcome) -> str | None:
     return None
 
 
-def _noted(outcome: Outcome, note: str) -> Outcome:
-    return replace(outcome, notes=(*outcome.notes, note))
-
-
-Solve = Callable[[Instance, Limits], Outcome]
-
-
-def route(name: str, load: Callable[[], Solve]) -> Ask:
-    """Return the route that solves the claim's instance with another method; ``load`` imports it."""
+def by_solver(name: str) -> Ask:
+    """Return the route that solves the claim's instance with another method."""
 
     def ask(claim: Claim, limits: Limits) -> Answer:
         if name in claim.by:
             return Answer(Verdict.NOT_APPLICABLE, "the claim is its own")
+        quiet = replace(limits, progress=lambda _: None)
         try:
-            second = checked(claim.instance, load()(claim.instance, replace(limits, progress=lambda _: None)))
+            second = checked(claim.instance, find_solver(name).load()(claim.instance, quiet))
         except ValueError as error:
             return Answer(Verdict.NOT_APPLICABLE, str(error))
         except FalseClaimError as error:
@@ -423,34 +427,6 @@ def compare(claim: Claim, second: Outcome, *, late: bool) -> Answer:
     return Answer(Verdict.NOT_APPLICABLE, "; ".join(second.notes) or "it proves nothing here")
 
 
-def line_dp() -> Solve:
-    """Import the dynamic programme over the line."""
-    from pipecut.solvers.reference.line import solve
-
-    return solve
-
-
-def state_dp() -> Solve:
-    """Import the dynamic programme over device states."""
-    from pipecut.solvers.dynamic.states.solver import solve
-
-    return solve
-
-
-def brute_force() -> Solve:
-    """Import the enumeration of all plans."""
-    from pipecut.solvers.exhaustive import solve
-
-    return solve
-
-
-def cpsat() -> Solve:
-    """Import the search in the declarative model."""
-    from pipecut.solvers.cpsat.solver import solve
-
-    return solve
-
-
 class Route(NamedTuple):
     """A way to ask again: its name, the same in words, and the function that asks."""
 
@@ -460,10 +436,10 @@ class Route(NamedTuple):
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("line_dp", "the dynamic programme over the line", route("line_dp", line_dp)),
-    Route("state_dp", "the dynamic programme over device states", route("state_dp", state_dp)),
-    Route("brute_force", "brute force", route("brute_force", brute_force)),
-    Route("cpsat", "the declarative model", route("cpsat", cpsat)),
+    Route("line_dp", "the dynamic programme over the line", by_solver("line_dp")),
+    Route("state_dp", "the dynamic programme over device states", by_solver("state_dp")),
+    Route("brute_force", "brute force", by_solver("brute_force")),
+    Route("cpsat", "the declarative model", by_solver("cpsat")),
     Route("certificate", "a certificate", ask_certificate),
 )
 """In the order in which they are asked: the one that cannot be stopped comes last."""

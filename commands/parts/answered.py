@@ -1,4 +1,7 @@
-"""A search that has an answer in time, whatever it does: its own, or what it had told when it was left."""
+"""A search that has an answer in time, whatever it does: its own, or what it had told when it was left.
+
+And then the check of what it proved, which takes nothing of that away where it is left.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from pipecut.commands.terminal.interrupt import GRACE_S, run_stoppable
 from pipecut.formulation.outcome import Limits, Outcome, Progress
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers.choices.standing import Standing
+from pipecut.solvers.choices.trainings import DecideAsk, Decision, decided
+from pipecut.solvers.crosscheck import LATE, NOT_CHECKED, STOPPED
 
 
 @dataclass(slots=True)
@@ -34,9 +39,52 @@ class _Telling:
             self.lock.release()
 
 
-def answered(
-    work: Callable[[Limits], tuple[Instance, Outcome]], limits: Limits, standing: Standing, solver: str
+Work = Callable[[Limits], tuple[Instance, Outcome]]
+
+
+def decided_in_time(
+    instance: Instance, ask: DecideAsk, follow: Callable[[Work], tuple[Instance, Outcome]]
+) -> Decision:
+    """Choose what an instance leaves open; ``follow`` does that within limits, and answers where it is left."""
+    found: list[Decision] = []
+
+    def work(within: Limits) -> tuple[Instance, Outcome]:
+        found.append(decided(instance, ask, within))
+        return found[0].instance, found[0].outcome
+
+    about, outcome = follow(work)
+    return next((one for one in found if one.outcome is outcome), Decision(about, outcome))
+
+
+def checked_in_time(
+    found: Decision, limits: Limits, stop: threading.Event, on_stop: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Return a claim with what others make of what it proves; Ctrl-C stops only that, and so does its time.
+
+    Raises FalseClaimError if two methods contradict each other.
+    """
+    within, said = found.to_check(replace(limits, stopped=lambda: stop.is_set() or limits.stopped())), list[str]()
+
+    def left() -> None:
+        said.append(f"{NOT_CHECKED}: {STOPPED if stop.is_set() else LATE}")
+
+    run_stoppable(lambda: said.extend(found.checks(within)), stop, on_stop, deadline=within.deadline, instead=left)
+    return replace(found.outcome, checks=tuple(said))
+
+
+def decided_alone(
+    instance: Instance, ask: DecideAsk, limits: Limits, solver: str, *, cross_check: bool
 ) -> tuple[Instance, Outcome]:
+    """Do both within limits whose clock runs from now on, where nobody watches.
+
+    Ctrl-C stops the search and raises KeyboardInterrupt; later it stops the check alone.
+    """
+    begun = limits.begun()
+    found = decided_in_time(instance, ask, lambda work: answered(work, begun, Standing(instance), solver))
+    return found.instance, checked_in_time(found, begun, threading.Event()) if cross_check else found.outcome
+
+
+def answered(work: Work, limits: Limits, standing: Standing, solver: str) -> tuple[Instance, Outcome]:
     """Search within limits whose clock runs from now on; a search that does not end then is left.
 
     Ctrl-C stops the search and raises KeyboardInterrupt.
@@ -51,7 +99,7 @@ def answered(
 
 
 def left_in_time(
-    work: Callable[[Limits], tuple[Instance, Outcome]],
+    work: Work,
     limits: Limits,
     standing: Standing,
     solver: str,

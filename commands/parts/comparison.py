@@ -176,7 +176,7 @@ def _row_to_dict(row: ComparisonRow, best: Outcome | None) -> dict[str, Any]:
         "violations": list(row.violations),
         "stages": None if found is None or found.plan is None else len(found.plan),
         "seconds": None if found is None else found.seconds,
-        "notes": [] if found is None else list(found.notes),
+        "notes": [] if found is None else [*found.notes, *found.checks],
         "reason": row.reason,
     }
 
@@ -255,7 +255,10 @@ class _Remarks:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the lines."""
         for row in self.rows:
-            for remark in (*(() if row.outcome is None else row.outcome.notes), row.reason):
+            for remark in (
+                *(() if row.outcome is None else (*row.outcome.notes, *row.outcome.checks)),
+                row.reason,
+            ):
                 if not remark:
                     continue
                 style = WRONG if row.failure is not None and remark == row.reason else ""

@@ -333,7 +333,7 @@ def outcome_parts(
 ) -> tuple[RenderableType, ...]:
     """Return what was found, the stages of its plan, and what was done for it; without a plan, what says why."""
     found = KeyLines([*result_rows(instance, outcome, evaluation), *why])
-    done = KeyLines(search_rows(instance, outcome, evaluation))
+    done = KeyLines([*search_rows(instance, outcome, evaluation), *check_rows(outcome)])
     if outcome.plan is None or evaluation is None:
         return (found, "", done)
     return found, "", StageLines(instance, outcome.plan, evaluation), "", done
@@ -369,6 +369,11 @@ def search_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
     said = {message for _, message in told(evaluation.violations)} if evaluation else set()
     notes = (*instance.model.notes, *outcome.notes)
     return rows + [("note", human.printable(note)) for note in notes if note not in said]
+
+
+def check_rows(outcome: Outcome) -> list[Row]:
+    """Return what others made of what is proved."""
+    return [("check", human.printable(said)) for said in outcome.checks]
 
 
 def _in_a_line(words: Sequence[str]) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn
 
-from pipecut.commands.parts.answered import left_in_time
+from pipecut.commands.parts.answered import checked_in_time, decided_in_time, left_in_time
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import (
     ClaimFailedError,
@@ -30,7 +31,7 @@ from pipecut.ingest.scenario.load import Scenario
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.standing import Standing
-from pipecut.solvers.choices.trainings import decide
+from pipecut.solvers.choices.trainings import Decision
 from pipecut.solvers.crosscheck import solve_checked
 from pipecut.solvers.reduce.grids import GridFound
 from pipecut.solvers.search.stoppable import in_background
@@ -76,35 +77,58 @@ class Task:
             asked = solve_checked(self.instance, method, limits) if alone else plan(self.instance, limits, method)
             return self.instance, asked
 
-        return self._followed(solver, work, Standing(self.instance, alone=alone))[1]
+        standing = Standing(self.instance, alone=alone)
+        with self.followed(f"{solver} on {self.scenario.name}", self.limits, solver) as (line, limits):
+            return left_in_time(work, limits, standing, solver, self.stop, announced(line, BEST))[1]
 
     def decide(self, *, cross_check: bool) -> tuple[Task, Outcome]:
         """Choose what the scenario leaves open, and search; return the task about what was chosen, and the claim.
 
-        Another solver is asked where the instance is too large for the named one. Raises as :meth:`search` does.
+        With ``cross_check`` the claim is checked by others. Raises as :meth:`search` does.
         """
-        method = find_any(self.solver)
+        task, found = self.decided()
+        return task, task.checked(found) if cross_check else found.outcome
+
+    def decided(self) -> tuple[Task, Decision]:
+        """Do the same without a check, which :meth:`checked` does.
+
+        Another solver is asked where the instance is too large for the named one.
+        """
+        method, standing = find_any(self.solver), Standing(self.instance)
 
         def ask(instance: Instance, limits: Limits) -> Outcome:
-            return plan(instance, limits, method, cross_check=cross_check)
+            return plan(instance, limits, method, cross_check=False)
 
-        chosen = partial(decide, self.instance, ask, cross_check=cross_check)
-        standing = Standing(self.instance)
-        instance, outcome = self._followed(self.solver, chosen, standing)
-        return replace(self, instance=instance, grid=standing.grid), self._told_of_reading(outcome)
+        with self.followed(f"{self.solver} on {self.scenario.name}", self.limits) as (line, limits):
+            stopping = announced(line, BEST)
+            found = decided_in_time(
+                self.instance,
+                ask,
+                lambda work: left_in_time(work, limits, standing, self.solver, self.stop, stopping),
+            )
+        task = replace(self, instance=found.instance, grid=standing.grid)
+        return task, replace(found, outcome=self._told_of_reading(found.outcome))
 
-    def _followed(
-        self, solver: str, work: Callable[[Limits], tuple[Instance, Outcome]], standing: Standing
-    ) -> tuple[Instance, Outcome]:
-        """Work with a progress line, stoppable by Ctrl-C; whatever work does, there is an answer in time."""
-        say = partial(goal_text, self.instance.goals[0])
-        begun, title = self.limits.begun(), f"{solver} on {self.scenario.name}"
+    def checked(self, found: Decision) -> Outcome:
+        """Return a claim as others see it, with a progress line of its own; Ctrl-C stops no more than that.
+
+        Raises ClaimFailedError, with a reproducer on file, if it is contradicted.
+        """
+        if found.outcome.of_first_goal().proof not in (Proof.OPTIMAL, Proof.INFEASIBLE):
+            return found.outcome
+        title = f"proved; checking {self.scenario.name} by other ways"
+        with self.followed(title, found.to_check(self.limits)) as (line, limits):
+            return checked_in_time(found, limits, self.stop, announced(line, CHECK))
+
+    @contextlib.contextmanager
+    def followed(self, title: str, limits: Limits, solver: str = "") -> Iterator[tuple[ProgressLine, Limits]]:
+        """Work with a progress line, within limits that Ctrl-C ends, and which tell of progress there."""
+        say, begun = partial(goal_text, self.instance.goals[0]), limits.begun()
         with ProgressLine(title, quiet=self.quiet, say=say, deadline=begun.deadline) as line:
-            limits = replace(begun, stopped=self.stop.is_set, progress=line.report)
             try:
-                return left_in_time(work, limits, standing, solver, self.stop, _announce(line))
+                yield line, replace(begun, stopped=self.stop.is_set, progress=line.report)
             except FalseClaimError as error:
-                raise self.claim_failed(solver, str(error)) from error
+                raise self.claim_failed(solver or self.solver, str(error)) from error
 
     def out_of_time(self, what: str) -> Callable[[], NoReturn]:
         """Return what raises OutOfTimeError, with what was not found, for work that is left without an answer."""
@@ -175,13 +199,17 @@ def open_task(arguments: argparse.Namespace, *, timed: bool = False) -> Task:
     )
 
 
-def _announce(line: ProgressLine) -> Callable[[], None]:
+BEST, CHECK = "with the best plan so far", "the check; the proof stands"
+"""What is stopped, and with what."""
+
+
+def announced(line: ProgressLine, what: str) -> Callable[[], None]:
     """Return what happens at the first Ctrl-C: a line of its own, or the progress line where there is one."""
 
     def announce() -> None:
         if line.shown:
             line.stopping()
         else:
-            output.remark("stopping with the best plan so far (Ctrl-C again to abort)")
+            output.remark(f"stopping {what} (Ctrl-C again to abort)")
 
     return announce

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipecut.commands.parts.answered import answered
+from pipecut.commands.parts.answered import answered, decided_alone
 from pipecut.commands.parts.comparison import KEEPS_RULES, ComparisonRow, broken_rules, strongest
 from pipecut.commands.terminal.terminal import WIDTH
 from pipecut.formulation.costs import times
@@ -34,7 +34,6 @@ from pipecut.report.wording import printable
 from pipecut.solvers.auto import solve as auto
 from pipecut.solvers.catalogue import AUTO, find_any
 from pipecut.solvers.choices.standing import Standing
-from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.crosscheck import contradiction, solve_checked
 
 if TYPE_CHECKING:
@@ -214,9 +213,6 @@ def plan(instance: Instance, solver: str | None, limits: Limits, *, cross_check:
     method = AUTO if solver is None else find_any(solver)
 
     def ask(one: Instance, within: Limits) -> Outcome:
-        return auto.plan(one, within, method, cross_check=cross_check)
+        return auto.plan(one, within, method, cross_check=False)
 
-    def chosen(within: Limits) -> tuple[Instance, Outcome]:
-        return decide(instance, ask, within, cross_check=cross_check)
-
-    return planned(*answered(chosen, limits, Standing(instance), method.name))
+    return planned(*decided_alone(instance, ask, limits, method.name, cross_check=cross_check))

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pipecut.commands.parts.answered import answered
+from pipecut.commands.parts.answered import decided_alone
 from pipecut.commands.terminal.failures import InputError
 from pipecut.formulation.costs.goals import goal_value
 from pipecut.formulation.evaluate import evaluate
@@ -45,8 +45,6 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.units import NS_PER_SECOND
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_any
-from pipecut.solvers.choices.standing import Standing
-from pipecut.solvers.choices.trainings import decide
 
 _STOP: list[threading.Event] = []
 """In a process of the pool: set once nobody waits for it any more. One that a scheduler started has none."""
@@ -102,15 +100,10 @@ def solved(work: SweepWork) -> dict[str, Any]:
     limits = Limits(work.time_limit_s, work.workers, work.seed, stopped=stopped)
 
     def ask(instance: Instance, within: Limits) -> Outcome:
-        return plan(instance, within, method, cross_check=work.cross_check)
+        return plan(instance, within, method, cross_check=False)
 
     try:
-        instance, outcome = answered(
-            lambda within: decide(work.instance, ask, within, cross_check=work.cross_check),
-            limits,
-            Standing(work.instance),
-            method.name,
-        )
+        instance, outcome = decided_alone(work.instance, ask, limits, method.name, cross_check=work.cross_check)
     except FalseClaimError as error:
         return failed(f"a claim failed its check: {error}", time.monotonic() - began_s)
     except ValueError as error:
@@ -142,7 +135,7 @@ def _row(instance: Instance, outcome: Outcome) -> dict[str, Any]:
         "price_per_hour": sum(server.devices * server.device_class.price_per_hour for server in servers),
         "micro_batches": instance.training.micro_batches,
         "seconds": outcome.seconds,
-        "notes": list(outcome.notes),
+        "notes": [*outcome.notes, *outcome.checks],
     }
     return failed("") | found | ({} if plan_found is None else _of_plan(instance, plan_found))
 

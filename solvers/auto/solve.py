@@ -31,7 +31,7 @@ from pipecut.solvers.auto import advice as simpler
 from pipecut.solvers.auto import by_formula
 from pipecut.solvers.auto.advice import advice
 from pipecut.solvers.catalogue import AUTO, MAIN
-from pipecut.solvers.crosscheck import RefutedError, better, cross_checked, largest_bytes
+from pipecut.solvers.crosscheck import RefutedError, better, checked_by_others, largest_bytes
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import METHODS
 from pipecut.solvers.reduce.grids import best_grid
@@ -106,7 +106,7 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
 
     Where the instance is too large for ``method``, or it does not see a later goal, others are asked, and the
     notes say why. The time limit is that of all of it. With ``Limits.below`` no second method is asked: whoever
-    compares instances asks it about those that matter (``solvers.choices``).
+    compares instances asks it about those that matter, at the end (``solvers.choices``).
     Raises RefutedError if a claim fails its check, FalseClaimError if two methods contradict each other,
     ValueError if ``method`` does not take the instance for another reason than its size, and TooLargeError if
     nobody does.
@@ -115,15 +115,15 @@ def plan(instance: Instance, limits: Limits, method: SolverEntry = AUTO, *, cros
 
     def of_one_goal(judged: Instance, within: Limits) -> Outcome:
         judged = replace(judged, goals=judged.goals[:1])
-        later = judged.goals != instance.goals[:1]
-        outcome = _asked(judged, within, method, later=later)
-        return cross_checked(judged, outcome, within) if cross_check and limits.below is None else outcome
+        return _asked(judged, within, method, later=judged.goals != instance.goals[:1])
 
     outcome = solve_in_order(instance, of_one_goal, limits)
     try:
         outcome = checked(instance, outcome, limits.deadline)
     except FalseClaimError as error:
         raise RefutedError(str(error), outcome) from error
+    if cross_check and limits.below is None:
+        outcome = replace(outcome, checks=tuple(filter(None, checked_by_others(instance, outcome, limits))))
     known = outcome.solver in METHODS or outcome.solver == by_formula.NAME
     if outcome.proof in PROVED or not known or limits.ruled_out(outcome):
         return outcome

@@ -31,6 +31,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pipecut.formulation.costs.amounts import plural
 from pipecut.formulation.costs.bounds import lower_bound
@@ -43,6 +44,7 @@ from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import ceil_div
+from pipecut.solvers.attack import attacked
 from pipecut.solvers.catalogue import is_reduced
 from pipecut.solvers.choices.any_order import (
     AnyOrder,
@@ -52,7 +54,7 @@ from pipecut.solvers.choices.any_order import (
     has_other_orders,
     impossible,
 )
-from pipecut.solvers.crosscheck import cross_checked
+from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
 from pipecut.solvers.reduce.grids import GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 
@@ -145,41 +147,33 @@ def orders_open(training: Training) -> bool:
     return bool(training.schedule_choices or training.chunk_choices)
 
 
-Check = Callable[[Instance, Outcome, Limits], Outcome]
-"""Says in the last note of an outcome what a second method makes of its proof, as ``cross_checked`` does."""
-NOT_CHECKED = "not cross-checked"
 WITH_START = 4
 """The first choice may search in one part of the time in so many if it begins with a plan, else in half of it."""
 MORE_TIME = 1.5
 """A choice is searched once more in so many times the time that it had, or more."""
-CHECKS_S = 10.0
-"""How long all numbers together that have nothing better may be checked: the plan is there, and waits."""
+NOTHING = "nothing better"
+CHECK_S = 10.0
+"""A check may take so much longer than what is checked took: the plan is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenTraining:
-    """The instance with the training that was chosen, and a claim about all choices.
-
-    ``asked`` are the outcomes by choice, in the order in which they were searched.
-    """
+class Ruled(NamedTuple):
+    """A choice that is claimed to have no plan of less than ``below``, by the first goal."""
 
     instance: Instance
     outcome: Outcome
-    asked: tuple[tuple[Training, Outcome], ...]
+    below: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What is known of one choice; ``bound`` is for a whole step.
 
-    ``second`` is what a second method makes of an outcome that ``ask`` did not check; empty for others. ``start``
-    is a plan to begin with.
+    ``start`` is a plan to begin with.
     """
 
     instance: Instance
     bound: int
     outcome: Outcome | None = None
-    second: str = ""
     start: Start | None = None
 
     @property
@@ -200,21 +194,58 @@ class _Found:
         return (self.value or 0, *further)
 
 
-def best_training(
-    instance: Instance, ask: Ask, limits: Limits, check: Check | None = None, grid: GridFound | None = None
-) -> ChosenTraining:
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was chosen, the claim about it, the choices that have nothing better, and how long all of it took."""
+
+    instance: Instance
+    outcome: Outcome
+    others: tuple[Ruled, ...] = ()
+    seconds: float = 0.0
+
+    def to_check(self, limits: Limits) -> Limits:
+        """Return the limits of a check: about the time that the search took."""
+        return limits.within(self.seconds + CHECK_S)
+
+    def checks(self, limits: Limits) -> Iterator[str]:
+        """Yield what second methods make of everything that is proved, a sentence each.
+
+        Raises FalseClaimError if two methods contradict each other.
+        """
+        own = limits.share(2) if self.others else limits
+        if self.outcome.plan is not None or not self.others:
+            for at, found in enumerate(filter(None, checked_by_others(self.instance, self.outcome, own))):
+                alone = not at and found.startswith(NOT_CHECKED)
+                yield (alone and attacked([(self.instance, self.outcome, self.outcome.objective)], own)) or found
+        said: dict[str, list[Ruled]] = {}
+        for at, one in enumerate(self.others):
+            within = limits.share(2 * (len(self.others) - at))
+            first = replace(one.instance, goals=one.instance.goals[:1])
+            found = cross_check(first, one.outcome.of_first_goal(), replace(within, below=one.below))
+            said.setdefault(NOT_CHECKED if found.startswith(NOT_CHECKED) else found, []).append(one)
+        nothing = "no plan" if self.outcome.plan is None else NOTHING
+        for found, some in said.items():
+            choices = listed([one.instance for one in some])
+            against = found == NOT_CHECKED and attacked(some, limits)
+            yield f"{nothing} with {choices}: {against or found}"
+
+    def checked(self, limits: Limits) -> Outcome:
+        """Return the claim with these sentences."""
+        return replace(self.outcome, checks=tuple(self.checks(self.to_check(limits))))
+
+
+def best_training(instance: Instance, ask: Ask, limits: Limits, grid: GridFound | None = None) -> Decision:
     """Return the best plan over all that the training leaves open (``Training.choices``), with a claim about that.
 
-    The claim is OPTIMAL only if no plan with any choice is better. ``ask`` checks what it finds where
-    ``Limits.below`` is None; ``check`` is asked about the rest. Raises ValueError where ``ask`` does so for every
-    choice, or a formula cannot tell choices apart, and what ``check`` raises. Cost: at most one search for each
-    choice; after the first one they only have to tell whether there is anything better.
+    The claim is OPTIMAL only if no plan with any choice is better. Raises ValueError where ``ask`` does so for
+    every choice, or a formula cannot tell choices apart. Cost: at most one search for each choice; after the first
+    one they only have to tell whether there is anything better.
     """
     _check_told_apart(instance)
     limits = limits.begun()
     parts = _with(grid, instances_of(instance), instance)
     if (reduced := _reduced(parts, limits, grid)) is not None:
-        return _chosen(instance, reduced if check is None else _checked(reduced, check, limits), [])
+        return _chosen(instance, reduced, [])
     waiting = _by_promise(_begun(parts, by_formula(instance, parts, ask, limits), grid))
     done: list[_Found] = []
     refused: list[str] = []
@@ -241,8 +272,6 @@ def best_training(
             refused.append(f"{named(one.instance)}: {error}")
             done.append(one)
     done = _again(done, ask, limits, needed_s)
-    if check is not None:
-        done = _checked(done, check, limits)
     if len(refused) == len(parts):
         raise ValueError("; ".join(dict.fromkeys(refused)))
     return _chosen(instance, done, list(dict.fromkeys(refused)))
@@ -276,7 +305,7 @@ def _reduced(parts: Sequence[Instance], limits: Limits, grid: GridFound | None) 
     if all(one.plan is None for _, one in found) and any(one.proof is Proof.UNKNOWN for _, one in found):
         return None
     return [
-        _Found(one, outcome.bound or lower_bound(one), checked(one, outcome, limits.deadline), NOT_CHECKED)
+        _Found(one, outcome.bound or lower_bound(one), checked(one, outcome, limits.deadline))
         for one, outcome in found
     ]
 
@@ -284,8 +313,7 @@ def _reduced(parts: Sequence[Instance], limits: Limits, grid: GridFound | None) 
 def _asked(one: _Found, ask: Ask, within: Limits) -> _Found:
     """Return what is known of a choice when it has been searched. Raises what ``ask`` raises."""
     about, outcome = ask(one.instance, within)
-    second = NOT_CHECKED if within.below is not None or outcome.proof is Proof.UNKNOWN else ""
-    return _Found(about, _bound(one, outcome), outcome, second)
+    return _Found(about, _bound(one, outcome), outcome)
 
 
 def _again(done: list[_Found], ask: Ask, limits: Limits, needed_s: float) -> list[_Found]:
@@ -361,36 +389,16 @@ def _bound(one: _Found, outcome: Outcome) -> int:
     return one.bound if outcome.bound is None else max(one.bound, outcome.bound * times_in_a_step(one.instance))
 
 
-def _checked(done: list[_Found], check: Check, limits: Limits) -> list[_Found]:
-    """Ask a second method about the best choice, then about those that have nothing better, the quickest first."""
-    best = min((one for one in done if one.value is not None), key=lambda one: one.rank, default=None)
-    found, rest = list[_Found](), None
-    in_turn = sorted(done, key=lambda one: (one is not best, one.outcome.seconds if one.outcome else 0))
-    for at, one in enumerate(in_turn):
-        if one.outcome is None or not one.second or best is None:
-            found.append(one)
-            continue
-        within = limits
-        if one is not best:
-            rest = rest or limits.within(CHECKS_S)
-            within = replace(rest.share(len(done) - at), below=_below(one, best.value))
-        judged = replace(one.instance, goals=one.instance.goals[:1])
-        outcome = check(judged, one.outcome.of_first_goal(), within)
-        said = outcome.notes[len(one.outcome.notes) :]
-        about = replace(one.outcome, notes=(*one.outcome.notes, *said))
-        found.append(replace(one, outcome=about, second=said[-1] if said else NOT_CHECKED))
-    return found
-
-
-def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> ChosenTraining:
-    asked = tuple((one.instance.training, one.outcome) for one in done if one.outcome is not None)
+def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> Decision:
     open_ones = [one for one in done if one.outcome is None or one.outcome.proof is not Proof.INFEASIBLE]
     with_plan = [one for one in done if one.value is not None]
     notes = tuple(refused)
     if not with_plan:
         some = next(one.outcome for one in done if one.outcome is not None)
         proof = Proof.UNKNOWN if open_ones else Proof.INFEASIBLE
-        return ChosenTraining(instance, replace(some, proof=proof, bound=None, notes=(*some.notes, *notes)), asked)
+        nothing = replace(some, proof=proof, bound=None, notes=(*some.notes, *notes))
+        others = () if open_ones else tuple(Ruled(one.instance, one.outcome, None) for one in done if one.outcome)
+        return Decision(instance, nothing, others)
     best = min(with_plan, key=lambda one: one.rank)
     outcome = best.outcome
     if outcome is None or best.value is None:
@@ -408,7 +416,12 @@ def _chosen(instance: Instance, done: list[_Found], refused: list[str]) -> Chose
         notes=(*outcome.notes, _words(best, done), *notes),
     )
     chosen = replace(best.instance, constraints=instance.constraints)
-    return ChosenTraining(chosen, claimed, asked)
+    others = tuple(
+        Ruled(one.instance, one.outcome, _below(one, best.value))
+        for one in sorted(_given_up(best, done), key=lambda one: one.outcome.seconds if one.outcome else 0)
+        if one.outcome is not None
+    )
+    return Decision(chosen, claimed, others)
 
 
 def _in_anyorder(outcome: Outcome, done: list[_Found], times: int) -> int | None:
@@ -433,20 +446,14 @@ def _words(best: _Found, done: list[_Found]) -> str:
     asked = [one.instance for one in done if one.outcome is not None]
     left = [one.instance for one in done if one.outcome is None]
     words = f"{named(best.instance)} chosen; searched {listed(asked)}"
-    for why, choices in _given_up(best, done).items():
-        words += f"; nothing better with {listed(choices)}: {why}"
+    if given_up := _given_up(best, done):
+        words += f"; {NOTHING} with {listed([one.instance for one in given_up])}"
     return f"{words}; bounds alone rule out or leave open {listed(left)}" if left else words
 
 
-def _given_up(best: _Found, done: list[_Found]) -> dict[str, list[Instance]]:
-    """Return the choices that were only asked whether they have a better plan, by what a second method says."""
-    found: dict[str, list[Instance]] = {}
-    for one in done:
-        outcome = one.outcome
-        if outcome is not None and one is not best and one.second and one.bound >= (best.value or 0):
-            why = NOT_CHECKED if one.second.startswith(NOT_CHECKED) else one.second
-            found.setdefault(why, []).append(one.instance)
-    return found
+def _given_up(best: _Found, done: list[_Found]) -> list[_Found]:
+    """Return the choices that were only asked whether they have a better plan, and have none."""
+    return [one for one in done if one.outcome is not None and one is not best and one.bound >= (best.value or 0)]
 
 
 DecideAsk = Callable[[Instance, Limits], Outcome]
@@ -457,13 +464,20 @@ BOUND_S = 5.0
 def decide(
     instance: Instance, ask: DecideAsk, limits: Limits, *, cross_check: bool = False
 ) -> tuple[Instance, Outcome]:
+    """Return what was chosen, and the claim about it (:func:`decided`); with ``cross_check`` as others see it."""
+    limits = limits.begun()
+    found = decided(instance, ask, limits)
+    return found.instance, found.checked(limits) if cross_check else found.outcome
+
+
+def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
     """Choose what an instance leaves open, searching with ``ask``; return what was chosen, and the claim about it.
 
     The instance that comes back differs from the given one in what its training leaves open and in the order of
-    its layers at most. ``ask`` cross-checks what it proves of an instance by itself; with ``cross_check`` a second
-    method is also asked about choices that have nothing better. Raises what ``ask`` raises where
-    nothing could be searched, and FalseClaimError if two methods contradict each other.
+    its layers at most. Raises what ``ask`` raises where nothing could be searched, and FalseClaimError if two
+    methods contradict each other.
     """
+    began_s = time.monotonic()
     limits = limits.begun()
 
     def in_the_best_order(one: Instance, within: Limits) -> tuple[Instance, Outcome]:
@@ -475,11 +489,13 @@ def decide(
     training = instance.training
     if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
         found = in_the_best_order(instance, limits if grid is None else replace(limits, start=grid.plan))
+        others: tuple[Ruled, ...] = ()
     else:
-        check = cross_checked if cross_check else None
-        chosen = best_training(instance, in_the_best_order, limits, check, grid)
-        found = chosen.instance, chosen.outcome
-    return found if grid is None else grid.no_worse(*found)
+        chosen = best_training(instance, in_the_best_order, limits, grid)
+        found, others = (chosen.instance, chosen.outcome), chosen.others
+    if grid is not None:
+        found = grid.no_worse(*found)
+    return Decision(*found, others, time.monotonic() - began_s)
 
 
 def _ordered(instance: Instance, ask: DecideAsk, limits: Limits) -> tuple[Instance, Outcome]:

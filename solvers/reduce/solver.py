@@ -150,15 +150,20 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
 
 def search_of(instance: Instance, upper: int, deadline: Deadline) -> ByFormula | ByCount | InTurn:
     """Return the search for the first goal of an instance, for plans below a value."""
-    word = Word.of(instance)
     executed = instance.goals[0] is Goal.STEP_TIME
-    line, counted = SeatLine.of(instance, word.space), executed or is_counted(instance)
-    stages = ReducedStages.of(word, line, deadline, each=executed, few=counted)
+    counted, stages = executed or is_counted(instance), stages_of(instance, deadline)
     judged = replace(instance, goals=instance.goals[:1])
     if not counted:
         return ByFormula(stages, upper)
     found = ByCount.of(stages, partial(_priced, judged), upper)
     return InTurn(judged, stages, found) if executed and _sums(instance) <= MOST_PLACED else found
+
+
+def stages_of(instance: Instance, deadline: Deadline) -> ReducedStages:
+    """Return the stages of an instance as a search begins with them."""
+    word, executed = Word.of(instance), instance.goals[0] is Goal.STEP_TIME
+    line, few = SeatLine.of(instance, word.space), executed or is_counted(instance)
+    return ReducedStages.of(word, line, deadline, each=executed, few=few)
 
 
 def _priced(instance: Instance, plan: Plan) -> int | None:

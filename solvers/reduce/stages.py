@@ -204,6 +204,16 @@ class ReducedStages:
         found = self.label(cell, slot)
         return None if found is None else self.stage_of(cell, *found)
 
+    def at_least(self, plan: Plan) -> list[int]:
+        """Return what tables say that the stages of a plan on this line take at least; FORBIDDEN: none fits."""
+        found, x = list[int](), 0
+        for at, stage in enumerate(plan.stages):
+            run, size = self.word.space.run(stage.span), self.line.sizes.index(stage.group.devices)
+            seat = int(self.line.seat[x, size])
+            found.append(int(self.least(seat, len(plan) - 1 - at)[run.first, run.stop]))
+            x += stage.group.devices
+        return found
+
     def stage_of(self, cell: Cell, group: Group, label: StageLabel) -> Stage:
         """Return the stage of a cell on a group with a label."""
         atoms = list(self.word.space.atoms())

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pipecut.commands.parts.task import Task
 from pipecut.commands.plan import NOTHING_PROVED
 from pipecut.formulation.evaluate import evaluate
 from pipecut.ingest.plans.plan_file import read_plan
@@ -53,7 +55,7 @@ def test_lines_of_text_are_never_wrapped(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    assert f"note       {SAME}\n" in pipecut("plan", scenario).out
+    assert f"check      {SAME}\n" in pipecut("plan", scenario).out
 
 
 def test_every_real_solver_shows_an_outcome(pipecut: Command, scenario: Path) -> None:
@@ -149,6 +151,25 @@ def test_the_cross_check_can_be_left_out(
     assert pipecut("plan", scenario, "--no-cross-check").code == 0  # only the second method could have told
 
 
+def test_a_terminal_shows_a_proof_before_it_is_checked(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe, and whoever reads JSON, gets it once and whole."""
+    told: list[str] = []
+    honest = Task.checked
+    monkeypatch.setattr(Task, "checked", lambda *one: told.append("checking") or honest(*one))
+    for name in ("_show", "_show_checks"):
+        monkeypatch.setattr(f"pipecut.commands.plan.{name}", lambda *_, name=name: told.append(name))
+    assert pipecut("plan", scenario).code == 0 and told == ["checking", "_show"]
+    told.clear()
+    assert SAME in pipecut("plan", scenario, "--json").json["notes"] and told == ["checking"]
+    told.clear()
+    monkeypatch.setattr("pipecut.commands.plan.output.stdout", lambda: SimpleNamespace(isatty=lambda: True))
+    assert pipecut("plan", scenario).code == 0 and told == ["_show", "checking", "_show_checks"]
+    told.clear()
+    assert pipecut("plan", scenario, "--no-cross-check").code == 0 and told == ["_show", "_show_checks"]
+
+
 def test_a_solver_that_breaks_down_is_a_defect_with_a_traceback(
     pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +249,7 @@ def test_a_double_check_says_what_every_route_answered(pipecut: Command, scenari
     assert all(row["independent"] is (not row["shares"]) for row in found["double_check"])
     assert "double_check" not in pipecut("plan", scenario, "--json").json
     text = pipecut("plan", scenario, "--double-check").out
-    assert "note       double-checked: a certificate agrees (" in text
+    assert "check      double-checked: a certificate agrees (" in text
     assert "the claim is its own" in text and "no route that is independent" not in text
 
 

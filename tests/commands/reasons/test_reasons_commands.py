@@ -158,7 +158,7 @@ def test_a_neighbour_refutes_a_false_proof(
 ) -> None:
     """Also where nobody else was asked about the proof."""
     monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", wrong_proof))
-    monkeypatch.setattr("pipecut.solvers.auto.solve.cross_checked", lambda _, outcome, __: outcome)
+    monkeypatch.setattr("pipecut.solvers.choices.trainings.checked_by_others", lambda *_: ())
     ran = pipecut("explain", scenario, "--set", "solver.name=cpsat")
     assert ran.code == 4 and "is better" in ran.err
 

@@ -17,12 +17,15 @@ from pathlib import Path
 import pytest
 
 import pipecut
+from pipecut.commands.parts.answered import checked_in_time
 from pipecut.commands.terminal.interrupt import run_stoppable
 from pipecut.commands.terminal.progress import progress_text
 from pipecut.formulation.limits import NEVER
-from pipecut.formulation.outcome import Progress
+from pipecut.formulation.outcome import Limits, Progress
 from pipecut.solvers import catalogue
 from pipecut.solvers.choices.standing import LEFT
+from pipecut.solvers.choices.trainings import Decision
+from pipecut.solvers.crosscheck import LATE, STOPPED
 from tests.commands.fakes import GRACE, ROOT, SEARCHING, entries, some_plan
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals and terminals")
@@ -137,6 +140,25 @@ def test_a_search_that_was_left_ends_once_it_is_back_in_python() -> None:
 
     assert run_stoppable(work, threading.Event(), deadline=NEVER.within(0), instead=lambda: None) is None
     assert ended.wait(PATIENCE_S)
+
+
+def test_what_ends_a_check_leaves_the_proof(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, and the end of its time, whatever it does: what was said until then stands."""
+
+    def checks(self: Decision, limits: Limits) -> Iterator[str]:
+        yield "a second method agrees"
+        while True:
+            pass
+
+    monkeypatch.setattr(Decision, "checks", checks)
+    problem = pipecut.load(scenario)
+    found = Decision(problem, some_plan(problem, "anybody"))
+    stopped, late = threading.Event(), threading.Event()
+    stopped.set()
+    for stop, limits, why in ((stopped, Limits(), STOPPED), (late, Limits(time_limit_s=0.1), LATE)):
+        outcome = checked_in_time(found, limits, stop)
+        assert outcome.plan == found.outcome.plan
+        assert outcome.checks[-1] == f"not cross-checked: {why}" and len(outcome.checks) <= 2
 
 
 @posix

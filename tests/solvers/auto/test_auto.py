@@ -48,7 +48,7 @@ def silent(instance: Instance, _: Limits) -> Outcome:
 def test_a_small_model_is_asked_first_and_a_programme_checks_it(instance: Instance) -> None:
     found = plan(instance, Limits())
     assert found.solver == "cpsat" and found.proof is Proof.OPTIMAL
-    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("state_dp").summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("state_dp").summary)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_elsewhere_the_fastest_that_sees_it_is_asked_and_the_model_checks(
     found = plan(instance, Limits())
     assert found.solver == name and found.proof is Proof.OPTIMAL
     checker = "brute_force" if name.startswith("cpsat") else "cpsat"
-    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver(checker).summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver(checker).summary)
 
 
 def test_goals_are_decided_each_by_who_sees_them(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,13 +164,13 @@ def test_the_model_proves_an_executed_time_that_no_programme_sees(scenario: Path
     pinned = replace(instance.constraints, pins=(Pin("conv2", stage=1),))
     found = plan(replace(instance, constraints=pinned), Limits())
     assert (found.solver, found.proof, found.bound_by) == ("cpsat", Proof.OPTIMAL, ())
-    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("brute_force").summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("brute_force").summary)
 
 
 def test_the_model_checks_the_plan_of_a_programme_that_keeps_to_what_this_does_not_see(scenario: Path) -> None:
     found = plan(load_scenario(scenario, STEP_ON_SERVERS).load(), Limits())
     assert (found.solver, found.proof) == ("step_dp", Proof.OPTIMAL)
-    bound, second = found.notes
+    (bound,), (second,) = found.notes, found.checks
     assert bound == "the bound is that of step_dp, of plans that need not keep to stages_per_server"
     assert second == SAME_OPTIMUM.format(find_solver("cpsat").summary)
 
@@ -178,7 +178,7 @@ def test_the_model_checks_the_plan_of_a_programme_that_keeps_to_what_this_does_n
 def test_the_model_checks_what_a_programme_proves_of_an_executed_time(scenario: Path) -> None:
     found = plan(load_scenario(scenario, STEP_ON_SERVERS[:1]).load(), Limits())
     assert (found.solver, found.proof) == ("step_dp", Proof.OPTIMAL)
-    assert found.notes[-1] == SAME_OPTIMUM.format(find_solver("cpsat").summary)
+    assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("cpsat").summary)
 
 
 def test_a_proof_needs_no_advice(instance: Instance) -> None:

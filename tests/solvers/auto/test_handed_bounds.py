@@ -19,7 +19,7 @@ from pipecut.solvers.auto import by_formula
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_solver
 from pipecut.solvers.cpsat import solver as declarative
-from pipecut.solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, double_check
+from pipecut.solvers.crosscheck import NO_SECOND, SAME_OPTIMUM, claims_of, cross_check, double_check
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.ingredients import PROPOSES, Ingredient, independent_of, methods_of, shared_with
 from pipecut.solvers.step_time.demands import unseen_by_executed
@@ -162,10 +162,10 @@ def test_a_proof_that_rests_on_two_methods_is_checked_by_a_third(monkeypatch: py
     monkeypatch.setattr(by_formula, "bound_of", lambda *_: ProvedBound(own.objective or 0, ("step_dp",), WORDS))
     found = plan(instance, ONE)
     assert (found.solver, found.bound_by, found.proof) == ("cpsat", ("step_dp",), Proof.OPTIMAL)
-    assert found.notes[-2:] == (WORDS, SAME_OPTIMUM.format(find_solver("brute_force").summary))
+    assert (found.notes[-1], *found.checks) == (WORDS, SAME_OPTIMUM.format(find_solver("brute_force").summary))
     monkeypatch.setattr("pipecut.solvers.exhaustive.MAX_PLANS", 0)
     monkeypatch.setattr("pipecut.solvers.crosscheck.certifiable", lambda _: "not today")
-    assert plan(instance, ONE).notes[-1] == f"not cross-checked: {NO_SECOND}"
+    assert cross_check(instance, plan(instance, ONE, cross_check=False), ONE) == f"not cross-checked: {NO_SECOND}"
 
 
 def test_a_double_check_counts_whose_bound_it_was() -> None:

@@ -22,7 +22,7 @@ from pipecut.solvers import exhaustive
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.trainings import best_training, decide
-from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT, cross_checked
+from pipecut.solvers.crosscheck import SAME_OPTIMUM, SAME_RULED_OUT
 from pipecut.solvers.goals import solve_in_order
 from pipecut.solvers.reduce.grids import best_grid
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh
@@ -73,7 +73,8 @@ def test_numbers_that_a_search_may_give_up_are_no_better(instance: Instance, goa
 
     numbers = (1, 2, 3, 4, 6, 12)
     instance = with_choices(instance, numbers, cost=CostModel(combine=Combine.MAX), goals=goals)
-    found = best_training(instance, quickly, Limits(), cross_checked)
+    found = best_training(instance, quickly, Limits())
+    assert found.checked(Limits()).plan == found.outcome.plan
     slowly = best_training(instance, ask, Limits())
     assert found.outcome.proof is slowly.outcome.proof
     assert per_step(found.instance, found.outcome) == per_step(slowly.instance, slowly.outcome)
@@ -211,7 +212,7 @@ def test_what_was_left_open_is_no_proof() -> None:
 
     instance = three_products((1, 4, 12))
     found = best_training(instance, once, Limits(stopped=lambda: bool(asked)))
-    assert len(asked) == 1 == len(found.asked)
+    assert len(asked) == 1
     assert found.outcome.proof is Proof.FEASIBLE
     assert found.outcome.bound is not None and found.outcome.objective is not None
     assert found.outcome.bound < found.outcome.objective
@@ -234,7 +235,7 @@ def test_somebody_is_asked_where_time_is_over_before_anybody_answered() -> None:
     for stopped in (lambda: bool(refused), lambda: True):
         refused.clear()
         found = best_training(instance, late, Limits(stopped=stopped))
-        assert len(found.asked) == 1 and found.outcome.proof in (Proof.FEASIBLE, Proof.UNKNOWN)
+        assert found.outcome.proof in (Proof.FEASIBLE, Proof.UNKNOWN)
         assert any("too large" in note for note in found.outcome.notes)
 
 
@@ -251,17 +252,17 @@ def three_products(numbers: tuple[int, ...]) -> Instance:
 
 
 def test_a_second_method_is_asked_about_every_number() -> None:
-    """The chosen number is checked as it is found, the others at the end: a note says by whom."""
+    """The chosen number is checked first, then the others: it is said by whom."""
 
     def alone(one: Instance, limits: Limits) -> Outcome:
-        return plan(one, limits, find_any("paced_dp"))
+        return plan(one, limits, find_any("paced_dp"), cross_check=False)
 
     _, unchecked = decide(three_products((1, 3, 4)), alone, Limits())
-    assert unchecked.notes[-1].endswith("nothing better with 1, 3: not cross-checked")
+    assert unchecked.notes[-1].endswith("nothing better with 1, 3") and unchecked.checks == ()
     about, found = decide(three_products((1, 3, 4)), alone, Limits(), cross_check=True)
     second = find_any("cpsat").summary
-    assert about.training.micro_batches == 4 and SAME_OPTIMUM.format(second) in found.notes
-    assert found.notes[-1].endswith(f"nothing better with 1, 3: {SAME_RULED_OUT.format(second)}")
+    others = f"nothing better with 1, 3: {SAME_RULED_OUT.format(second)}"
+    assert about.training.micro_batches == 4 and found.checks == (SAME_OPTIMUM.format(second), others)
 
 
 def test_a_number_that_is_given_up_wrongly_is_found_out() -> None:

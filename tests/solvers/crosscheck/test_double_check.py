@@ -290,7 +290,7 @@ def test_routes_without_time_say_so() -> None:
     for polls in (1, 3, 100):
         left = iter(range(polls))
         stopped = replace(LIMITS, stopped=lambda left=left: next(left, None) is None)
-        asked = [Route("one", "one", exact.route("cpsat", exact.cpsat))]
+        asked = [Route("one", "one", exact.by_solver("cpsat"))]
         (check,) = double_check(long, claimed, stopped, asked)
         assert check.answer.verdict is Verdict.OUT_OF_TIME, polls
 

@@ -1,0 +1,94 @@
+"""An attack finds what refutes a claim, nothing against a true one, and says what it looked at."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from pipecut.formulation.problem.constraints import Constraints, Goal, Recompute
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.options import BoundaryCharge, Combine
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.training import Training
+from pipecut.solvers import exhaustive
+from pipecut.solvers.attack import Claim, attacked
+from pipecut.solvers.choices.trainings import Decision
+from pipecut.solvers.crosscheck import NOT_CHECKED
+from pipecut.solvers.reduce.solver import solve, stages_of
+from pipecut.solvers.reduce.stages import ReducedStages
+from tests.examples import chain, instance_of, matrix, mesh
+from tests.generators import instances
+from tests.laws import so_many
+
+SOME = settings(max_examples=so_many(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def claim(instance: Instance, bound: int | None, plan: Plan | None = None, by: str = "claimant") -> Claim:
+    return instance, Outcome(by, Proof.OPTIMAL if plan else Proof.INFEASIBLE, plan), bound
+
+
+def four_blocks() -> Instance:
+    """Four layers on two servers, stages of which may compute blocks again."""
+    layers = [matrix(f"m{at}", 1000 * (at + 2), 10, taken=40, made=40) for at in range(4)]
+    instance = instance_of(chain(layers, [40] * 3), mesh(2, 1), training=Training(4, 2))
+    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
+    constraints = Constraints(memory=True, recompute=Recompute.BLOCKS)
+    return replace(instance, cost=cost, constraints=constraints, goals=(Goal.ITERATION_TIME,))
+
+
+@SOME
+@given(instances())
+def test_what_brute_force_proves_survives_and_nothing_more_does(instance: Instance) -> None:
+    found = exhaustive.solve(instance)
+    if found.proof is Proof.INFEASIBLE:
+        assert attacked([claim(instance, None)], Limits()) == ""
+    elif found.objective is not None:
+        attacked([claim(instance, found.objective, found.plan)], Limits())
+
+
+def test_a_plan_that_is_not_best_is_refuted_by_a_neighbour_or_a_draw() -> None:
+    instance = four_blocks()
+    best = exhaustive.solve(instance)
+    assert best.objective is not None
+    with pytest.raises(FalseClaimError, match="claims that no plan exists, but there is a plan of"):
+        attacked([claim(instance, None)], Limits())
+    worse = exhaustive.solve(instance, accept=lambda plan: evaluate(instance, plan).objective != best.objective)
+    with pytest.raises(FalseClaimError, match=r"claims that no plan is below .*, but there is a plan of"):
+        attacked([claim(instance, worse.objective, worse.plan)], Limits())
+
+
+def test_tables_that_promise_too_much_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = four_blocks()
+    found = solve(instance)
+    assert found.proof is Proof.OPTIMAL and found.plan is not None
+    said = attacked([claim(instance, found.objective, found.plan, "reduced_dp")], Limits())
+    assert re.fullmatch(
+        r"all \d+ neighbours and \d+ drawn plans priced by the evaluator, none better;"
+        r" \d+ stages of theirs, none below the tables; not proved a second time",
+        said,
+    )
+    tables = stages_of(instance, NEVER)
+    assert all(tables.at_least(found.plan))
+    honest = ReducedStages.at_least
+    monkeypatch.setattr(ReducedStages, "at_least", lambda self, plan: [one + 1 for one in honest(self, plan)])
+    with pytest.raises(FalseClaimError, match=r"claims that stage \d takes \d+ ns or more, the evaluator"):
+        attacked([claim(instance, found.objective, found.plan, "reduced_dp")], Limits())
+
+
+def test_only_what_nobody_proved_again_is_attacked_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = four_blocks()
+    found = Decision(instance, Outcome("claimant", Proof.INFEASIBLE))
+    assert attacked([claim(instance, None)], Limits(stopped=lambda: True)) == ""
+    assert list(found.checks(Limits(stopped=lambda: True))) == []  # nobody knows what a claimant rests on
+    said = "another finds the same"
+    monkeypatch.setattr("pipecut.solvers.choices.trainings.checked_by_others", lambda *_: [said])
+    assert list(found.checks(Limits())) == ["another finds the same"]
+    said = f"{NOT_CHECKED}: there is nobody"
+    with pytest.raises(FalseClaimError, match="claims that no plan exists"):
+        list(found.checks(Limits()))
