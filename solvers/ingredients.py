@@ -212,10 +212,7 @@ class Ingredient(enum.Enum):
         "the search over bottlenecks",
         tuple(
             f"pipecut.solvers.dynamic.iteration_time.{name}"
-            for name in (
-                *("blocks", "exactly", "intervals", "latency", "network", "plans", "proposals"),
-                *("refining", "sequence", "solver", "stages", "steps", "windows"),
-            )
+            for name in (*("exactly", "intervals", "plans", "solver", "spans", "steps", "windows"),)
         ),
     )
     REDUCED = (

@@ -1,4 +1,4 @@
-"""The least latency of plans whose stages and boundaries take at most a threshold, cut by cut, without a network.
+"""The least latency of plans whose stages and boundaries take at most a threshold, cut by cut.
 
     V[r, n, i] = least latency of the layers from cut i on, if the first stage of this suffix has rank r and the
                  suffix takes the devices of node n
@@ -7,14 +7,14 @@
                      time(i, j) + (boundary at j and V[r', m, j])
 
 r' is the rank of the next stage: r - 1, for the last rank also r itself; behind a stage of rank 0 nothing follows.
-Where a network of single cuts would be too large to be drawn, its values still are not: a stage reaches only as
-far as the threshold lets it, and no arc is kept. Stages take what tables and corrections say.
+A stage reaches only as far as the threshold lets it. Stages take what tables and corrections say.
 
 Cost: for each threshold steps x ranks x cuts x the longest stage in cuts.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,11 +22,12 @@ import numpy as np
 
 from pipecut.formulation.costs.tables import Times
 from pipecut.formulation.limits import Deadline, in_time
-from pipecut.solvers.dynamic.iteration_time.blocks import StageSpans
-from pipecut.solvers.dynamic.iteration_time.latency import INFINITE
-from pipecut.solvers.dynamic.iteration_time.proposals import Correction, CutPath
+from pipecut.solvers.dynamic.iteration_time.plans import Correction, CutPath
+from pipecut.solvers.dynamic.iteration_time.spans import StageSpans
 from pipecut.solvers.dynamic.iteration_time.steps import FlatSteps
+from pipecut.solvers.dynamic.iteration_time.windows import windows
 
+INFINITE = 1 << 60
 Node = tuple[int, int]
 """A state, and the class of the servers of the first stage of its suffix."""
 
@@ -43,7 +44,7 @@ class _Move:
 
 
 class ExactLatency:
-    """Questions about one instance. ``work`` is what one of them costs, in numbers added and compared."""
+    """Questions about one instance. ``moves`` come by the state and class that they lead from, as it fills up."""
 
     def __init__(self, spans: StageSpans, steps: FlatSteps, deadline: Deadline) -> None:
         self.spans, self.steps, self.deadline = spans, steps, deadline
@@ -51,34 +52,40 @@ class ExactLatency:
         rows = zip(steps.state, steps.joins, steps.after, steps.first, strict=True)
         for at, (state, joins, after, first) in enumerate(rows):
             by_node.setdefault((int(state), int(joins), (int(after), int(first))), []).append(at)
-        self.moves = [
-            _Move(*key, tuple(int(steps.kind[at]) for at in found), tuple(found)) for key, found in by_node.items()
-        ]
-        self.work = len(self.moves) * spans.ranks * spans.total**2 // 4
+        self.moves: dict[Node, list[_Move]] = {}
+        for key, found in sorted(by_node.items(), key=lambda one: steps.taken[one[0][0]]):
+            move = _Move(*key, tuple(int(steps.kind[at]) for at in found), tuple(found))
+            self.moves.setdefault(key[:2], []).append(move)
 
-    def least(self, most_ns: int, corrections: Sequence[Correction]) -> CutPath | None:
-        """Return the plan of least latency within the threshold, None if there is none.
+    def least(self, most_ns: int, corrections: Sequence[Correction], below_ns: int = INFINITE) -> CutPath | None:
+        """Return the plan of least latency within the threshold, None if there is none of less than ``below_ns``.
 
         Raises StoppedError after the deadline.
         """
-        return _Question(self, most_ns, corrections).answer()
+        return _Question(self, most_ns, corrections, below_ns).answer()
 
 
 class _Question:
     """The table V for one threshold."""
 
-    def __init__(self, about: ExactLatency, most_ns: int, corrections: Sequence[Correction]) -> None:
-        self.about, self.spans, self.most_ns = about, about.spans, most_ns
+    def __init__(
+        self, about: ExactLatency, most_ns: int, corrections: Sequence[Correction], below_ns: int
+    ) -> None:
+        self.about, self.spans, self.most_ns, self.below_ns = about, about.spans, most_ns, below_ns
         self.corrections = corrections
         self._crossing = np.where(self.spans.crossing <= most_ns, self.spans.crossing, INFINITE)
         self._taking: dict[tuple[int, ...], Times] = {}
         self._value: dict[int, dict[int, Times]] = {}
         self._behind: dict[tuple[int, int], Times] = {}
         self._empty = set(about.steps.empty.tolist())
+        self._windows = windows(self.spans, about.steps, most_ns)
+        self._ahead = self._least_ahead()
 
     def answer(self) -> CutPath | None:
-        for move in in_time(self.about.moves, self.about.deadline):
-            self._put_before(move)
+        if not self._windows.possible:
+            return None
+        for behind, moves in in_time(self.about.moves.items(), self.about.deadline):
+            self._put_before(behind, moves)
         complete = self.about.steps.complete
         whole = [
             (int(table[rank, 0]), rank, (state, joins))
@@ -90,17 +97,41 @@ class _Question:
         best = min(whole, default=(INFINITE, 0, (0, 0)))
         return None if best[0] >= INFINITE else self._path(*best)
 
-    def _put_before(self, move: _Move) -> None:
-        taking, total = self._taking_of(move.kinds), self.spans.total
-        # As many stages as ranks need as many devices.
-        ranks, longest = min(self.spans.ranks, int(self.about.steps.taken[move.node[0]])), taking.shape[2]
-        if not longest:
+    def _put_before(self, joined: Node, moves: list[_Move]) -> None:
+        """Put stages before the suffixes of a state, where these and the stages before them leave room."""
+        total, taken = self.spans.total, int(self.about.steps.taken[joined[0]])
+        behind = self._behind_of(*joined)[: taken + 1, 1:]  # as many stages as ranks need as many devices
+        stops, found = np.flatnonzero((behind < INFINITE).any(axis=0)), dict[tuple[int, ...], Times]()
+        longest = max(self._taking_of(move.kinds).shape[2] for move in moves)
+        if not len(stops) or not longest:
             return
-        behind = np.full((ranks, total + longest), INFINITE)
-        behind[:, :total] = self._behind_of(move.state, move.joins)[:ranks, 1:]
-        windows = np.lib.stride_tricks.sliding_window_view(behind, longest, axis=1)[:, :total]
-        table = self._value.setdefault(move.node[0], {}).setdefault(move.node[1], self._nothing())
-        np.minimum(table[:ranks, :total], (windows + taking[:ranks]).min(axis=2), out=table[:ranks, :total])
+        padded = np.pad(behind, ((0, 0), (0, longest)), constant_values=INFINITE)
+        rows = np.lib.stride_tricks.sliding_window_view(padded, longest, axis=1)[:, :total]
+        first, last = max(0, int(stops[0]) + 1 - longest), int(stops[-1])
+        for move in moves:
+            least, most = int(self._windows.least[move.node[0]]), int(self._windows.most[move.node[0]])
+            low, high, taking = max(first, least), min(last, most), self._taking_of(move.kinds)
+            if low > high or not taking.shape[2]:
+                continue
+            if move.kinds not in found:
+                own = taking[: len(rows), first : last + 1]
+                latency = (rows[:, first : last + 1, : taking.shape[2]] + own).min(axis=2)
+                useful = latency + self._ahead[first : last + 1] < self.below_ns
+                found[move.kinds] = np.where(useful, latency, INFINITE)
+            tables = self._value.setdefault(move.node[0], {})
+            if move.node[1] not in tables:
+                tables[move.node[1]] = self._nothing()
+            known = tables[move.node[1]][: len(rows), low : high + 1]
+            np.minimum(known, found[move.kinds][:, low - first : high + 1 - first], out=known)
+
+    def _least_ahead(self) -> Times:
+        """Return what the layers before every cut take at least, on any devices."""
+        least = self.spans.time.min(axis=0)
+        least = np.where(least <= self.most_ns, least, INFINITE)
+        found = np.zeros(self.spans.total + 1, dtype=np.int64)
+        for stop in range(1, self.spans.total + 1):
+            found[stop] = min(INFINITE, int((found[:stop] + least[:stop, stop]).min()))
+        return found
 
     def _nothing(self) -> Times:
         return np.full((self.spans.ranks, self.spans.total + 1), INFINITE)
@@ -167,7 +198,7 @@ class _Question:
 
     def _leading(self, value: int, rank: int, node: Node, cut: int) -> tuple[_Move, int]:
         """Return the first stage of a suffix of this value: where it comes from, and its end."""
-        for move in self.about.moves:
+        for move in itertools.chain.from_iterable(self.about.moves.values()):
             if move.node == node and self._taking_of(move.kinds).shape[2]:
                 own = self._taking_of(move.kinds)[rank, cut]
                 behind = self._behind_of(move.state, move.joins)[rank, cut + 1 : cut + 1 + len(own)]

@@ -1,24 +1,88 @@
-"""What paths promise, made good: plans out of proposals, and stages that turn out to take longer than thought."""
+"""What paths promise, made good: plans out of paths, and stages that turn out to take longer than thought."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from pipecut.formulation.costs.tables import Times
+from pipecut.formulation.costs.tables import Tables
 from pipecut.formulation.outcome import FalseClaimError
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import FORBIDDEN
-from pipecut.formulation.problem.plan import Plan, Span
-from pipecut.solvers.dynamic.iteration_time.blocks import StageSpans
-from pipecut.solvers.dynamic.iteration_time.network import Network
-from pipecut.solvers.dynamic.iteration_time.proposals import Correction, CutPath, groups_on, plan_of, potential_of
-from pipecut.solvers.dynamic.iteration_time.sequence import Weights, best_cuts
-from pipecut.solvers.dynamic.iteration_time.stages import TrueStages
+from pipecut.formulation.problem.plan import Plan, Span, Stage
+from pipecut.solvers.atoms.chains import Chains, Chosen
+from pipecut.solvers.dynamic.iteration_time.spans import StageSpans
 from pipecut.solvers.dynamic.iteration_time.steps import FlatSteps
+from pipecut.solvers.dynamic.tables.stage_table import stage_time_ns
+from pipecut.solvers.reference.algorithm_1 import best_forms
 
-PROPOSING = 0.25
-"""Share of the time that may go into plans for proposed devices, beside one second."""
+
+@dataclass(frozen=True, slots=True)
+class CutPath:
+    """A plan as steps of :class:`FlatSteps` from the front, its cuts, what stages take by tables, and its sums."""
+
+    steps: tuple[int, ...]
+    cuts: tuple[int, ...]
+    times: tuple[int, ...]
+    latency_ns: int
+    bottleneck_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Stages of a kind from ``start`` to ``stop`` or further, in this rank or later, take at least ``time_ns``.
+
+    The tables know less: within memory they need slower forms. FORBIDDEN: no forms fit at all.
+    """
+
+    rank: int
+    kind: int
+    start: int
+    stop: int
+    time_ns: int
+
+
+class TrueStages:
+    """Least times and forms of stages under memory, remembered by rank, kind and span. Spans count atoms."""
+
+    def __init__(self, spans: StageSpans) -> None:
+        self._spans, self._atoms = spans, spans.atoms
+        atoms = spans.atoms
+        self._chains = None if atoms.held is None else Chains(atoms.fine, atoms.held, atoms.space)
+        self._known: dict[tuple[int, int, Span], tuple[int, Chosen] | None] = {}
+
+    def least(self, slot: int, kind: int, span: Span) -> tuple[int, Chosen] | None:
+        """Return the least time in ns of a stage that keeps its memory, and its choice; None if it never does.
+
+        Cost: that of ``best_forms``; where memory is limited, that of ``Chains.forms``.
+        """
+        key = (self._spans.rank(slot), kind, span)
+        if key not in self._known:
+            self._known[key] = self._find(slot, kind, span)
+        return self._known[key]
+
+    def filled(self, plan: Plan) -> Plan | None:
+        """Return a plan of atoms as one of layers with its fastest forms that fit; None if a stage has none."""
+        fine = self._atoms.fine
+        kind_of = dict(zip(fine.groups, fine.kind_of, strict=True))
+        stages: list[Stage] = []
+        for index, stage in enumerate(plan.stages):
+            found = self.least(len(plan) - 1 - index, kind_of[stage.group], stage.span)
+            if found is None:
+                return None
+            forms, again = found[1]
+            stages.append(replace(stage, span=self._atoms.space.layers(stage.span), forms=forms, again=again))
+        return Plan(tuple(stages))
+
+    def _find(self, slot: int, kind: int, span: Span) -> tuple[int, Chosen] | None:
+        fine, layers = self._atoms.fine, self._atoms.space.layers(span)
+        if self._chains is None:
+            found = best_forms(fine, kind, layers), ()
+        else:
+            found = self._chains.fastest(slot, kind, span, int(self._spans.time[kind, span.first, span.stop]))
+            if found is None:
+                return None
+        return stage_time_ns(fine, kind, layers, *found), found
 
 
 class Plans:
@@ -27,59 +91,55 @@ class Plans:
     ``take`` prices a plan and returns the best price from then on.
     """
 
-    def __init__(self, spans: StageSpans, weights: Weights, upper: int, take: Callable[[Plan], int]) -> None:
-        self.spans, self.weights, self.upper = spans, weights, upper
+    def __init__(self, spans: StageSpans, steps: FlatSteps, upper: int, take: Callable[[Plan], int]) -> None:
+        self.upper = upper
         self.corrections: list[Correction] = []
-        self._tables = spans.limits.times.tables
-        self._kind_of = dict(zip(self._tables.groups, self._tables.kind_of, strict=True))
+        self._spans, self._steps = spans, steps
         self._true = TrueStages(spans)
         self._take = take
-        self._tried: set[tuple[Group, ...]] = set()
-        self._began, self._proposing_s = time.monotonic(), 0.0
 
-    def propose(self, network: Network, path: list[int]) -> Plan | None:
-        """Give the stages of a coarse path their best cuts and price the plan; None if it is none or no better.
-
-        Devices are tried once, and only while proposals take a small part of the time.
-        """
-        groups = groups_on(network.layout.steps, network.stages.step[path].tolist(), self._tables)
-        now = time.monotonic()
-        if groups in self._tried or self._proposing_s > 1 + PROPOSING * (now - self._began):
-            return None
-        self._tried.add(groups)
-        cutting = best_cuts(self.spans, groups, self.weights, self.upper)
-        plan = None if cutting is None else self._true.filled(plan_of(groups, cutting.cuts))
-        if plan is not None:
-            self.upper = self._take(plan)
-        self._proposing_s += time.monotonic() - now
-        return plan
-
-    def settle(self, steps: FlatSteps, path: CutPath, promised_ns: int) -> bool:
-        """Make the plan of a path over single cuts; False if stages take longer than thought (``corrections``).
+    def settle(self, path: CutPath, promised_ns: int) -> bool:
+        """Make the plan of a path; False if stages take longer than thought (``corrections``).
 
         Raises FalseClaimError if the plan costs more than was promised.
         """
         learnt = False
         for at, (step, thought_ns) in enumerate(zip(path.steps, path.times, strict=True)):
-            kind = int(steps.kind[step])
+            kind = int(self._steps.kind[step])
             slot, span = len(path.steps) - 1 - at, Span(path.cuts[at], path.cuts[at + 1])
             true = self._true.least(slot, kind, span)
             least = FORBIDDEN if true is None else true[0]
             if least > thought_ns:
                 learnt = True
-                self.corrections.append(Correction(self.spans.rank(slot), kind, span.first, span.stop, least))
+                rank = self._spans.rank(slot)
+                self.corrections.append(Correction(rank, kind, span.first, span.stop, least))
         if learnt:
             return False
-        plan = self._true.filled(plan_of(groups_on(steps, path.steps, self._tables), path.cuts))
+        groups = groups_on(self._steps, path.steps, self._spans.limits.times.tables)
+        rows = zip(groups, path.cuts[:-1], path.cuts[1:], strict=True)
+        stages = (Stage(Span(first, stop), group, (0,) * (stop - first)) for group, first, stop in rows)
+        plan = self._true.filled(Plan(tuple(stages)))
         if plan is not None:
             self.upper = self._take(plan)
         if self.upper > promised_ns:
             raise FalseClaimError(f"a path promises {promised_ns} ns, the best plan known takes {self.upper} ns")
         return True
 
-    def potential(self, plan: Plan) -> Times:
-        """Return what a plan costs before every cut, by the tables."""
-        kinds = [self._kind_of[stage.group] for stage in plan.stages]
-        spans = [self.spans.atoms.space.run(stage.span) for stage in plan.stages]
-        times = [int(self.spans.time[kind, one.first, one.stop]) for kind, one in zip(kinds, spans, strict=True)]
-        return potential_of(spans, times, self._tables, kinds)
+
+def groups_on(steps: FlatSteps, chosen: Sequence[int], tables: Tables) -> tuple[Group, ...]:
+    """Return the device groups of the stages that these steps put one before another, from the front.
+
+    Alike servers are exchanged back.
+    """
+    space = steps.space
+    real = tuple(range(len(tables.instance.servers)))
+    groups: list[Group] = []
+    for step in chosen:
+        place = int(steps.place[step])
+        moved = space.step(int(steps.state[step]), place).moved
+        real = tuple(real[moved[server]] for server in range(len(real)))
+        ways = space.suffixes.places[place].groups
+        group = tables.groups[next(way for way in ways if tables.kind_of[way] == steps.kind[step])]
+        counts = tuple(sorted((real[server], count) for server, count in group.counts))
+        groups.append(replace(group, counts=counts))
+    return tuple(groups)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field, replace
 
-from pipecut.formulation.costs.bounds import ceiling
+from pipecut.formulation.costs.bounds import ceiling, lower_bound
 from pipecut.formulation.costs.tables import Tables, all_tables
 from pipecut.formulation.limits import StoppedError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
@@ -21,10 +21,10 @@ from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.problem.units import ceil_div
-from pipecut.solvers.dynamic.iteration_time.blocks import StageSpans
-from pipecut.solvers.dynamic.iteration_time.intervals import Intervals, Sizes
+from pipecut.solvers.dynamic.iteration_time.exactly import ExactLatency
+from pipecut.solvers.dynamic.iteration_time.intervals import Intervals, Weights
 from pipecut.solvers.dynamic.iteration_time.plans import Plans
-from pipecut.solvers.dynamic.iteration_time.sequence import Weights
+from pipecut.solvers.dynamic.iteration_time.spans import StageSpans
 from pipecut.solvers.dynamic.iteration_time.steps import flat_steps
 from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
@@ -57,10 +57,10 @@ def _for_bottleneck(instance: Instance) -> Instance:
 
 
 @stoppable(NAME, best=True)
-def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None = None) -> Outcome:
+def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
     """Find the best plan and prove it, or the best within the limits with an honest bound.
 
-    ``sizes`` steer the work, not the answer. Raises ValueError where :func:`reason_against` has one, where there
+    Raises ValueError where :func:`reason_against` has one, where there
     are too many states, and as ``solvers.reference.algorithm_1.StageTimes.of`` does.
     """
     reason = reason_against(instance)
@@ -75,7 +75,7 @@ def solve(instance: Instance, limits: Limits | None = None, sizes: Sizes | None 
     known.offer(first_plan(tables))
     search = _StepSearch(known)
     with contextlib.suppress(StoppedError):
-        search.run(tables, sizes or Sizes())
+        search.run(tables)
     return search.outcome()
 
 
@@ -113,24 +113,17 @@ class _StepSearch:
     known: Incumbent
     _intervals: Intervals | None = field(default=None)
 
-    def run(self, tables: Tables, sizes: Sizes) -> None:
+    def run(self, tables: Tables) -> None:
         """Search until the bound meets the plan, or the limits are used up, which StoppedError may tell."""
         known, atoms = self.known, atom_tables(tables, CutSpace.of(tables.instance))
-        if known.over():
-            return
         space = state_space(tables)
         spans, steps = StageSpans(atoms), flat_steps(space, tables)
-        if known.over():
-            return
-        plans = Plans(spans, weights_of(known.instance), known.upper, self.take)
-        self._intervals = intervals = Intervals(plans, steps, sizes)
-        intervals.look(known.plan)
-        if known.plan is None and not known.over():
+        if known.plan is None:
             self._find_any(atoms, space)
-            intervals.look(known.plan)
-        if known.over() or known.closed:
-            return
-        intervals.begin()
+        exact = ExactLatency(spans, steps, tables.deadline)
+        low = lower_bound(_for_bottleneck(known.instance))
+        plans = Plans(spans, steps, known.upper, self.take)
+        self._intervals = intervals = Intervals(plans, exact, weights_of(known.instance), low)
         while not known.closed:
             known.lower = max(known.lower, intervals.bound)
             known.tell()
@@ -148,8 +141,8 @@ class _StepSearch:
         found = Incumbent(NAME, judged, quiet, FORBIDDEN)
         if states.StateSearch(space, StageTable(atoms), found).ask(FORBIDDEN - 1) is False:
             self.known.lower = self.known.upper
-        elif found.plan is not None and self._intervals is not None:
-            self._intervals.plans.upper = self.take(found.plan)
+        elif found.plan is not None:
+            self.known.take(found.plan)
 
     def take(self, plan: Plan) -> int:
         """Keep a plan if it is the best so far; return the best price. Raises as ``Incumbent.take``."""
@@ -158,7 +151,9 @@ class _StepSearch:
 
     def outcome(self) -> Outcome:
         """Say what came of the search."""
-        asked = 0 if self._intervals is None else self._intervals.evaluated
+        asked = 0 if self._intervals is None else self._intervals.asked
         mended = 0 if self._intervals is None else len(self._intervals.plans.corrections)
         memory = f", {mended} stages made to fit into memory" if mended else ""
-        return self.known.outcome(f"looked through {asked} ranges of the slowest stage's time{memory}")
+        return self.known.outcome(
+            f"asked for the quickest plan within {asked} limits on the slowest stage{memory}"
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipecut.formulation.costs.tables import Tables
-from pipecut.solvers.dynamic.iteration_time.blocks import Bits, Index
+from pipecut.solvers.dynamic.iteration_time.spans import Bits, Index
 from pipecut.solvers.dynamic.states.states import StateSpace
 
 
@@ -33,11 +33,6 @@ class FlatSteps:
     empty: Index
     complete: Bits
     link: Index
-
-    @property
-    def classes(self) -> int:
-        """How many classes of servers there are."""
-        return len(self.link)
 
 
 def flat_steps(space: StateSpace, tables: Tables) -> FlatSteps:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipecut.solvers.dynamic.iteration_time.blocks import Index, StageSpans
+from pipecut.solvers.dynamic.iteration_time.spans import Index, StageSpans
 from pipecut.solvers.dynamic.iteration_time.steps import FlatSteps
 
 

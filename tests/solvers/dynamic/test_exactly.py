@@ -15,9 +15,9 @@ from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive as brute_force
-from pipecut.solvers.dynamic.iteration_time.blocks import StageSpans
 from pipecut.solvers.dynamic.iteration_time.exactly import ExactLatency
-from pipecut.solvers.dynamic.iteration_time.proposals import Correction
+from pipecut.solvers.dynamic.iteration_time.plans import Correction
+from pipecut.solvers.dynamic.iteration_time.spans import StageSpans
 from pipecut.solvers.dynamic.iteration_time.steps import flat_steps
 from pipecut.solvers.dynamic.states.states import state_space
 from pipecut.solvers.reference.line import atom_tables
@@ -59,6 +59,9 @@ def test_no_plan_within_a_threshold_is_quicker(instance: Instance, data: st.Data
     found = questions(instance).least(most, ())
     assert found is not None and found.latency_ns <= least and found.bottleneck_ns <= most
     assert found.cuts[0] == 0 and found.cuts[-1] == CutSpace.of(instance).stops
+    below = questions(instance).least(most, (), found.latency_ns + 1)
+    assert below is not None and below.latency_ns == found.latency_ns
+    assert questions(instance).least(most, (), found.latency_ns) is None
     if not instance.constraints.memory:
         assert found.latency_ns == least
 

@@ -21,7 +21,6 @@ from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.dynamic.iteration_time import solver
-from pipecut.solvers.dynamic.iteration_time.intervals import Sizes
 from pipecut.solvers.dynamic.states import solver as states
 from tests.examples import PLAIN, chain, instance_of, matrix, mesh, on_servers
 from tests.generators import instances, layer_graphs
@@ -30,16 +29,6 @@ from tests.solvers.cpsat.test_freedoms import freed, has_groups
 from tests.solvers.dynamic.test_states import OWN_TIMES, cases, clusters
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-SMALL = st.builds(
-    Sizes,
-    st.sampled_from([0, 1, 50, 3_000_000]),
-    st.sampled_from([1, 300, 10**6]),
-    st.sampled_from([0, 10**6]),
-    st.sampled_from([1, 8, 256]),
-    st.sampled_from([0, 2_000_000_000]),
-)
-"""Sizes that start from coarse blocks, halve intervals early or late, tell slots apart early or late, or ask
-exactly in place of halving."""
 
 
 def paced(instance: Instance, micro_batches: int | None = None) -> Instance:
@@ -52,8 +41,8 @@ def paced(instance: Instance, micro_batches: int | None = None) -> Instance:
     return replace(instance, goals=(Goal.ITERATION_TIME,), training=training, cost=cost)
 
 
-def solved(instance: Instance, sizes: Sizes | None = None) -> Outcome:
-    return checked(instance, solver.solve(instance, None, sizes))
+def solved(instance: Instance) -> Outcome:
+    return checked(instance, solver.solve(instance))
 
 
 def agree(found: Outcome, best: Outcome) -> None:
@@ -62,11 +51,11 @@ def agree(found: Outcome, best: Outcome) -> None:
 
 
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
-@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9), SMALL)
-def test_free_choices_agree_with_brute_force(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9))
+def test_free_choices_agree_with_brute_force(instance: Instance, micro_batches: int) -> None:
     assume(has_groups(instance))
     instance = paced(instance, micro_batches)
-    agree(solved(instance, sizes), brute_force.solve(instance))
+    agree(solved(instance), brute_force.solve(instance))
 
 
 @st.composite
@@ -99,15 +88,15 @@ def with_memory(instance: Instance, rooms: dict[DeviceClass, int]) -> Instance:
 
 
 @settings(max_examples=so_many(100), deadline=None, suppress_health_check=QUIET)
-@given(staged(), SMALL)
-def test_many_stages_agree_with_brute_force(instance: Instance, sizes: Sizes) -> None:
-    agree(solved(instance, sizes), brute_force.solve(instance))
+@given(staged())
+def test_many_stages_agree_with_brute_force(instance: Instance) -> None:
+    agree(solved(instance), brute_force.solve(instance))
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
-@given(freed(max_layers=5, goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9), SMALL, st.data())
+@given(freed(max_layers=5, goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 9), st.data())
 def test_places_where_nothing_may_be_cut_are_seen(
-    instance: Instance, micro_batches: int, sizes: Sizes, data: st.DataObject
+    instance: Instance, micro_batches: int, data: st.DataObject
 ) -> None:
     """Runs of layers stand for layers; brute force knows nothing of that."""
     names = [layer.name for layer in instance.layers]
@@ -116,39 +105,39 @@ def test_places_where_nothing_may_be_cut_are_seen(
     constraints = replace(instance.constraints, no_cut=tuple(sorted(closed)), together=(tuple(sorted(pair)),))
     limited = replace(paced(instance, micro_batches), constraints=constraints)
     assume(has_groups(limited))
-    agree(solved(limited, sizes), brute_force.solve(limited))
+    agree(solved(limited), brute_force.solve(limited))
 
 
 @pytest.mark.slow
 @settings(max_examples=so_many(130), deadline=None, suppress_health_check=QUIET)
-@given(staged(max_layers=6), SMALL)
-def test_many_stages_often(instance: Instance, sizes: Sizes) -> None:
-    agree(solved(instance, sizes), brute_force.solve(instance))
+@given(staged(max_layers=6))
+def test_many_stages_often(instance: Instance) -> None:
+    agree(solved(instance), brute_force.solve(instance))
 
 
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
-@given(cases(), st.integers(1, 9), SMALL)
-def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+@given(cases(), st.integers(1, 9))
+def test_binding_memory_agrees_with_brute_force(instance: Instance, micro_batches: int) -> None:
     instance = paced(instance, micro_batches)
-    agree(solved(instance, sizes), brute_force.solve(instance))
+    agree(solved(instance), brute_force.solve(instance))
 
 
 @pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
-@given(cases(max_layers=5), st.integers(1, 9), SMALL)
-def test_often(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+@given(cases(max_layers=5), st.integers(1, 9))
+def test_often(instance: Instance, micro_batches: int) -> None:
     instance = paced(instance, micro_batches)
-    agree(solved(instance, sizes), brute_force.solve(instance))
+    agree(solved(instance), brute_force.solve(instance))
 
 
 @pytest.mark.slow
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
-@given(cases(max_layers=8, max_devices=5), st.integers(1, 9), SMALL)
-def test_the_declarative_model_agrees(instance: Instance, micro_batches: int, sizes: Sizes) -> None:
+@given(cases(max_layers=8, max_devices=5), st.integers(1, 9))
+def test_the_declarative_model_agrees(instance: Instance, micro_batches: int) -> None:
     instance = paced(instance, micro_batches)
     found = checked(instance, layered.solve(instance, Limits(workers=1, time_limit_s=60)))
     assume(found.proof in (Proof.OPTIMAL, Proof.INFEASIBLE))
-    agree(solved(instance, sizes), found)
+    agree(solved(instance), found)
 
 
 @settings(max_examples=so_many(30), deadline=None, suppress_health_check=QUIET)
@@ -186,7 +175,7 @@ def test_progress_is_honest(instance: Instance) -> None:
     """Bounds rise and stay below, prices fall and stay above; a stopped search keeps what it has."""
     instance = paced(instance, 4)
     told: list[Progress] = []
-    found = solver.solve(instance, Limits(progress=told.append), Sizes(1, 1, 0))
+    found = solver.solve(instance, Limits(progress=told.append))
     stopped = checked(instance, solver.solve(instance, Limits(stopped=lambda: True)))
     if found.objective is None:
         assert stopped.plan is None
@@ -237,20 +226,16 @@ def test_no_memory_no_plan() -> None:
     assert solved(instance).proof is Proof.INFEASIBLE
 
 
-def test_stages_within_one_block() -> None:
-    """Eight equal layers on eight single devices: coarse blocks must not hide the seven cuts inside one block."""
+def test_as_many_stages_as_layers() -> None:
+    """Eight equal layers on eight single devices."""
     alone = Constraints(devices_per_stage=(1,))
     layers = chain([matrix(f"layer{at}", 10, weights=10**6) for at in range(8)], [0] * 7)
     instance = replace(paced(instance_of(layers, mesh(4, 4), PLAIN), 50), constraints=alone)
-    for first in (1, 10**6):
-        assert solved(instance, Sizes(first, 1, 0, 1)).objective == 8 * 30 + 49 * 30
+    assert solved(instance).objective == 8 * 30 + 49 * 30
 
 
 def test_plans_are_whole() -> None:
-    """A longer chain on a line of four: the plan holds every layer once, whatever the blocks are."""
+    """A longer chain on a line of four: the plan holds every layer once."""
     layers = chain([matrix(f"layer{at}", 7 + at % 5, weights=at) for at in range(37)], [3] * 36)
-    instance = paced(instance_of(layers, mesh(2, 2)), 6)
-    found = [solved(instance, Sizes(first, 200, 50)) for first in (1, 1_000, 10**6)]
-    assert len({one.objective for one in found}) == 1
-    plan = found[0].plan
+    plan = solved(paced(instance_of(layers, mesh(2, 2)), 6)).plan
     assert isinstance(plan, Plan) and sum(len(stage.span) for stage in plan.stages) == 37
