@@ -203,7 +203,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = replace(found, outcome=_compared(task, found.outcome))
     shown = not arguments.json and found.outcome.plan is not None and output.stdout().isatty()
     if shown:
-        _show(task, found.outcome, ())
+        _show(task, found.outcome, (), verbose=arguments.verbose)
     outcome = task.checked(found) if arguments.cross_check else found.outcome
     outcome, checks = _double_checked(task, outcome, wanted=arguments.double_check)
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
@@ -218,7 +218,8 @@ def run(arguments: argparse.Namespace) -> int:
     elif shown:
         _show_checks(outcome)
     else:
-        _show(task, outcome, explanation_rows(explanation) if explanation else ())
+        why = explanation_rows(explanation) if explanation else ()
+        _show(task, outcome, why, verbose=arguments.verbose)
     if failure is not None:
         raise failure
     return EXIT_CODES[outcome.proof]
@@ -275,12 +276,12 @@ def _save(task: Task, outcome: Outcome, evaluation: Evaluation | None, out: Path
     return None
 
 
-def _show(task: Task, outcome: Outcome, why: Sequence[tuple[str, str]]) -> None:
+def _show(task: Task, outcome: Outcome, why: Sequence[tuple[str, str]], *, verbose: bool) -> None:
     from pipecut.commands.parts.tables import outcome_parts
 
     grid = [] if task.grid is None else [("plain grid", task.grid.beside(task.instance, outcome))]
     evaluation = None if outcome.plan is None else evaluate(task.instance, outcome.plan)
-    output.show(*outcome_parts(task.instance, outcome, evaluation, [*grid, *why]))
+    output.show(*outcome_parts(task.instance, outcome, evaluation, [*grid, *why], verbose=verbose))
 
 
 def _show_checks(outcome: Outcome) -> None:

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pipecut.formulation.constraints.rules import RULES, structure_violations
+from pipecut.formulation.constraints.rules import structure_violations
 from pipecut.formulation.costs.amounts import goal_amount, plural
+from pipecut.formulation.costs.memory import MemoryParts, capacity_bytes
 from pipecut.formulation.costs.passes import stage_passes
-from pipecut.formulation.costs.prices import StageCost
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import Deadline, StoppedError
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome
-from pipecut.formulation.problem.constraints import Recompute
+from pipecut.formulation.problem.constraints import Goal, Recompute
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group, forms_on
 from pipecut.formulation.problem.instance import Instance
@@ -36,6 +36,8 @@ from pipecut.solvers.reasons.priced import laid, put
 from pipecut.solvers.reduce.solver import stages_of
 from pipecut.solvers.reduce.stages import ReducedStages
 
+ATTACK_S = 8.0
+"""How long an attack takes at most: a plan of a large model is priced in tenths of a second."""
 TRIES, DRAWN = 600, 240
 """So many plans are drawn at most, and so many that keep the rules priced."""
 NEAR = 2
@@ -56,7 +58,7 @@ def attacked(claims: Sequence[Claim], limits: Limits) -> str:
     deadline.
     """
     drawn = near = stages = 0
-    whole = True
+    whole, limits = True, limits.within(ATTACK_S)
     for at, (instance, outcome, bound) in enumerate(claims):
         if instance.training.chunks > 1:
             continue
@@ -64,13 +66,13 @@ def attacked(claims: Sequence[Claim], limits: Limits) -> str:
         first, deadline = replace(instance, goals=instance.goals[:1]), limits.share(len(claims) - at).deadline
         attack = _Attack(first, outcome, bound, deadline, chance)
         attack.run()
-        drawn, near, stages = drawn + attack.drawn, near + attack.near, stages + attack.stages
+        drawn, near, stages = drawn + attack.drawn, near + attack.near, stages + len(attack.stages)
         whole &= attack.whole
     if not drawn + near:
         return ""
     around = f"{'all ' * whole}{near} {plural(near, 'neighbour')}" * bool(near)
     some = f"{drawn} drawn {plural(drawn, 'plan')}" * bool(drawn)
-    said = f"{' and '.join(filter(None, (around, some)))} priced by the evaluator, none better"
+    said = f"{' and '.join(filter(None, (around, some)))} that fit, priced by the evaluator: none better"
     below = f"; {stages} {plural(stages, 'stage')} of theirs, none below the tables" * bool(stages)
     return f"{said}{below}; not proved a second time"
 
@@ -84,12 +86,14 @@ class _Attack:
     chance: random.Random
     drawn: int = 0
     near: int = 0
-    stages: int = 0
+    stages: set[tuple[Stage, int]] = field(default_factory=set)
     whole: bool = True
     space: CutSpace = field(init=False)
     modes: dict[int, tuple[Mode, ...]] = field(init=False)
     like: list[int] = field(init=False)
     tables: ReducedStages | None = None
+    passes: dict[Stage, int] = field(default_factory=dict)
+    fitting: dict[tuple[Stage, int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         instance = self.instance
@@ -121,29 +125,56 @@ class _Attack:
         self.whole = next(waiting, None) is None
 
     def _priced(self, plan: Plan) -> bool:
-        """Price a plan that keeps every rule; tell whether it does. Raises FalseClaimError if it refutes."""
+        """Price a plan; tell whether it keeps the rules. Raises FalseClaimError if it refutes the claim.
+
+        Where one stage alone takes as long in all micro-batches as is claimed, nothing more is priced.
+        """
         instance, solver, bound = self.instance, self.outcome.solver, self.bound
-        if any(structure_violations(instance, plan)) or any(any(rule.check(instance, plan)) for rule in RULES):
+        if any(structure_violations(instance, plan)) or not self._fits(plan):
             return False
+        if instance.goals[0] is Goal.STEP_TIME:
+            times = [self._passes(stage) for stage in plan.stages]
+            if bound is not None and instance.training.micro_batches * max(times) >= bound:
+                self._held_to_tables(plan, times)
+                return True
         found, say = evaluate(instance, plan), partial(goal_amount, instance.goals[0])
         value = found.objective or 0
+        if not found.feasible:
+            return False
         if bound is None or value < bound:
             claim = "no plan exists" if bound is None else f"no plan is below {say(bound)}"
             raise FalseClaimError(f"{solver} claims that {claim}, but there is a plan of {say(value)}")
-        self._held_to_tables(plan, found.stages)
+        executed = instance.goals[0].executed
+        times = [self._passes(one) for one in plan.stages] if executed else [one.total_ns for one in found.stages]
+        self._held_to_tables(plan, times)
         return True
 
-    def _held_to_tables(self, plan: Plan, costs: Sequence[StageCost]) -> None:
+    def _passes(self, stage: Stage) -> int:
+        """Return what the passes of a stage take for a micro-batch."""
+        if stage not in self.passes:
+            found = stage_passes(self.instance, stage, halves=False)
+            self.passes[stage] = found.forward_ns + found.backward_ns + found.again_ns
+        return self.passes[stage]
+
+    def _fits(self, plan: Plan) -> bool:
+        """Tell whether stages fit into their devices, where that counts; what is not looked at twice."""
+        for at, stage in enumerate(plan.stages) if self.instance.constraints.memory else ():
+            key = stage, at, len(plan)
+            if key not in self.fitting:
+                held = MemoryParts.of_stage(self.instance, plan, at).total
+                self.fitting[key] = held <= capacity_bytes(self.instance, stage.group)
+            if not self.fitting[key]:
+                return False
+        return True
+
+    def _held_to_tables(self, plan: Plan, times: Sequence[int]) -> None:
         """Raise FalseClaimError where a stage takes less than tables say that it does."""
-        instance, rows = self.instance, [] if self.tables is None else self.tables.at_least(plan)
+        rows = [] if self.tables is None else self.tables.at_least(plan)
         for at, least in enumerate(rows):
-            passes, taken = stage_passes(instance, plan.stages[at], halves=False), costs[at].total_ns
-            if instance.goals[0].executed:
-                taken = passes.forward_ns + passes.backward_ns + passes.again_ns
-            if taken < least:
-                words = f"claims that stage {at} takes {least} ns or more, the evaluator finds {taken} ns"
+            if times[at] < least:
+                words = f"claims that stage {at} takes {least} ns or more, the evaluator finds {times[at]} ns"
                 raise FalseClaimError(f"{self.outcome.solver} {words}")
-        self.stages += len(rows)
+        self.stages.update((stage, len(plan) - at) for at, stage in enumerate(plan.stages[: len(rows)]))
 
     def _forms(self, layer: int, group: Group) -> Forms:
         one = self.instance.layers[layer]

@@ -171,6 +171,7 @@ def _add_plan(grammar: Grammar) -> None:
         help="ask about a proof again by every other route; a disagreement is an error (exit code 4)",
     )
     command.add_argument("--certificate", metavar="FILE", help="write a proof that pipecut verify can check")
+    command.add_argument("--verbose", action="store_true", help="show every note, also of what searches counted")
 
 
 def _add_compare(grammar: Grammar) -> None:

@@ -13,6 +13,7 @@ What the goals measure, in words; their values are written by ``formulation.cost
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -329,11 +330,16 @@ TIMES: dict[Compute, str] = {
 
 
 def outcome_parts(
-    instance: Instance, outcome: Outcome, evaluation: Evaluation | None, why: Sequence[tuple[str, str]] = ()
+    instance: Instance,
+    outcome: Outcome,
+    evaluation: Evaluation | None,
+    why: Sequence[tuple[str, str]] = (),
+    *,
+    verbose: bool = False,
 ) -> tuple[RenderableType, ...]:
     """Return what was found, the stages of its plan, and what was done for it; without a plan, what says why."""
     found = KeyLines([*result_rows(instance, outcome, evaluation), *why])
-    done = KeyLines([*search_rows(instance, outcome, evaluation), *check_rows(outcome)])
+    done = KeyLines(search_rows(instance, outcome, evaluation, verbose=verbose))
     if outcome.plan is None or evaluation is None:
         return (found, "", done)
     return found, "", StageLines(instance, outcome.plan, evaluation), "", done
@@ -357,8 +363,21 @@ def result_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
     return [*rows, *any_order_rows(outcome), *broken]
 
 
-def search_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | None) -> list[Row]:
-    """Return what was done: among which plans was searched, by whom, how long, and what there is to know of it."""
+MOST_NOTES = 4
+"""So many notes are shown where nobody asks for all."""
+COUNTED = re.compile(
+    r"(\w+: )?(asked (once|\d+ times) |\d+ (questions|suffixes of plans) |looked through \d|settled )"
+)
+"""What searches say of how much they looked at: of use for whoever works on them."""
+
+
+def search_rows(
+    instance: Instance, outcome: Outcome, evaluation: Evaluation | None, *, verbose: bool = False
+) -> list[Row]:
+    """Return what was done: among which plans was searched, by whom, how long, and what there is to know of it.
+
+    Notes that something can be made of, what to try first; all with ``verbose``. Last what others made of it.
+    """
     rows: list[Row] = [
         *scope_rows(instance),
         ("searched", ", ".join(searched(instance))),
@@ -367,8 +386,12 @@ def search_rows(instance: Instance, outcome: Outcome, evaluation: Evaluation | N
         ("solver", f"{outcome.solver}, {outcome.seconds:.2f} s"),
     ]
     said = {message for _, message in told(evaluation.violations)} if evaluation else set()
-    notes = (*instance.model.notes, *outcome.notes)
-    return rows + [("note", human.printable(note)) for note in notes if note not in said]
+    notes = [one for one in (*instance.model.notes, *outcome.notes) if one not in said]
+    if not verbose:
+        of_use = sorted((one for one in notes if not COUNTED.match(one)), key=lambda one: "to try" not in one)
+        more = len(of_use) - MOST_NOTES + 1
+        notes = of_use if more <= 1 else [*of_use[: MOST_NOTES - 1], f"{more} more with --verbose"]
+    return [*rows, *(("note", human.printable(note)) for note in notes), *check_rows(outcome)]
 
 
 def check_rows(outcome: Outcome) -> list[Row]:

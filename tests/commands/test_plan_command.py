@@ -9,6 +9,8 @@ import pytest
 from pipecut.commands.parts.task import Task
 from pipecut.commands.plan import NOTHING_PROVED
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Outcome, Proof
+from pipecut.formulation.problem.instance import Instance
 from pipecut.ingest.plans.plan_file import read_plan
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.solvers import catalogue
@@ -49,6 +51,25 @@ def test_the_table_names_layers_and_devices_and_the_proof(pipecut: Command, scen
     assert ran.code == 0 and ran.err == ""
     assert "2 x node0 + 2 x node1, split by " in ran.out and ": conv1 to fc[3] (5 layers)" in ran.out
     assert "866.4 us (866,400 ns)" in ran.out and "optimal, proved" in ran.out and SAME in ran.out
+
+
+def test_only_notes_of_use_are_shown_and_few_of_them(
+    pipecut: Command, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(instance: Instance, limits: Limits) -> Outcome:
+        few = ["asked 3 times whether", "7 suffixes of plans were", *(f"note {at}" for at in range(5))]
+        return Outcome("cpsat", Proof.UNKNOWN, notes=tuple(few))
+
+    def notes(*more: str) -> list[str]:
+        lines = pipecut("plan", scenario, "--solver", "cpsat", *more).out.splitlines()
+        return [line[11:] for line in lines if line.startswith("note ")]
+
+    monkeypatch.setattr(catalogue, "SOLVERS", instead_of("cpsat", told))
+    shown, every = notes(), notes("--verbose")
+    assert shown[0].startswith("to try: ") and {*shown[:3]} < {*every} and len(shown) == 4
+    assert shown[-1] == f"{len(every) - 2 - 3} more with --verbose"
+    at = every.index("asked 3 times whether")
+    assert every[at : at + 3] == ["asked 3 times whether", "7 suffixes of plans were", "note 0"]
 
 
 def test_lines_of_text_are_never_wrapped(
@@ -159,7 +180,7 @@ def test_a_terminal_shows_a_proof_before_it_is_checked(
     honest = Task.checked
     monkeypatch.setattr(Task, "checked", lambda *one: told.append("checking") or honest(*one))
     for name in ("_show", "_show_checks"):
-        monkeypatch.setattr(f"pipecut.commands.plan.{name}", lambda *_, name=name: told.append(name))
+        monkeypatch.setattr(f"pipecut.commands.plan.{name}", lambda *_, name=name, **__: told.append(name))
     assert pipecut("plan", scenario).code == 0 and told == ["checking", "_show"]
     told.clear()
     assert SAME in pipecut("plan", scenario, "--json").json["notes"] and told == ["checking"]

@@ -69,7 +69,7 @@ def test_tables_that_promise_too_much_are_refuted(monkeypatch: pytest.MonkeyPatc
     assert found.proof is Proof.OPTIMAL and found.plan is not None
     said = attacked([claim(instance, found.objective, found.plan, "reduced_dp")], Limits())
     assert re.fullmatch(
-        r"all \d+ neighbours and \d+ drawn plans priced by the evaluator, none better;"
+        r"all \d+ neighbours and \d+ drawn plans that fit, priced by the evaluator: none better;"
         r" \d+ stages of theirs, none below the tables; not proved a second time",
         said,
     )
