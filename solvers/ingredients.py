@@ -294,7 +294,7 @@ METHODS: dict[str, Method] = {
     ),
     "step_dp": _method(
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES),
-        proposed_by=(I.FIRST_PLAN, I.COUNTS, I.INTERVALS),
+        proposed_by=(I.FIRST_PLAN,),
     ),
     "reduced_dp": _method(*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED, I.BOXES),
     "halves_dp": _method(

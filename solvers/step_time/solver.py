@@ -19,11 +19,8 @@ from pipecut.formulation.outcome import Limits, Outcome, Progress, begin
 from pipecut.formulation.problem.constraints import Goal
 from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
-from pipecut.formulation.problem.options import BoundaryCharge, Combine
-from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.suffixes import suffixes
-from pipecut.solvers.dynamic.iteration_time import solver as by_formula
 from pipecut.solvers.dynamic.states import solver as states
 from pipecut.solvers.dynamic.states.states import StateSpace, state_space
 from pipecut.solvers.dynamic.tables.demanded import told_apart
@@ -43,10 +40,8 @@ from pipecut.solvers.step_time.warm_ups import warmed
 
 NAME = "step_dp"
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.NAIVE)
-FORMULA = 4
-"""The best plan by the formula is looked for in one part of the time in so many."""
 EAGER = 2
-"""And so is, where warm-ups are to be chosen, the best plan with eager ones."""
+"""Where warm-ups are chosen, the best plan with eager ones is looked for in one part of so many of the time."""
 
 
 def reason_against(instance: Instance) -> str | None:
@@ -99,7 +94,6 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         tables = told_apart(all_tables(instance, limits.deadline))
         if known.plan is None:
             known.offer(first_plan(tables))
-            known.offer(_by_formula(instance, limits))
         parts, spaces = (
             stage_parts(tables, CutSpace.of(instance)),
             demanded_spaces(state_space(tables, demanded=True), tables),
@@ -118,16 +112,6 @@ def solve(instance: Instance, limits: Limits | None = None) -> Outcome:
         return known.outcome(str(error))
     made, boxes = (sum(counts) for counts in zip(*((one.made, one.boxes) for one in searches), strict=True))
     return known.outcome(f"{made} suffixes of plans were looked at, {boxes} boxes of plans bounded")
-
-
-def _by_formula(instance: Instance, limits: Limits) -> Plan | None:
-    """Return a good plan by the formula, where links pay for boundaries; it is priced as executed."""
-    cost = replace(instance.cost, combine=Combine.MAX, boundary_charge=BoundaryCharge.LINK)
-    judged = replace(instance, cost=cost, goals=(Goal.ITERATION_TIME,))
-    if not by_formula.accepts(judged).proves:
-        return None
-    within = replace(limits.share(FORMULA), start=None, progress=_nobody)
-    return by_formula.solve(judged, within).plan
 
 
 def _begin_eagerly(known: Incumbent, limits: Limits) -> None:
