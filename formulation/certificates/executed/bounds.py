@@ -48,9 +48,13 @@ class PathBounds:
         distinct = tuple(dict.fromkeys(one for one in self.rules if one is not None))
         roomy = [self._least.roomy(kind, distinct) for kind in kinds] if distinct else []
         self._roomy = {rule: np.stack([bits[at] for bits in roomy]) for at, rule in enumerate(distinct)}
-        whole = np.array([[self.micro_batches, self.micro_batches, 1]])
-        self._whole = np.stack([self._least.of_passes(kind, whole)[0] for kind in kinds])
-        self._kept: list[Sums] = []
+        self._rows = [np.array(one.often(), dtype=np.int64)[:, :3] for one in self._every]
+        sizes = np.cumsum([len(rows) for rows in self._rows]) * len(self.ways.places) ** 2 * len(self.ways.kinds)
+        self._batches = np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(sizes // AT_ONCE)) + 1)
+        self._keeping = sizes[-1] <= KEPT
+        # All passes of whole stages go with the first paths: most of the time goes to the layers, for any sums.
+        first, *self._kept = self._batch(self._batches[0], np.array([[*[self.micro_batches] * 2, 1]]))
+        self._whole = first[:, 0]
 
     def within(self, step_ns: int) -> tuple[list[list[PathBound]], RoomsBySlot]:
         """Return what all paths of so many stages say, where plans of a step may have them, and what they leave.
@@ -81,18 +85,15 @@ class PathBounds:
 
     def _costs(self) -> Iterator[Sums]:
         """Yield by number of stages ``[kind, stage, begin, stop]``: the least sums of the stages of paths."""
-        if self._kept:
-            yield from self._kept
-            return
-        size = len(self.ways.places) ** 2 * len(self.ways.kinds)
-        rows = np.cumsum([one.stages for one in self._every]) * size
-        keeping = rows[-1] <= KEPT
-        for batch in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows // AT_ONCE)) + 1):
-            often = [np.array(self._every[at].often(), dtype=np.int64) for at in batch]
-            found = self._sums(np.concatenate(often)[:, :3])
-            parts = np.split(found, np.cumsum([len(one) for one in often])[:-1], axis=1)
-            self._kept += parts if keeping else ()
+        yield from self._kept
+        for batch in self._batches[1:] if len(self._kept) < len(self._every) else ():
+            parts = self._batch(batch)
+            self._kept += parts if self._keeping else ()
             yield from parts
+
+    def _batch(self, batch: Sums, *more: Sums) -> list[Sums]:
+        rows = [*more, *(self._rows[at] for at in batch)]
+        return np.split(self._sums(np.concatenate(rows)), np.cumsum([len(one) for one in rows])[:-1], axis=1)
 
     def _sums(self, often: Sums) -> Sums:
         """Return ``[kind, row, begin, stop]`` for the kinds that a stage has room on."""

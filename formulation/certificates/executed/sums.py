@@ -96,11 +96,12 @@ class LeastSums:
                 chosen, added = self._choices(kind, layer, (live, keys), cell, change)
             grown = [tuple(one[at] for at in kept) for one in chosen]
             keys, more = list(dict.fromkeys(grown)), (sums[:, None] + added).reshape(-1, rows, len(places))
-            ways: dict[Forms, list[int]] = {}
-            for at, key in enumerate(grown):
-                ways.setdefault(key, []).append(at)
-            least = np.minimum(np.stack([more[ways[key]].min(axis=0) for key in keys]), NEVER_NS)
-            sums, live = least, [around[at] for at in kept]
+            if len(keys) < len(grown):
+                numbers = {key: at for at, key in enumerate(keys)}
+                of = np.array([numbers[key] for key in grown])
+                begins = np.searchsorted(np.sort(of), np.arange(len(keys)))
+                more = np.minimum.reduceat(more[np.argsort(of, kind="stable")], begins, axis=0)
+            sums, live = np.minimum(more, NEVER_NS), [around[at] for at in kept]
             stop = int(np.searchsorted(places, layer + 1))
             if places[stop] == layer + 1:
                 found[:, :, stop] = sums.min(axis=0)
