@@ -107,29 +107,17 @@ class ByCount:
         """Return the value that a plan has to be below to be of use."""
         return min(self.upper, self.best)
 
-    def promises(self) -> list[tuple[int, list[Cell]]]:
-        """Return plans whose stages take little more than all devices need, and what the formula promises.
+    def first_plans(self) -> None:
+        """Price plans whose stages take little more than all devices need.
 
         None where a plan is known that takes no more than a few times as long: it is soon found what is better.
         """
-        found: list[tuple[int, list[Cell]]] = []
-        if self.most < KNOWN * self.micro_batches * self.even_ns:
-            return found
         for percent in STARTS:
+            if self.most < KNOWN * self.micro_batches * self.even_ns:
+                return
             limit = min(self.even_ns * percent // 100, self.most // self.micro_batches)
             self._bounded(-1, limit, self.most // self.stages.line.devices)
-            found += sorted(self._promised, key=lambda one: one[0])[:1]
-            self._promised = []
-        return found
-
-    def take(self, cells: list[Cell]) -> None:
-        """Price a plan that was promised."""
-        self._try(cells)
-
-    def first_plans(self) -> None:
-        """Price the plans that are promised."""
-        for _, cells in sorted(self.promises(), key=lambda one: one[0]):
-            self.take(cells)
+            self._try_best()
 
     def begin(self) -> None:
         """Open all plans whose slowest stage takes no more than is of use."""
@@ -173,7 +161,13 @@ class ByCount:
         if found is not None and found.bound < self.most:
             found.bound = max(of.bound, found.bound, self.micro_batches * (lo + 1))
             heapq.heappush(self._open, found)
-        if hi - lo <= max(0, lo) // NARROW + 1 and self._promised:
+        if hi - lo <= max(0, lo) // NARROW + 1:
+            self._try_best()
+        self._promised = []
+
+    def _try_best(self) -> None:
+        """Price the plan that promises most of those that were met."""
+        if self._promised:
             self._try(min(self._promised, key=lambda one: one[0])[1])
         self._promised = []
 

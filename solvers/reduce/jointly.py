@@ -19,12 +19,8 @@ from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.executed.in_turn import InTurn
-from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.solver import NAME, search_of
-
-FIRST = 1
-"""So many instances of which plans promise most are looked at more closely before any is searched."""
 
 
 @dataclass(slots=True)
@@ -73,29 +69,15 @@ class Jointly:
         return [(part.instance, found._outcome(part)) for part in found.parts]
 
     def _start(self) -> None:
-        """Look for first plans: where a plan is known, of the same instance, else of that which promises most."""
+        """Look for first plans: where a plan is known, of the same instance, else from the middle outwards."""
+        outwards = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
         own = [part for part in self.parts if part.instance is self.of]
-        for part in own or self._promising()[:FIRST]:
+        for part in own or [self.parts[at] for at in outwards]:
             self._opened(part).upper = self.best
             self._opened(part).first_plans()
             self._learn(part)
-
-    def _promising(self) -> list[_Part]:
-        """Look for first plans of all, from the middle outwards, and price those that promise most.
-
-        Return the instances of which plans promise most, the best first.
-        """
-        order = sorted(range(len(self.parts)), key=lambda at: abs(2 * at - len(self.parts)))
-        found: list[tuple[int, int, list[Cell]]] = []
-        for at in order:
-            found += [(promised, at, cells) for promised, cells in self._opened(self.parts[at]).promises()]
-            if self.plan is None and found:
-                self._price(*min(found, key=lambda one: one[:2]))
-        found.sort(key=lambda one: one[:2])
-        for one in found:
-            if one[0] < self.best:
-                self._price(*one)
-        return [self.parts[at] for at in dict.fromkeys(at for _, at, _ in found)]
+            if self.plan is not None:
+                return
 
     def _opened(self, part: _Part) -> ByFormula | ByCount | InTurn:
         """Return the search of a part."""
@@ -113,13 +95,6 @@ class Jointly:
         else:
             search.begin()
             part.begun = True
-        self._learn(part)
-
-    def _price(self, _: int, at: int, cells: list[Cell]) -> None:
-        part = self.parts[at]
-        search = self._opened(part)
-        search.upper = self.best
-        search.take(cells)
         self._learn(part)
 
     def _search(self) -> None:

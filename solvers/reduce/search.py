@@ -55,23 +55,13 @@ class ByFormula:
         """Return how often the slowest stage counts beside the sum."""
         return self.stages.word.short.training.micro_batches - 1
 
-    def promises(self) -> list[tuple[int, list[Cell]]]:
-        """Return plans whose stages take little more than all devices need, with what they promise."""
-        even, found = self.stages.even_ns(), list[tuple[int, list[Cell]]]()
-        for percent in STARTS:
-            some = self._ask(even * percent // 100, self.most)
-            if some is not None:
-                found.append((some[0] + self.more * some[1], some[2]))
-        return found
-
-    def take(self, cells: list[Cell]) -> None:
-        """Price a plan that was promised."""
-        self._take(cells)
-
     def first_plans(self) -> None:
-        """Price the plans that are promised."""
-        for _, cells in sorted(self.promises(), key=lambda one: one[0]):
-            self._take(cells)
+        """Price plans whose stages take little more than all devices need."""
+        even = self.stages.even_ns()
+        for percent in STARTS:
+            found = self._ask(even * percent // 100, self.most)
+            if found is not None:
+                self._take(found[2])
 
     def begin(self) -> None:
         """Ask how little all stages take one after another, which is where every interval begins."""

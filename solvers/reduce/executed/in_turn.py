@@ -13,7 +13,6 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.by_count import ByCount
 from pipecut.solvers.reduce.executed.steps import ByStep
-from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.stages import ReducedStages
 
 
@@ -54,17 +53,10 @@ class InTurn:
         """Return how many questions were asked."""
         return self.now.asked
 
-    def promises(self) -> list[tuple[int, list[Cell]]]:
-        """Return first plans and what they promise."""
-        return self.now.promises()
-
-    def take(self, cells: list[Cell]) -> None:
-        """Price a plan that was promised."""
-        self.now.take(cells)
-
     def first_plans(self) -> None:
         """Price first plans."""
-        self.now.first_plans()
+        if isinstance(self.now, ByCount):
+            self.now.first_plans()
 
     def begin(self) -> None:
         """Ask about all plans."""

@@ -17,18 +17,13 @@ from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers.reduce.executed.compositions import Compositions
 from pipecut.solvers.reduce.executed.leaves import Leaves
 from pipecut.solvers.reduce.executed.slowest import SlowestFirst
-from pipecut.solvers.reduce.programme import Cell, LineSums, time_of
+from pipecut.solvers.reduce.programme import Cell, time_of
 from pipecut.solvers.reduce.stages import ReducedStages
 
 NARROW = 24
 """All compositions are looked at in intervals that are no longer than such a part of where they begin."""
 SOME, TRIED = 6, 30
 """So many compositions are settled before others are looked for, and of so many a plan is made."""
-CLOSE, FARTHEST, FINE, FEW = 64, 8, 2, 3
-"""The least time of slowest stages is found to such a part. So many hundredths more are the limit of first plans,
-which is lowered by half a hundredth or more at a time; so many of these are priced."""
-STARTS = (104, 112, 130)
-"""Limits of the first plans, in hundredths of what stages take if all devices do as much."""
 
 
 @dataclass(order=True, slots=True)
@@ -72,22 +67,6 @@ class ByStep:
     def most(self) -> int:
         """Return the value that a plan has to be below to be of use."""
         return min(self.upper, self.best)
-
-    def promises(self) -> list[tuple[int, list[Cell]]]:
-        """Return plans whose stages take little more than all devices need, and what the formula promises."""
-        even, found = self.stages.even_ns(), list[tuple[int, list[Cell]]]()
-        for percent in STARTS:
-            self.stages.deadline.check()
-            limit = min(even * percent // 100, self.most // self.micro_batches)
-            row = self._sums(self.stages, limit)
-            if row is not None:
-                total, cells = row
-                found.append((total + (self.micro_batches - 1) * self._slowest(self.stages, cells), cells))
-        return found
-
-    def take(self, cells: list[Cell]) -> None:
-        """Price a plan that was promised."""
-        self._leaves.value(cells, self.stages.plan(cells))
 
     def begin(self) -> None:
         """Ask about all plans whose slowest stage takes no more than is of use."""
@@ -160,39 +139,11 @@ class ByStep:
         heapq.heappush(self._open, _Open(bound, interval.lo, interval.hi))
         return True
 
-    def first_plans(self) -> None:
-        """Price plans of least sums whose stages take little more than the slowest must, with what ends a step."""
-        self._begin_with(self._with_ends())
-
     def _with_ends(self) -> ReducedStages:
         """Return the stages with what they do once a step."""
         if self._charged is None:
             self._charged = self.stages.charged()
         return self._charged
-
-    def _begin_with(self, stages: ReducedStages) -> None:
-        low, high = self.stages.even_ns(), 2 * (self.most // self.micro_batches)
-        while high - low > low // CLOSE:
-            middle = (low + high) // 2
-            if self._sums(stages, middle) is None:
-                low = middle
-            else:
-                high = middle
-        found: dict[tuple[Cell, ...], int] = {}
-        limit = high + high * FARTHEST // 100
-        while (row := self._sums(stages, limit)) is not None:
-            total, cells = row
-            slowest = self._slowest(stages, cells)
-            found[tuple(cells)] = total + (self.micro_batches - 1) * slowest
-            limit = min(slowest, limit - high // (100 * FINE)) - 1
-        for cells in sorted(found, key=lambda one: found[one])[:FEW]:
-            self._leaves.value(list(cells), stages.plan(cells))
-
-    def _sums(self, stages: ReducedStages, limit: int) -> tuple[int, list[Cell]] | None:
-        """Return the least sum of stages within a limit, and these stages."""
-        sums = LineSums.of(stages.line, stages.least, stages.atoms, limit, self.most)
-        best = sums.best()
-        return None if best is None else (best[0], sums.plan(best[1]))
 
     def _close(self, bound: int, cells: list[Cell]) -> None:
         """Weigh the paths of a composition whose stages are settled."""
@@ -217,10 +168,6 @@ class ByStep:
             changed |= self.stages.settle(cell, slot, most + 1)
             before += time
         return changed
-
-    def _slowest(self, stages: ReducedStages, cells: list[Cell]) -> int:
-        last = len(cells) - 1
-        return max(time_of(stages.line, stages.least, cell, last - at) for at, cell in enumerate(cells))
 
     def _try(self, plan: Plan, value: int) -> None:
         if value < self.most:

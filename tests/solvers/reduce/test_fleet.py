@@ -55,9 +55,7 @@ def _searched(instance: Instance, upper: int | None = None, wide: int = WIDE) ->
 
     most = longest_run_ns(instance, instance.training.micro_batches) + 1
     search = replace(ByCount.of(_stages(instance), price, most if upper is None else upper), wide=wide)
-    for promised, cells in search.promises():
-        if promised < search.most:
-            search.take(cells)
+    search.first_plans()
     search.begin()
     while search.step():
         pass
