@@ -58,10 +58,16 @@ class _Grown:
 
 
 class Fronts:
-    """The fronts of an instance; each is made when it is first asked for."""
+    """The fronts of an instance; each is made when it is first asked for.
 
-    def __init__(self, tables: Tables, held: MemoryTables, known: Programs) -> None:
+    ``alike`` says by a form the first one that costs others the same: layouts are told apart no further.
+    """
+
+    def __init__(
+        self, tables: Tables, held: MemoryTables, known: Programs, alike: Mapping[int, int] | None = None
+    ) -> None:
         self.tables, self.held, self.programs = tables, held, known
+        self._alike = np.array([(alike or {}).get(one, one) for one in range(LAYOUTS)], dtype=np.int64)
         self._known: dict[tuple[int, FrontRule, Key], States] = {}
         self._costs = cache(self._costs_of)
         self._changes = cache(self._changes_of)
@@ -129,7 +135,7 @@ class Fronts:
             forms = forms_on(row, self.tables.kinds[rule.kind])
             before = np.tile(before, len(forms))
             lies = form = np.repeat(np.array(forms, dtype=np.int64), count)
-            key = np.column_stack([key[before], form])
+            key = np.column_stack([key[before], self._alike[form]])
         else:
             form = np.zeros(count, dtype=np.int64)
             lies = form if step.source is None else np.where(key[:, step.source] < OUTSIDE, key[:, step.source], 0)

@@ -19,7 +19,7 @@ from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, best_rows
 from pipecut.solvers.atoms.labels import Labels as Rows
 from pipecut.solvers.atoms.programs import OUTSIDE, Key
 from pipecut.solvers.reduce.labels import Amounts, StageLabel, StageLabels
-from pipecut.solvers.reduce.sums import Numbers
+from pipecut.solvers.reduce.programme import Cell
 
 _State = tuple[Key, Key]
 """The layouts of what is live, and the statuses of tensors (``solvers.atoms.blocks``)."""
@@ -41,26 +41,23 @@ class _Grown:
 class ExactStage:
     """The labels of one stage on one kind of group with so many micro-batches in flight, within a limit in ns.
 
-    ``fronts`` have the times that count.
+    ``fronts`` have the times that count; ``prices`` are the numbers of those of ``labels`` that leave labels out.
     """
 
     fronts: Fronts
-    prices: list[tuple[int, StageLabels]]
-    kind: int
+    labels: StageLabels
+    prices: list[int]
     in_flight: int
     room: int
-    first: int
-    stop: int
+    cell: Cell
     limit: int
     deadline: Deadline = NEVER
     forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
-    _duals: list[tuple[int, list[Numbers]]] = field(default_factory=list)
 
     def least(self) -> StageLabel | None:
         """Return the label with the least time that fits, if it is below the limit. Raises StoppedError."""
-        self._duals = [(price, labels.rests(self.first, self.stop)) for price, labels in self.prices]
-        labels = self.prices[0][1]
-        nodes, programs = labels.way(self.first, self.stop), self.fronts.programs
+        labels, programs = self.labels, self.fronts.programs
+        nodes = labels.way(self.cell.first, self.cell.stop)
         width = programs.all[labels.growth.nodes.program[nodes[0]]].width
         none = np.zeros(1, dtype=np.intp)
         start = np.zeros((1, 3), dtype=np.int64)
@@ -68,59 +65,60 @@ class ExactStage:
         states = [{((OUTSIDE,) * width, outside): _Grown(start, none, [], none, start)}]
         for at, node in enumerate(nodes):
             self.deadline.check()
-            states.append(self._grown(states[-1], labels, node, at))
+            states.append(self._grown(states[-1], node, at))
         ends = [(int(one.rows[:, TIME].min()), key) for key, one in states[-1].items() if len(one.rows)]
         if not ends:
             return None
-        return self._label(states, nodes, labels, min(ends)[1])
+        return self._label(states, nodes, min(ends)[1])
+
+    @property
+    def kind(self) -> int:
+        """Return the kind of group."""
+        return self.labels.kind
 
     def _rule(self) -> FrontRule:
         whole = self.fronts.tables.kinds[self.kind].mode.recompute is True
         return FrontRule(self.kind, Keeps(1, 1 if whole else self.in_flight))
 
-    def _grown(
-        self, before: dict[_State, _Grown], labels: StageLabels, node: int, at: int
-    ) -> dict[_State, _Grown]:
+    def _grown(self, before: dict[_State, _Grown], node: int, at: int) -> dict[_State, _Grown]:
         """Return the labels behind the next atom: those that may still be the best."""
-        program = labels.growth.nodes.program[node]
+        program = self.labels.growth.nodes.program[node]
         parts: dict[_State, _Parts] = {}
         for rule in self.fronts.choices(self._rule()):
             fronts = self.fronts.of(program, rule, {layouts for layouts, _ in before})
             for left, grown in before.items():
-                more, statuses = self._more(labels, node, rule, left, at)
+                more, statuses = self._more(node, rule, left, at)
                 for right, front in fronts[left[0]].items():
                     own = front + more
                     rows, one, other = _joined(grown.rows, own)
-                    kept = self._may_win(rows, right, at + 1, labels)
+                    kept = self._may_win(rows, right, at + 1)
                     if kept.any():
                         part = rows[kept], one[kept], (left, rule), front[other[kept]]
                         parts.setdefault((right, statuses), []).append(part)
         return {key: _unbeaten(row) for key, row in parts.items()}
 
-    def _more(self, labels: StageLabels, node: int, rule: FrontRule, left: _State, at: int) -> tuple[Rows, Key]:
+    def _more(self, node: int, rule: FrontRule, left: _State, at: int) -> tuple[Rows, Key]:
         """Return what an atom takes beside its front, computing and what stays of tensors, and their statuses."""
-        growth = labels.growth
+        growth = self.labels.growth
         atom = growth.nodes.atom[node]
         first, stop = list(growth.word.short_space.atoms())[atom]
         computed, again = int(self.fronts.tables.compute[rule.kind, first:stop].sum()), rule.alone is not None
         stays, statuses = growth.lending.after(growth.lending.of_atom[atom], left, (at, self.kind), again=again)
         return np.array([computed, self.in_flight * stays, 0]), statuses
 
-    def _may_win(self, rows: Rows, right: Key, at: int, labels: StageLabels) -> NDArray[np.bool_]:
+    def _may_win(self, rows: Rows, right: Key, at: int) -> NDArray[np.bool_]:
         """Tell which labels may still end within limit and room, by what the rest weighs at least."""
         kept = rows[:, HELD] + rows[:, WORKING] <= self.room
-        ends = labels.growth.sums.ends
-        alike, scale = labels.growth.sums.alike, labels.growth.sums.weights.scale
-        place = tuple(ends.index(alike.get(form, form)) for form in right)
-        for price, rests in self._duals:
-            spare = np.minimum(rows[:, HELD] + rows[:, WORKING] - self.room, 0)
-            weighed = scale * rows[:, TIME] + price * spare
-            kept &= weighed + int(rests[at][place]) < scale * self.limit
+        sums = self.labels.growth.sums
+        place = tuple(sums.ends.index(sums.alike.get(form, form)) for form in right)
+        rests = self.labels.rests(self.cell.first, self.cell.stop)[at][place]
+        spare = np.minimum(rows[:, HELD] + rows[:, WORKING] - self.room, 0)
+        for one in self.prices:
+            weighed = sums.weights.scale * rows[:, TIME] + self.labels.prices[one][0] * spare
+            kept &= weighed + int(rests[one]) < sums.weights.scale * self.limit
         return kept
 
-    def _label(
-        self, states: list[dict[_State, _Grown]], nodes: list[int], labels: StageLabels, key: _State
-    ) -> StageLabel:
+    def _label(self, states: list[dict[_State, _Grown]], nodes: list[int], key: _State) -> StageLabel:
         """Go back from the best label to the first atom."""
         last = states[-1][key]
         row = int(last.rows[:, TIME].argmin())
@@ -130,7 +128,7 @@ class ExactStage:
         for at in range(len(nodes) - 1, -1, -1):
             grown = states[at + 1][key]
             left, rule = grown.left[grown.of[row]]
-            program = labels.growth.nodes.program[nodes[at]]
+            program = self.labels.growth.nodes.program[nodes[at]]
             width = self.fronts.programs.all[program].width
             forms.append(self._forms_of(program, rule, (left[0][:width], key[0]), grown.own[row]))
             if rule.alone is not None:

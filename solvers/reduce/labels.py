@@ -85,60 +85,65 @@ class AtomLabel:
 
 @dataclass(slots=True)
 class _Traced:
-    """An atom kept, or computed again, with what was chosen when its layers were eliminated."""
+    """An atom kept, or computed again, with what was chosen when its layers were eliminated.
+
+    ``unfolded`` are its sums by the forms of what is live behind it, ``table`` by their layouts,
+    ``[left ..., right ..., price]``. ``found`` are labels by layouts and price.
+    """
 
     atom: AtomForms
-    factor: Factor
+    unfolded: Factor
     trace: list[Choice]
     table: Numbers
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], AtomLabel] = field(default_factory=dict)
+    found: dict[tuple[tuple[int, ...], tuple[int, ...], int], AtomLabel] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class StageLabels:
-    """The labels of least sum for one kind of group and one row of weights."""
+    """The labels of least sum for one kind of group, at some prices of a byte, which all are looked at at once.
+
+    Stages that are alike, by the node of their cells, have the same labels.
+    """
 
     cells: Cells
     kind: int
+    prices: list[tuple[int, int]]
     growth: AtomGrowth
     _atoms: dict[tuple[int, int, bool], _Traced] = field(default_factory=dict)
-    _paths: dict[tuple[int, int], list[AtomLabel] | None] = field(default_factory=dict)
+    _states: dict[int, tuple[Numbers, Numbers]] = field(default_factory=dict)
+    _labels: dict[tuple[int, int], StageLabel | None] = field(default_factory=dict)
+    _rests: dict[int, list[Numbers]] = field(default_factory=dict)
     _tables: dict[tuple[int, int], tuple[Numbers, tuple[int, ...]]] = field(default_factory=dict)
 
     @staticmethod
-    def of(cells: Cells, kind: int, weights: ByteWeights) -> StageLabels:
-        """Return the labels of a kind for weights in one row."""
-        growth = cells.growth
+    def of(cells: Cells, kind: int, prices: list[tuple[int, int]]) -> StageLabels:
+        """Return the labels of a kind at prices of a byte that is held once, and of one of the stash."""
+        growth, weights = cells.growth, rows_of(cells, prices)
         sums = LayerSums(growth.sums.tables, growth.sums.held, weights, growth.sums.programs, growth.sums.alike)
-        return StageLabels(cells, kind, AtomGrowth(sums, growth.nodes, growth.lending, growth.word))
+        return StageLabels(cells, kind, prices, AtomGrowth(sums, growth.nodes, growth.lending, growth.word))
 
-    def label(self, first: int, stop: int) -> StageLabel | None:
-        """Return the label of the stage of these atoms; None where it has no forms."""
-        path = self.path(first, stop)
-        return None if path is None else self.of_path(path)
+    def label(self, first: int, stop: int, price: int) -> StageLabel | None:
+        """Return the label of the stage of these atoms at a price; None where it has no forms."""
+        key = int(self.cells.nodes.at[first, stop]), price
+        if key not in self._labels:
+            path = self.path(first, stop, price)
+            self._labels[key] = None if path is None else self.of_path(path)
+        return self._labels[key]
 
-    def path(self, first: int, stop: int) -> list[AtomLabel] | None:
+    def path(self, first: int, stop: int, price: int) -> list[AtomLabel] | None:
         """Return the labels of the atoms of a stage with the least sum; None where it has no forms."""
-        if (first, stop) not in self._paths:
-            self._paths[first, stop] = self._path(first, stop)
-        return self._paths[first, stop]
-
-    def _path(self, first: int, stop: int) -> list[AtomLabel] | None:
         nodes = self.way(first, stop)
-        state, joined = self._outside(nodes[0]), list[Numbers]()
-        for node in nodes:
-            state, both = self._step(state, node)
-            joined.append(both)
+        rows = [self._state(node) for node in nodes]
+        state = rows[-1][0][..., price]
         if int(state.min()) >= NO_SUM:
             return None
         right: tuple[int, ...] = tuple(int(one) for one in np.unravel_index(state.argmin(), state.shape))
-        rows: list[AtomLabel] = []
-        for at in range(len(nodes) - 1, -1, -1):
-            left, again = self._back(joined[at], nodes[at], right)
-            rows.append(self._atom(nodes[at], left, right, again=again))
+        found: list[AtomLabel] = []
+        for node, (_, joined) in zip(reversed(nodes), reversed(rows), strict=True):
+            left, again = self._back(joined[..., price], node, right, price)
+            found.append(self._atom(node, left, right, price, again=again))
             right = left
-        rows.reverse()
-        return rows
+        return found[::-1]
 
     def of_path(self, path: Sequence[AtomLabel]) -> StageLabel:
         """Return the label of a stage that is made of these labels of its atoms."""
@@ -158,18 +163,16 @@ class StageLabels:
         return total
 
     def mixed(
-        self, path: Sequence[AtomLabel], other: Sequence[AtomLabel], many: int, first: int, stop: int
+        self, path: Sequence[AtomLabel], other: Sequence[AtomLabel], many: int, ends: tuple[int, int], price: int
     ) -> StageLabel:
         """Return the label that has so many first atoms as ``path`` has them, and the rest as ``other``.
 
-        Where layouts do not meet the atom between them is chosen anew.
+        Where layouts do not meet the atom between is chosen anew, at a price. ``ends`` are those of the stage.
         """
         rows = [*path[:many], *other[many:]]
         if 0 < many < len(rows) and path[many - 1].right != other[many].left:
-            node = self.way(first, stop)[many]
-            ends = path[many - 1].right, other[many].right
-            tables = [self._traced(node, again=again).table[(*ends[0], *ends[1])] for again in self._choices()]
-            rows[many] = self._atom(node, *ends, again=bool(np.argmin(tables)))
+            node, left, right = self.way(*ends)[many], path[many - 1].right, other[many].right
+            rows[many] = self._atom(node, left, right, price, again=self._is_again(node, (*left, *right), price))
         return self.of_path(rows)
 
     def way(self, first: int, stop: int) -> list[int]:
@@ -177,32 +180,45 @@ class StageLabels:
         return [int(self.cells.nodes.at[first, at]) for at in range(first + 1, stop + 1)]
 
     def rests(self, first: int, stop: int) -> list[Numbers]:
-        """Return what atoms from each place of a stage on weigh at least, by the layouts of what is live there."""
-        nodes = self.way(first, stop)
+        """Return what atoms from each place of a stage on weigh at least, by layouts of what is live and price."""
+        key = int(self.cells.nodes.at[first, stop])
+        if key not in self._rests:
+            self._rests[key] = self._rests_of(self.way(first, stop))
+        return self._rests[key]
+
+    def _rests_of(self, nodes: Sequence[int]) -> list[Numbers]:
         _, live = self._least(nodes[-1])
-        found = [np.zeros((len(self.growth.sums.ends),) * len(live), dtype=np.int64)]
+        found = [np.zeros((*(len(self.growth.sums.ends),) * len(live), len(self.prices)), dtype=np.int64)]
         for node in reversed(nodes):
             table, live = self._least(node)
-            width = table.ndim - len(live)
+            width = table.ndim - 1 - len(live)
             sums = np.minimum(table + found[-1].reshape((*(1,) * width, *found[-1].shape)), NO_SUM)
-            found.append(sums.min(axis=tuple(range(width, table.ndim))) if live else sums)
+            found.append(sums.min(axis=tuple(range(width, table.ndim - 1))) if live else sums)
         return found[::-1]
 
     def _outside(self, node: int) -> Numbers:
         width = self.growth.sums.programs.all[self.growth.nodes.program[node]].width
-        found = np.full((len(self.growth.sums.ends),) * width, NO_SUM, dtype=np.int64)
+        found = np.full((*(len(self.growth.sums.ends),) * width, len(self.prices)), NO_SUM, dtype=np.int64)
         found[(-1,) * width] = 0
         return found
 
-    def _step(self, before: Numbers, node: int) -> tuple[Numbers, Numbers]:
-        """Return the least sums by what is live behind an atom, and ``[left ..., right ...]`` behind them."""
-        factor, live = self._least(node)
-        width = before.ndim
-        joined = np.minimum(before.reshape((*before.shape, *(1,) * len(live))) + factor, NO_SUM)
-        return joined.min(axis=tuple(range(width))) if width else joined, joined
+    def _state(self, node: int) -> tuple[Numbers, Numbers]:
+        """Return the least sums by what is live behind a stage, and ``[left ..., right ..., price]`` behind them.
+
+        ``left`` is what is live before its last atom.
+        """
+        if node not in self._states:
+            parent = self.growth.nodes.parent[node]
+            before = self._states[parent][0] if parent >= 0 else self._outside(node)
+            factor, live = self._least(node)
+            width = before.ndim - 1
+            wide = before.reshape((*before.shape[:-1], *(1,) * len(live), before.shape[-1]))
+            joined = np.minimum(wide + factor, NO_SUM)
+            self._states[node] = joined.min(axis=tuple(range(width))) if width else joined, joined
+        return self._states[node]
 
     def _least(self, node: int) -> tuple[Numbers, tuple[int, ...]]:
-        """Return ``[left ..., right ...]`` of an atom, kept or again as is less, and what is live behind it."""
+        """Return ``[left ..., right ..., price]`` of an atom, kept or again as is less, and what is live then."""
         key = self.growth.nodes.program[node], self.growth.lending.of_atom[self.growth.nodes.atom[node]]
         if key not in self._tables:
             found = [self._traced(node, again=again) for again in self._choices()]
@@ -214,13 +230,15 @@ class StageLabels:
         return (False, True) if held is not None and self.kind in held.recomputing else (False,)
 
     def _table(self, atom: AtomForms, found: Factor, width: int) -> Numbers:
-        """Return ``[left ..., right ...]``; a layer that is live at both ends lies in one way alone."""
-        ends = len(self.growth.sums.ends)
-        table = np.full((ends,) * (width + len(atom.live)), NO_SUM, dtype=np.int64)
-        for place in np.ndindex(*found.sums.shape[:-2]):
+        """Return ``[left ..., right ..., price]``; what is live at both ends lies in one way alone."""
+        ends, sums = len(self.growth.sums.ends), found.sums[..., 0]
+        axes = [*range(width), *atom.live]
+        if len(set(axes)) == len(axes):
+            return sums.transpose(*(found.over.index(one) for one in axes), -1)
+        table = np.full((*(ends,) * len(axes), len(self.prices)), NO_SUM, dtype=np.int64)
+        for place in np.ndindex(*sums.shape[:-1]):
             of = dict(zip(found.over, place, strict=True))
-            key = (*(of[one] for one in range(width)), *(of[one] for one in atom.live))
-            table[key] = found.sums[(*place, 0, 0)]
+            table[tuple(of[one] for one in axes)] = sums[place]
         return table
 
     def _traced(self, node: int, *, again: bool) -> _Traced:
@@ -233,30 +251,42 @@ class StageLabels:
             more = growth.stays(key[1], kinds) if again else None
             atom, trace = AtomForms.of(growth.sums, program, kinds, priced, more), list[Choice]()
             found = eliminated(atom.factors, {*range(program.width), *atom.live}, trace)
-            found = atom.folded(found, program.width)
-            self._atoms[key] = _Traced(atom, found, trace, self._table(atom, found, program.width))
+            table = self._table(atom, atom.folded(found, program.width), program.width)
+            self._atoms[key] = _Traced(atom, found, trace, table)
         return self._atoms[key]
 
-    def _back(self, joined: Numbers, node: int, right: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    def _back(
+        self, joined: Numbers, node: int, right: tuple[int, ...], price: int
+    ) -> tuple[tuple[int, ...], bool]:
         """Return the layouts at the left end that lead to those at the right end, and whether it is done again."""
         rows = joined[(..., *right)] if right else joined
         left = tuple(int(one) for one in np.unravel_index(rows.argmin(), rows.shape))
-        tables = [self._traced(node, again=again).table[(*left, *right)] for again in self._choices()]
-        return left, bool(np.argmin(tables))
+        return left, self._is_again(node, (*left, *right), price)
 
-    def _atom(self, node: int, left: tuple[int, ...], right: tuple[int, ...], *, again: bool) -> AtomLabel:
+    def _is_again(self, node: int, ends: tuple[int, ...], price: int) -> bool:
+        """Tell whether an atom is computed again between these layouts."""
+        return bool(np.argmin([self._traced(node, again=one).table[(*ends, price)] for one in self._choices()]))
+
+    def _atom(
+        self, node: int, left: tuple[int, ...], right: tuple[int, ...], price: int, *, again: bool
+    ) -> AtomLabel:
         traced = self._traced(node, again=again)
-        if (left, right) not in traced.found:
-            traced.found[left, right] = self._gone_back(node, traced, left, right, again=again)
-        return traced.found[left, right]
+        if (left, right, price) not in traced.found:
+            traced.found[left, right, price] = self._gone_back(node, traced, (left, right), price, again=again)
+        return traced.found[left, right, price]
 
     def _gone_back(
-        self, node: int, traced: _Traced, left: tuple[int, ...], right: tuple[int, ...], *, again: bool
+        self,
+        node: int,
+        traced: _Traced,
+        ends: tuple[tuple[int, ...], tuple[int, ...]],
+        price: int,
+        *,
+        again: bool,
     ) -> AtomLabel:
         """Return the forms that were chosen between two layouts, and what they take."""
-        atom, sums = traced.atom, self.growth.sums
+        atom, sums, unfolded, (left, right) = traced.atom, self.growth.sums, traced.unfolded, ends
         values = dict(enumerate(left))
-        unfolded = eliminated(atom.factors, {*range(len(left)), *atom.live})
         wanted = [
             (one, sums.ends[number]) for one, number in zip(atom.live, right, strict=True) if one >= len(left)
         ]
@@ -269,12 +299,12 @@ class StageLabels:
         for numbers in np.ndindex(*(len(row) for row in places)):
             some = tuple(row[n] for row, n in zip(places, numbers, strict=True))
             of = values | dict(zip((one for one, _ in wanted), some, strict=True))
-            value = int(unfolded.sums[(*(of[one] for one in unfolded.over), 0, 0)])
+            value = int(unfolded.sums[(*(of[one] for one in unfolded.over), price, 0)])
             if value < best:
                 best, chosen = value, some
         values |= dict(zip((one for one, _ in wanted), chosen, strict=True))
         for choice in reversed(traced.trace):
-            values[choice.variable] = int(choice.best[(*(values[one] for one in choice.over), 0, 0)])
+            values[choice.variable] = int(choice.best[(*(values[one] for one in choice.over), price, 0)])
         forms = {one: atom.forms[one][number] for one, number in values.items()}
         own = tuple(0 if one is None else forms[one] for one in atom.own)
         amounts = self._amounts(node, forms, own, again=again)
@@ -340,8 +370,8 @@ class StageLabels:
         return int(held.once[held.recomputing[self.kind], layer, lies] - held.once[self.kind, layer, lies])
 
 
-def row_of(cells: Cells, price: int, stash: int) -> ByteWeights:
-    """Return one row of weights for all kinds of cells: of time, and of bytes at these prices."""
-    scale, kinds = cells.weights.scale, len(cells.kinds)
-    time, once, stashed = (np.full((1, kinds), number, dtype=np.int64) for number in (scale, price, stash))
-    return ByteWeights(time, once, stashed, scale, cells.weights.each)
+def rows_of(cells: Cells, prices: Sequence[tuple[int, int]]) -> ByteWeights:
+    """Return rows of weights for all kinds of cells: of time, and of bytes at these prices."""
+    kinds, scale = len(cells.kinds), cells.weights.scale
+    once, stash = np.repeat(np.array(prices, dtype=np.int64).T[:, :, None], kinds, axis=2)
+    return ByteWeights(np.full_like(once, scale), once, stash, scale, cells.weights.each)

@@ -23,7 +23,7 @@ from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.atoms.fronts import Fronts
 from pipecut.solvers.reduce.cells import FAST, Cells, PricedPasses
 from pipecut.solvers.reduce.exact import ExactStage
-from pipecut.solvers.reduce.labels import StageLabel, StageLabels, row_of
+from pipecut.solvers.reduce.labels import StageLabel, StageLabels
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.sums import Numbers
@@ -55,7 +55,7 @@ class ReducedStages:
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
     _searched: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     _labels_of: dict[tuple[int, int, int, int], StageLabel | None] = field(default_factory=dict)
-    _labels: dict[tuple[int, int, int, int], StageLabels] = field(default_factory=dict)
+    _labels: dict[tuple[int, int, int], StageLabels] = field(default_factory=dict)
     _forms: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _fronts: dict[int, Fronts] = field(default_factory=dict)
 
@@ -298,25 +298,19 @@ class ReducedStages:
     def _mixed(self, cells: Cells, kind: int, in_flight: int, cell: Cell) -> StageLabel | None:
         """Return the label at the lowest price of a byte at which it fits, with cheaper atoms as far as it can."""
         ends, room = (cell.first, cell.stop), self._room(cells, kind, in_flight, cell)
-        prices = cells.prices(kind, in_flight)
-        at = self._cheapest(cells, kind, in_flight, cell)
+        labels, at = self._weighed(cells, kind, in_flight), self._cheapest(cells, kind, in_flight, cell)
         if at is None:
             return None
-        labels = self._weighed(cells, kind, *prices[at])
-        path = labels.path(*ends)
-        label = labels.label(*ends)
-        if at == 0 or path is None or label is None:
-            return label
-        before = self._weighed(cells, kind, *prices[at - 1])
-        cheap = before.path(*ends)
-        if cheap is None:
+        label = labels.label(*ends, at)
+        path, cheap = (labels.path(*ends, one) for one in (at, max(0, at - 1)))
+        if at == 0 or path is None or label is None or cheap is None:
             return label
         few, many = 0, len(path)
         while few < many:
             middle = (few + many) // 2
-            some = before.mixed(path, cheap, middle, *ends)
+            some = labels.mixed(path, cheap, middle, ends, at - 1)
             few, many = (few, middle) if some.amounts.held(in_flight) <= room else (middle + 1, many)
-        some = before.mixed(path, cheap, many, *ends)
+        some = labels.mixed(path, cheap, many, ends, at - 1)
         fits = some.amounts.held(in_flight) <= room
         return some if fits and self.taken(some) <= self.taken(label) else label
 
@@ -325,40 +319,35 @@ class ReducedStages:
 
         The higher the price the less is held.
         """
-        prices, room = cells.prices(kind, in_flight), self._room(cells, kind, in_flight, cell)
-        node = int(cells.nodes.at[cell.first, cell.stop])
+        labels, room = self._weighed(cells, kind, in_flight), self._room(cells, kind, in_flight, cell)
+        node, many = int(cells.nodes.at[cell.first, cell.stop]), len(labels.prices)
 
         def fits(at: int) -> bool:
-            label = self._weighed(cells, kind, *prices[at]).label(cell.first, cell.stop)
+            label = labels.label(cell.first, cell.stop, at)
             return label is not None and label.amounts.held(in_flight) <= room
 
         # It is near the price by which the stage takes most.
         at = cells.price(kind, node, in_flight)
-        while at < len(prices) and not fits(at):
+        while at < many and not fits(at):
             at += 1
-        while 0 < at < len(prices) and fits(at - 1):
+        while 0 < at < many and fits(at - 1):
             at -= 1
-        return at if at < len(prices) else None
+        return at if at < many else None
 
     def _search(self, cells: Cells, kind: int, in_flight: int, cell: Cell, limit: int) -> StageLabel | None:
         """Return the label with the least time below a limit."""
-        room, prices = self._room(cells, kind, in_flight, cell), cells.prices(kind, in_flight)
+        room, labels = self._room(cells, kind, in_flight, cell), self._weighed(cells, kind, in_flight)
         at = self._cheapest(cells, kind, in_flight, cell)
-        near = prices[-1 if at is None else at][0]
-        rows = [
-            (price, self._weighed(cells, kind, price, stash))
-            for price, stash in prices
-            if near <= NEAR * price and price <= NEAR * near
-        ]
-        fronts = self._fronts_of(cells)
+        near = labels.prices[-1 if at is None else at][0]
+        rows = [n for n, (price, _) in enumerate(labels.prices) if near <= NEAR * price and price <= NEAR * near]
         return ExactStage(
-            fronts, rows, kind, in_flight, room, cell.first, cell.stop, limit, self.deadline, self._forms
+            self._fronts_of(cells), labels, rows, in_flight, room, cell, limit, self.deadline, self._forms
         ).least()
 
-    def _weighed(self, cells: Cells, kind: int, price: int, stash: int) -> StageLabels:
-        key = (id(cells), kind, price, stash)
+    def _weighed(self, cells: Cells, kind: int, in_flight: int) -> StageLabels:
+        key = (id(cells), kind, in_flight)
         if key not in self._labels:
-            self._labels[key] = StageLabels.of(cells, kind, row_of(cells, price, stash))
+            self._labels[key] = StageLabels.of(cells, kind, cells.prices(kind, in_flight))
         return self._labels[key]
 
     def _fronts_of(self, cells: Cells) -> Fronts:
@@ -369,7 +358,8 @@ class ReducedStages:
             tables = cells.tables
             if self.each:
                 tables = replace(tables, inside=tables.each, copies=tables.copies_each)
-            self._fronts[id(cells)] = Fronts(tables, held, cells.growth.sums.programs)
+            sums = cells.growth.sums
+            self._fronts[id(cells)] = Fronts(tables, held, sums.programs, sums.alike)
         return self._fronts[id(cells)]
 
 

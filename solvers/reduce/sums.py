@@ -270,10 +270,15 @@ def alike_forms(tables: Tables, held: MemoryTables | None) -> Mapping[int, int]:
     """Return for each form the first one in which a layer costs whoever looks at it the same."""
     # Which forms are possible is no cost: a layer lies as the one that it follows, whatever that may be.
     follows = [at for at, layer in enumerate(tables.instance.layers) if layer.split is Split.FOLLOW]
-    parts = [tables.between.swapaxes(0, 2), tables.inside[:, follows].swapaxes(0, 2)]
+    parts = [one.swapaxes(0, 2) for one in (tables.between, tables.inside[:, follows], tables.each[:, follows])]
+    for copies in (tables.copies, tables.copies_each):
+        parts += [row.swapaxes(0, 1) for (_, layer), row in copies.items() if layer in follows]
     if held is not None:
         rows = (held.once, held.by_version, held.by_micro_batch, held.working_set)
         parts += [row[:, follows].swapaxes(0, 2) for row in rows]
+        for (_, layer), more in (held.copies or {}).items():
+            if layer in follows:
+                parts += [row.swapaxes(0, 1) for row in (more.once, more.by_version, more.working_set)]
     known = dict[Hashable, int]()
     return {
         form: known.setdefault(tuple(np.ascontiguousarray(part[form]).tobytes() for part in parts), form)
