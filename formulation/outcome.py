@@ -179,12 +179,16 @@ def begin(limits: Limits | None) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Best objective and bound so far (None: none yet); where known the plan, and what it is a plan of."""
+    """Best objective and bound so far (None: none yet); where known the plan, and what it is a plan of.
+
+    ``whole``: the bound is that of everything that was asked, else of what a method is looking at.
+    """
 
     objective: int | None
     bound: int | None
     plan: Plan | None = field(default=None, compare=False, repr=False)
     instance: Instance | None = field(default=None, compare=False, repr=False)
+    whole: bool = field(default=False, compare=False)
 
 
 class FalseClaimError(Exception):

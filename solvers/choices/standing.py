@@ -21,7 +21,7 @@ from pipecut.solvers.search.first_plan import simple_plan
 
 LEFT = "stopped early: the search was left, as it did not end when the time did"
 SIMPLE_S = 0.2
-BOUND_S = 0.1
+BOUND_S = 0.5
 """How long a simple plan, and bounds for everything that was asked, are looked for at the end."""
 
 
@@ -29,21 +29,25 @@ BOUND_S = 0.1
 class Standing:
     """The best plan of ``instance``, or of a choice that it leaves open, that was told.
 
-    ``best`` is what a whole step takes by the first goal, what the plan is a plan of, and the plan. Of a bound
-    that was told nobody knows what it is about, as a method may have looked at a part of all plans: the claim has
-    the one that needs no search. ``alone``: nothing is added to what was told, as it is the word of one solver.
+    ``best`` is what a whole step takes by the first goal, what the plan is a plan of, and the plan. ``bound`` is
+    the largest for a whole step that was told of everything that was asked; a method may have looked at a part of
+    all plans. Without one the claim has what needs no search. ``alone``: nothing is added to what was told, as it
+    is the word of one solver.
     """
 
     instance: Instance
     alone: bool = False
     best: tuple[int, Instance, Plan] | None = None
     grid: GridFound | None = None
+    bound: int | None = None
 
     def hear(self, progress: Progress) -> None:
         """Keep what is better than what stands; what is about no instance is about the whole. From any thread."""
         about = progress.instance or self.instance
         if isinstance(progress, GridTold):
             self.grid = progress.grid
+        if progress.whole and progress.bound is not None:
+            self.bound = max(self.bound or 0, progress.bound * times_in_a_step(about))
         if progress.objective is None or progress.plan is None:
             return
         value = progress.objective * times_in_a_step(about)
@@ -95,6 +99,8 @@ class Standing:
 
     def _bound(self, about: Instance) -> int | None:
         """Return what no plan of any choice and order undercuts; None where there is no time."""
+        if self.bound is not None:
+            return self.bound // times_in_a_step(about)
         parts = [] if self.alone else instances_of(self.instance)
         with contextlib.suppress(StoppedError):
             bounds = [lower_bound(one) * times_in_a_step(one) for one in in_time(parts, NEVER.within(BOUND_S))]

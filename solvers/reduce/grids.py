@@ -45,7 +45,7 @@ class GridFound:
     @property
     def told(self) -> GridTold:
         """Return what is told of it."""
-        return GridTold(self.objective, None, self.plan, self.instance, self)
+        return GridTold(self.objective, None, self.plan, self.instance, grid=self)
 
     def no_worse(self, about: Instance, outcome: Outcome) -> tuple[Instance, Outcome]:
         """Return what was found, and of what; the grid in its place if that is better than what a search came to.

@@ -63,6 +63,7 @@ class Jointly:
                 one for one in instances if start.instance is not None and one.training == start.instance.training
             )
             found.best, found.plan, found.of = start.objective, start.plan, of
+        found._tell()
         with contextlib.suppress(StoppedError, TooLargeError):
             found._start()
             found._search()
@@ -114,8 +115,12 @@ class Jointly:
             if priced.feasible and priced.objective is not None and priced.objective < self.best:
                 self.plan, self.best, self.of = search.plan, priced.objective, part.instance
         part.bound = max(part.bound, search.bound)
+        self._tell()
+
+    def _tell(self) -> None:
         bound = min(min(one.bound for one in self.parts), self.best)
-        self.limits.progress(Progress(None if self.plan is None else self.best, bound, self.plan, self.of))
+        value = None if self.plan is None else self.best
+        self.limits.progress(Progress(value, bound, self.plan, self.of, whole=True))
 
     def _outcome(self, part: _Part) -> Outcome:
         own, seconds = self.of is part.instance, time.monotonic() - self.began_s

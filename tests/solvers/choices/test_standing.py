@@ -60,3 +60,14 @@ def test_a_plan_that_breaks_a_rule_does_not_stand(instance: Instance, data: st.D
     standing.hear(Progress(1, 1, plan, instance))
     _, outcome = standing.outcome("anyone", 1.0)
     assert outcome.plan is None or evaluate(instance, outcome.plan).feasible
+
+
+@settings(max_examples=so_many(20), deadline=None, suppress_health_check=SLOW)
+@given(problems(), st.integers(1, 1000))
+def test_a_bound_of_everything_that_was_asked_stands(instance: Instance, bound: int) -> None:
+    standing = Standing(instance, alone=True)
+    standing.hear(Progress(None, 2 * bound))
+    assert standing.outcome("anyone", 1.0)[1].bound is None
+    for one in (bound, bound - 1):
+        standing.hear(Progress(None, one, whole=True))
+    assert standing.outcome("anyone", 1.0)[1].bound == bound
