@@ -3,7 +3,11 @@
 Plans whose slowest stage takes more than ``lo`` and at most ``hi`` are bounded by the programme of
 ``solvers.reduce.priced`` at the price of a device that makes the bound largest: it is concave in the price, so two
 answers, one with more devices than there are and one with fewer, tell where to ask next. Intervals are halved, the
-one that promises least first. Answers whose stages stand on the line as they are, one behind the other, are plans.
+one that promises least first; then plans are told apart by their numbers of stages, each of which has a price of
+its own. Answers whose stages stand on the line as they are, one behind the other, are plans.
+
+The *slowest stage* is the one whose least time is the longest when nothing is open any more. What has its last
+value by now is slowest only if that is more than ``lo``; anything else may still come to it, and counts so.
 
 By the formula stages and boundaries count once, and the slowest of them beside it. As executed, with ``tail`` the
 stages behind the slowest one and what is between, which it has s of, and ``pre`` those before it, a step of M
@@ -23,6 +27,9 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.problem.instance import FORBIDDEN
@@ -57,9 +64,10 @@ class _Open:
     bound: int
     lo: int = field(compare=False)
     hi: int = field(compare=False)
+    numbers: tuple[int, int] = field(compare=False)
     price: int = field(compare=False)
     cells: tuple[Cell, ...] = field(compare=False)
-    """The price of a device that makes the bound, and the stages of its answer."""
+    """Numbers of stages, from the first to the second; the price that makes the bound, and its answer's stages."""
 
 
 @dataclass(slots=True)
@@ -93,12 +101,12 @@ class ByCount:
         """Search for the step of these stages: as executed where they count the time of passes alone."""
         many, deadline, even = stages.word.short.training.micro_batches, stages.deadline, stages.even_ns()
         if not stages.each:
-            counted = CountedStages.of(stages, stages.least, stages.weigh, stages.settle)
+            counted = CountedStages.of(stages, stages.least, stages.final, stages.weigh, stages.settle)
             return ByCount(
                 counted, many, False, stages.plan, partial(_taken, stages), price, deadline, even, upper
             )
         executed = _Executed(stages)
-        counted = CountedStages.of(stages, executed.least, executed.weigh, executed.settle)
+        counted = CountedStages.of(stages, executed.least, executed.final, executed.weigh, executed.settle)
         takes = partial(_taken, stages)
         return ByCount(counted, many, True, executed.plan, takes, price, deadline, even, upper)
 
@@ -116,13 +124,14 @@ class ByCount:
             if self.most < KNOWN * self.micro_batches * self.even_ns:
                 return
             limit = min(self.even_ns * percent // 100, self.most // self.micro_batches)
-            self._bounded(-1, limit, self.most // self.stages.line.devices)
+            self._bounded(-1, limit, (1, self.stages.most), self.most // self.stages.line.devices)
             self._try_best()
 
     def begin(self) -> None:
         """Open all plans whose slowest stage takes no more than is of use."""
         # Slowest stages may take no time at all. Any of them runs as many passes as there are micro-batches.
-        self._open = [_Open(0, -1, self.most // self.micro_batches, self.most // self.stages.line.devices, ())]
+        hi, price = self.most // self.micro_batches, self.most // self.stages.line.devices
+        self._open = [_Open(0, -1, hi, (1, self.stages.most), price, ())]
 
     def step(self) -> bool:
         """Halve the interval that promises least; tell whether anything is left to do."""
@@ -134,14 +143,20 @@ class ByCount:
         width = top.hi - top.lo
         narrow, fine = (width <= max(0, top.lo) // part + 1 for part in (NARROW, FINE))
         if narrow and self._closer(top):
-            self._put(top.lo, top.hi, top)
+            self._put(top.lo, top.hi, top.numbers, top)
             return True
-        if fine:
+        (fewest, most), middle = top.numbers, (top.lo + top.hi) // 2
+        if fine and fewest == most:
             heapq.heappush(self._open, top)
             return False
-        middle = (top.lo + top.hi) // 2
-        for lo, hi in ((top.lo, middle), (middle, top.hi)):
-            self._put(lo, hi, top)
+        if not fine:
+            for lo, hi in ((top.lo, middle), (middle, top.hi)):
+                self._put(lo, hi, top.numbers, top)
+            return True
+        own = len(top.cells)
+        for numbers in ((fewest, own - 1), (own, own), (own + 1, most)):
+            if numbers[0] <= numbers[1]:
+                self._put(top.lo, top.hi, numbers, top)
         return True
 
     def _closer(self, one: _Open) -> bool:
@@ -155,9 +170,9 @@ class ByCount:
             self._seen.discard(one.cells)
         return changed
 
-    def _put(self, lo: int, hi: int, of: _Open) -> None:
+    def _put(self, lo: int, hi: int, numbers: tuple[int, int], of: _Open) -> None:
         """Keep a part of an interval if a plan of it may be of use."""
-        found = self._bounded(lo, hi, of.price)
+        found = self._bounded(lo, hi, numbers, of.price)
         if found is not None and found.bound < self.most:
             found.bound = max(of.bound, found.bound, self.micro_batches * (lo + 1))
             heapq.heappush(self._open, found)
@@ -171,16 +186,16 @@ class ByCount:
             self._try(min(self._promised, key=lambda one: one[0])[1])
         self._promised = []
 
-    def _bounded(self, lo: int, hi: int, price: int) -> _Open | None:
+    def _bounded(self, lo: int, hi: int, numbers: tuple[int, int], price: int) -> _Open | None:
         """Return an interval with its largest bound; None where no plan is of use."""
-        question, total = self._question(lo, hi), self.stages.line.devices
+        question, total = self._question(lo, hi, numbers), self.stages.line.devices
         added = 0 if self.executed else question.beside
-        best, few, many = _Open(-1, lo, hi, price, ()), None, None
+        best, few, many = _Open(-1, lo, hi, numbers, price, ()), None, None
         for _ in range(PRICES):
             found = self._ask(question, price)
             if found is None:
                 return None
-            best = max(best, _Open(found.value + added, lo, hi, price, found.cells))
+            best = max(best, _Open(found.value + added, lo, hi, numbers, price, found.cells))
             if found.devices > total:
                 many = price, found
             else:
@@ -206,18 +221,18 @@ class ByCount:
                 self._promised.append((promised, list(found.cells)))
         return found
 
-    def _question(self, lo: int, hi: int) -> PricedQuestion:
+    def _question(self, lo: int, hi: int, numbers: tuple[int, int]) -> PricedQuestion:
         many, most = self.micro_batches, self.stages.most
         if not self.executed:
             beside = (many - 1) * (lo + 1)
             return PricedQuestion(
-                lambda _: ((Option(1, 0, 0, 1),),), lo, hi, self.most - 1, True, beside, (beside,)
+                lambda _: ((Option(1, 0, 0, 1),),), lo, hi, self.most - 1, True, beside, (beside,), numbers
             )
         # The mean of both ways through a stage, and that of those through one that has fewer micro-batches.
         beside = (2 * (many - 1) - min(most - 1, many - 1)) * (lo + 1) // 2
         alone = 0 if many >= self.wide else (many - 1) * (lo + 1) // 2
         more = (0, max(0, many - most) * (lo + 1), alone)
-        return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more)
+        return PricedQuestion(self._phases, lo, hi, self.most - 1, False, beside, more, numbers)
 
     def _phases(self, slot: int) -> tuple[tuple[Option, ...], ...]:
         """Return what stages may be as executed: the slowest or before it; behind it twice, or once."""
@@ -267,6 +282,14 @@ class _Executed:
     def least(self, seat: int, slot: int) -> Numbers:
         """Return ``[first atom, atom behind the last]``: the least times that count."""
         return self.passes.least(seat, slot) if self._whole is None else self._whole.least(seat, slot)
+
+    def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
+        """Return ``[first atom, atom behind the last]``: whether a least time will rise no more."""
+        if self._whole is not None:
+            return self._whole.final(seat, slot)
+        found = self.passes.final(seat, slot).copy()
+        found[0] = False
+        return found
 
     def weigh(self, slot: int) -> bool:
         """Bring the least times of stages in a slot closer; tell whether that changed anything."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.solvers.reduce.line import SeatLine
@@ -37,6 +38,7 @@ class CountedStages:
     crossing: Numbers
     in_flight: Callable[[int], int]
     _priced: Least
+    _final: Callable[[int, int], NDArray[np.bool_]]
     _weigh: Callable[[int], bool]
     _settle: Callable[[Cell, int, int], bool]
     _known: dict[int, Numbers] = field(default_factory=dict)
@@ -46,10 +48,11 @@ class CountedStages:
     def of(
         stages: ReducedStages,
         least: Least,
+        final: Callable[[int, int], NDArray[np.bool_]],
         weigh: Callable[[int], bool],
         settle: Callable[[Cell, int, int], bool],
     ) -> CountedStages:
-        """Sort the seats of a line by size; ``least`` are the times that count.
+        """Sort the seats of a line by size; ``least`` are the times that count, ``final`` those that stay.
 
         ``weigh`` brings those of a slot closer, ``settle`` that of a stage. Cost: places of the line times pairs
         of sizes, in numpy.
@@ -60,7 +63,9 @@ class CountedStages:
             for size in range(len(line.sizes))
         )
         devices, crossing = np.array(line.sizes), _crossing(line)
-        return CountedStages(line, stages.atoms, devices, seats, crossing, stages.in_flight, least, weigh, settle)
+        return CountedStages(
+            line, stages.atoms, devices, seats, crossing, stages.in_flight, least, final, weigh, settle
+        )
 
     @property
     def most(self) -> int:
@@ -72,7 +77,7 @@ class CountedStages:
 
         Far from the end it is that of a slot a little nearer to it, where no stage takes more.
         """
-        key = self._like(slot)
+        key = self.like(slot)
         if key not in self._known:
             found = np.full((len(self.devices), self.atoms + 1, self.atoms + 1), FORBIDDEN, dtype=np.int64)
             for size, seats in enumerate(self.seats):
@@ -80,6 +85,16 @@ class CountedStages:
                     np.minimum(found[size], self._priced(seat, key), out=found[size])
             self._known[key] = found
         return self._known[key]
+
+    def final(self, slot: int) -> NDArray[np.bool_]:
+        """Return ``[size, first atom, atom behind the last]``: whether the least time of a stage rises no more."""
+        least = self.least(slot)
+        found = np.zeros_like(least, dtype=np.bool_)
+        if self.like(slot) == slot:
+            for size, seats in enumerate(self.seats):
+                for seat in seats:
+                    found[size] |= self._final(seat, slot) & (self._priced(seat, slot) <= least[size])
+        return found
 
     def closer(self, cells: Sequence[Cell], limit: int) -> bool:
         """Bring the least times of stages closer, wherever they stand; tell whether that changed anything.
@@ -105,7 +120,7 @@ class CountedStages:
             changed |= self._settle(Cell(x, cell.size, cell.first, cell.stop), slot, limit)
         return changed
 
-    def _like(self, slot: int) -> int:
+    def like(self, slot: int) -> int:
         """Return the slot whose times stand for those of a slot: its own, or one a little nearer to the end."""
         many = self.in_flight(slot)
         return (many if many - 1 in self._apart else _rounded(many)) - 1

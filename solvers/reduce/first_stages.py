@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipecut.formulation.problem.instance import FORBIDDEN
 from pipecut.formulation.problem.plan import Plan
@@ -53,6 +54,12 @@ class ExecutedStages:
         # Each layer of a stage is charged with less than a nanosecond too much.
         less = np.where(charged < FORBIDDEN, charged - np.array(self.passes.word.space.places), FORBIDDEN)
         found[0] = np.maximum(found[0], less)
+        return found
+
+    def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
+        """Return ``[first atom, atom behind the last]``: whether a least time will rise no more."""
+        found = self.passes.final(seat, slot).copy()
+        found[0] &= self.charged.final(seat, slot)[0]
         return found
 
     def settle(self, cell: Cell, slot: int, limit: int) -> bool:

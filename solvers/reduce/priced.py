@@ -43,6 +43,7 @@ Phases = Callable[[int], tuple[tuple[Option, ...], ...]]
 class PricedQuestion:
     """Which plans: the slowest stage takes more than ``lo`` and at most ``hi``, and they take at most ``budget``.
 
+    They have at least the first and at most the second of ``numbers`` of stages.
     ``bounded``: boundaries take at most ``hi`` too. What a plan takes is at least the sum of its stages and
     boundaries, each once, and ``beside``; what is counted of a suffix in a phase, of the stages before it, and
     ``more[phase]`` besides.
@@ -55,6 +56,7 @@ class PricedQuestion:
     bounded: bool
     beside: int
     more: tuple[int, ...]
+    numbers: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class PricedSums:
     crossing: Numbers
     useful: _Useful
     _found: list[list[Numbers]] = field(default_factory=list)
+    _taken: dict[int, Numbers] = field(default_factory=dict)
+    _crossings: dict[int, Numbers] = field(default_factory=dict)
 
     @staticmethod
     def of(stages: CountedStages, question: PricedQuestion, price: int) -> PricedSums:
@@ -133,42 +137,47 @@ class PricedSums:
         if not len(self.useful.size):
             return None
         most = min(question.budget + self.price * self.stages.line.devices, FORBIDDEN - 1)
-        for slot in range(self.stages.most):
+        fewest, most_stages = question.numbers
+        for slot in range(min(self.stages.most, most_stages)):
             times = self._times(slot)
-            made = [self._made(options, times) for options in question.phases(slot)]
+            final = self.stages.final(slot)[self.useful.size, self.useful.first, self.useful.stop]
+            made = [self._made(options, times, final) for options in question.phases(slot)]
             for row, more in zip(made, question.more, strict=True):
                 row[row + self.front + more > most] = FORBIDDEN
             if all((row >= FORBIDDEN).all() for row in made):
                 break
             self._found.append(made)
-            values.append(int(made[0][:, 0].min()))
+            values.append(int(made[0][:, 0].min()) if slot + 1 >= fewest else FORBIDDEN)
         if min(values, default=FORBIDDEN) >= FORBIDDEN:
             return None
         return self._answer(values.index(min(values)))
 
     def _times(self, slot: int) -> Numbers:
         """Return by run what a stage in a slot takes."""
-        useful = self.useful
-        found = self.stages.least(slot)[useful.size, useful.first, useful.stop]
-        return np.where(found > self.question.hi, FORBIDDEN, found)
+        like, useful = self.stages.like(slot), self.useful
+        if like not in self._taken:
+            found = self.stages.least(slot)[useful.size, useful.first, useful.stop]
+            self._taken[like] = np.where(found > self.question.hi, FORBIDDEN, found)
+        return self._taken[like]
 
-    def _made(self, options: tuple[Option, ...], times: Numbers) -> Numbers:
+    def _made(self, options: tuple[Option, ...], times: Numbers, final: NDArray[np.bool_]) -> Numbers:
         """Return ``[size, atom]``: the least suffixes in a phase with a stage more."""
         useful, slot = self.useful, len(self._found)
         made = np.full((len(self.stages.devices), self.stages.atoms + 1), FORBIDDEN, dtype=np.int64)
         sizes, firsts = useful.size[useful.row], useful.first[useful.row]
         for option in options:
             behind = self._behind(option, slot)[useful.size, useful.stop]
-            sums = np.minimum.reduceat(self._counted(option, times) + behind, useful.row)
+            sums = np.minimum.reduceat(self._counted(option, times, final) + behind, useful.row)
             made[sizes, firsts] = np.minimum(made[sizes, firsts], sums)
         return np.minimum(made + self.price * self.stages.devices[:, None], FORBIDDEN)
 
-    def _counted(self, option: Option, times: Numbers) -> Numbers:
-        """Return what stages count that take such times."""
+    def _counted(self, option: Option, times: Numbers, final: NDArray[np.bool_]) -> Numbers:
+        """Return what stages count that take such times; final ones are the slowest above ``lo`` alone."""
         if not option.halves:
             return option.own * times if option.own else np.where(times < FORBIDDEN, 0, FORBIDDEN)
         longer = np.maximum(times, self.question.lo + 1)
-        return np.where(times < FORBIDDEN, option.own * times + option.halves * longer // 2, FORBIDDEN)
+        never = (times >= FORBIDDEN) | (final & (times <= self.question.lo))
+        return np.where(never, FORBIDDEN, option.own * times + option.halves * longer // 2)
 
     def _behind(self, option: Option, slot: int) -> Numbers:
         """Return ``[size, atom]``: what is behind a stage of a size in a slot, with the boundary."""
@@ -180,7 +189,10 @@ class PricedSums:
         return np.minimum(sums.min(axis=1), FORBIDDEN)
 
     def _crossed(self, option: Option) -> Numbers:
-        return np.where(self.crossing < FORBIDDEN, option.crossed * self.crossing, FORBIDDEN)
+        often = option.crossed
+        if often not in self._crossings:
+            self._crossings[often] = np.where(self.crossing < FORBIDDEN, often * self.crossing, FORBIDDEN)
+        return self._crossings[often]
 
     def _answer(self, slot: int) -> PricedAnswer:
         """Go back through the phases from the best sum."""
@@ -210,8 +222,9 @@ class PricedSums:
         value = int(self._found[slot][phase][size, atom]) - self.price * int(self.stages.devices[size])
         runs = self.useful.of_row(size, atom)
         stops, times = self.useful.stop[runs], self._times(slot)[runs]
+        final = self.stages.final(slot)[size, atom, stops]
         for option in self.question.phases(slot)[phase]:
-            row = self._counted(option, times) + self._behind(option, slot)[size, stops]
+            row = self._counted(option, times, final) + self._behind(option, slot)[size, stops]
             made = np.flatnonzero(row == value)
             if len(made):
                 return option, int(stops[made[0]]), int(times[made[0]])

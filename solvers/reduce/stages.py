@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipecut.formulation.limits import NEVER, Deadline
 from pipecut.formulation.problem.groups import Group, GroupKind
@@ -52,6 +53,7 @@ class ReducedStages:
     _seats: dict[int, _Seat]
     _true: set[int]
     _known: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    _final: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
     _exact: dict[tuple[int, int, int, int], tuple[int, StageLabel | None]] = field(default_factory=dict)
     _searched: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     _labels_of: dict[tuple[int, int, int, int], StageLabel | None] = field(default_factory=dict)
@@ -129,6 +131,13 @@ class ReducedStages:
             self._known[seat, in_flight] = np.where(at >= 0, least[at], FORBIDDEN)
         return self._known[seat, in_flight]
 
+    def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
+        """Return ``[first atom, atom behind the last]``: whether the least time is that of a stage that fits."""
+        key = seat, self.in_flight(slot)
+        if key not in self._final:
+            self._final[key] = np.zeros((self.atoms + 1, self.atoms + 1), dtype=np.bool_)
+        return self._final[key]
+
     def firsts(self) -> set[int]:
         """Return the seats that none with better links stands for, and those that were priced themselves."""
         return set(self._true)
@@ -167,6 +176,8 @@ class ReducedStages:
             if int(bounds[at]) >= best:
                 break
             best = min(best, self._settled(where.cells, where.kinds[at], in_flight, cell, best))
+        if best < limit:
+            self.final(seat, slot)[where.cells.nodes.at == node] = True
         if best <= before:
             return False
         known = self._known[seat, in_flight]

@@ -77,12 +77,13 @@ class Factor:
 
 
 def product_of(factors: Iterable[Factor]) -> Factor:
-    """Return the sum of some factors, by all their variables."""
+    """Return the sum of some factors, by all their variables. It is not cut off at NO_SUM."""
     rows = list(factors)
     over = tuple(sorted({one for row in rows for one in row.over}))
     found = rows[0].aligned(over)
-    for row in rows[1:]:
-        found = np.minimum(found + row.aligned(over), NO_SUM)
+    for at, row in enumerate(rows[1:], 1):
+        # So many sums stay within 64 bits.
+        found = found + row.aligned(over) if at % 6 else np.minimum(found, NO_SUM) + row.aligned(over)
     return Factor(over, found)
 
 
@@ -109,10 +110,11 @@ def eliminated(factors: Iterable[Factor], kept: Iterable[int], trace: list[Choic
         at = joined.over.index(one)
         over = (*joined.over[:at], *joined.over[at + 1 :])
         rows = [row for row in rows if one not in row.over]
-        rows.append(Factor(over, joined.sums.min(axis=at)))
+        rows.append(Factor(over, np.minimum(joined.sums.min(axis=at), NO_SUM)))
         if trace is not None:
             trace.append(Choice(one, over, joined.sums.argmin(axis=at)))
-    return product_of(rows)
+    left_over = product_of(rows)
+    return Factor(left_over.over, np.minimum(left_over.sums, NO_SUM))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
