@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
 from pipecut.formulation.problem.cluster import Server, cluster_graph
 from pipecut.formulation.problem.constraints import Goal
-from pipecut.formulation.problem.instance import MOST_NS, Instance, build_instance, longest_run_ns
+from pipecut.formulation.problem.instance import FORBIDDEN, MOST_NS, Instance, build_instance, longest_run_ns
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.options import CostModel
 from pipecut.formulation.problem.plan import Plan
@@ -23,6 +27,7 @@ from pipecut.solvers.reduce.by_count import WIDE, ByCount
 from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedQuestion, PricedSums
+from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.solver import accepts, is_counted
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
@@ -155,3 +160,76 @@ def test_at_no_price_of_a_device_a_sum_is_above_that_of_a_plan(instance: Instanc
 def test_long_lines_are_counted_and_short_ones_are_not() -> None:
     assert not is_counted(_even(2, 8, Goal.STEP_TIME))
     assert is_counted(_even(200, 8, Goal.STEP_TIME))
+
+
+def _shortest(true: NDArray[np.int64], devices: Sequence[int], total: int, micro_batches: int) -> int:
+    """Return the least step over all stages one behind the other, of what ways through each stage alone say."""
+    atoms = true.shape[-1] - 1
+
+    def plans(first: int, left: int) -> Iterator[list[int]]:
+        if first == atoms:
+            yield []
+        for size, many in enumerate(devices):
+            if many <= left and first < atoms:
+                for stop in range(first + 1, atoms + 1):
+                    for rest in plans(stop, left - many):
+                        yield [int(true[size, first, stop]), *rest]
+
+    def step(times: list[int]) -> int:
+        last = len(times) - 1
+        return max(
+            sum(times[:at])
+            + max(2 * sum(times[at + 1 :]) + (micro_batches - last + at) * time, micro_batches * time)
+            for at, time in enumerate(times)
+        )
+
+    return min(map(step, plans(0, total)))
+
+
+@settings(max_examples=so_many(200), deadline=None, suppress_health_check=QUIET)
+@given(st.data(), st.integers(9, 40))
+def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
+    data: st.DataObject, micro_batches: int
+) -> None:
+    """Stages whose least times are too low at first, and rise as they are settled."""
+    stages = _stages(_even(2, micro_batches, Goal.STEP_TIME))
+    line, atoms = stages.line, 4
+    shape = len(line.sizes), atoms + 1, atoms + 1
+    true, low = np.full(shape, FORBIDDEN), np.full(shape, FORBIDDEN)
+    for size, first, stop in np.ndindex(*shape):
+        if first < stop:
+            time = data.draw(st.integers(3_000, 6_000)) * (stop - first) // line.sizes[size]
+            true[size, first, stop] = time
+            low[size, first, stop] = time * data.draw(st.sampled_from([100, 100, 97, 90, 70])) // 100
+    of = {
+        int(seat): size for size in range(len(line.sizes)) for seat in np.unique(line.seat[:, size]) if seat >= 0
+    }
+    known = {seat: low[size].copy() for seat, size in of.items()}
+
+    def settle(cell: Cell, _: int, limit: int) -> bool:
+        seat, at = int(line.seat[cell.x, cell.size]), (cell.first, cell.stop)
+        before = int(known[seat][at])
+        known[seat][at] = max(before, min(int(true[cell.size][at]), limit))
+        return int(known[seat][at]) > before
+
+    counted = CountedStages(
+        line,
+        atoms,
+        np.array(line.sizes),
+        tuple(tuple(seat for seat, one in of.items() if one == size) for size in range(len(line.sizes))),
+        np.zeros((len(line.sizes), len(line.sizes), atoms + 1), dtype=np.int64),
+        lambda slot: slot + 1,
+        lambda seat, _: known[seat],
+        lambda seat, _: known[seat] == true[of[seat]],
+        lambda _: False,
+        settle,
+    )
+    best = _shortest(true, line.sizes, line.devices, micro_batches)
+    upper = best + data.draw(st.integers(1, best // 8))
+    search = ByCount(
+        counted, micro_batches, True, lambda _: None, lambda *_: None, lambda _: None, NEVER, 1, upper, wide=1
+    )
+    search.begin()
+    while search.step():
+        pass
+    assert search.bound <= best
