@@ -138,12 +138,6 @@ class Predictor:
             return curves.most(curve, self.training.micro_batch)
         return self.passes_ns(layer, device)
 
-    def depends_on_form(self, layer: Layer, device: DeviceClass) -> bool:
-        """Tell whether forms of one share can take different times."""
-        if not self.takes_its_share(layer, device):
-            return True
-        return self._weighs_forms and not layer.is_matrix and any(self.passes_ns(layer, device))
-
     def takes_its_share(self, layer: Layer, device: DeviceClass) -> bool:
         """Tell whether a part of a layer takes its share (:meth:`share`) of the time of the whole, rounded up."""
         curve = layer.measured and layer.measured_on(device.name)

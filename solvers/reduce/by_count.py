@@ -285,10 +285,8 @@ class _Executed:
 
     def final(self, seat: int, slot: int) -> NDArray[np.bool_]:
         """Return ``[first atom, atom behind the last]``: whether a least time will rise no more."""
-        if self._whole is not None:
-            return self._whole.final(seat, slot)
-        found = self.passes.final(seat, slot).copy()
-        found[0] = False
+        found = (self._whole or self.passes).final(seat, slot).copy()
+        found[0] &= self._whole is not None
         return found
 
     def weigh(self, slot: int) -> bool:

@@ -105,7 +105,6 @@ def test_by_the_peak_data_that_lie_whole_are_worked_on_by_every_device() -> None
     assert [of.passes_ns(join, CARD, form, QUARTER) for form in (0, 2)] == [(whole[0] // 4, whole[1] // 4)] * 2
     assert of.passes_ns(join, CARD, 1, QUARTER) == whole
     assert of.passes_ns(LINEAR, CARD, 1, QUARTER)[0] == whole[0] // 4, "a product sums a part of its input"
-    assert (of.depends_on_form(join, CARD), of.depends_on_form(LINEAR, CARD)) == (True, False)
     overlapping = replace(of, cost=CostModel(stage_time=StageTime.OVERLAP, samples=Samples.FRACTIONS))
     assert overlapping.passes_ns(join, CARD, 1, QUARTER) == (whole[0] // 4, whole[1] // 4)
     measured = replace(join, measured=(Measured("card", 10_000, 800, 1_600),))
