@@ -173,7 +173,6 @@ class Ingredient(enum.Enum):
                 f"pipecut.solvers.dynamic.period.{name}"
                 for name in ("answers", "growing", "parts", "reach", "solver", "stage_periods", "walk")
             ),
-            "pipecut.solvers.dynamic.tables.forms_under_memory",
         ),
     )
     DEMANDED = (

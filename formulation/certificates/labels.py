@@ -17,7 +17,7 @@ and the memory of a stage; and servers that cannot be told apart may exchange th
 
 Whether forms exist that keep a stage within a time and a memory at once; from the formulas alone.
 
-For checking certificates, written apart from ``solvers.dynamic.tables.forms_under_memory``: layer by layer it
+For checking certificates, written apart from ``solvers.atoms.chains``: layer by layer it
 keeps, by the forms of the layers that later ones still look at, every triple (communication, bytes kept, largest
 working set) that no other undercuts in all three. Exact for any layer graph.
 

@@ -25,7 +25,6 @@ from pipecut.solvers import exhaustive as brute_force
 from pipecut.solvers.cpsat.model import floors, furthest
 from pipecut.solvers.dynamic.states import solver
 from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
 from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
 from pipecut.solvers.reference.algorithm_1 import StageTimes
 from pipecut.solvers.reference.line import atom_tables
@@ -34,7 +33,7 @@ from tests.generators import instances, layer_graphs, on_grids, whole_passes
 from tests.laws import so_many
 from tests.solvers.cpsat.test_cpsat_memory import limited
 from tests.solvers.cpsat.test_freedoms import degrees, has_groups
-from tests.solvers.dynamic.test_forms_under_memory import ALONE
+from tests.solvers.dynamic.test_under_memory import ALONE
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 COPIED = tuple(matrix(name, 10, weights=100, allowed=(0,)) for name in "ab")
@@ -80,8 +79,6 @@ def test_no_floor_counts_on_a_form_that_a_layer_may_not_take() -> None:
     assert limits.ends(0, FORBIDDEN)[0].tolist() == [1, 2, 2]
     assert furthest(floors(tables), 0, 0, FORBIDDEN).tolist() == [1, 2, 2]
     assert atoms.least is not None and atoms.least.by_version[0].tolist() == [[100] * 3] * 2
-    more_held = Thrift(tables, MemoryTables.of(tables))._least_behind(0, 0)[1]
-    assert more_held.tolist() == [400, 200, 0]
 
 
 @st.composite

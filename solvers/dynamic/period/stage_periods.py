@@ -22,7 +22,6 @@ from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers.dynamic.period.growing import Forms, StageGrowth
 from pipecut.solvers.dynamic.period.parts import PassParts, pass_parts
 from pipecut.solvers.dynamic.tables.demanded import admitted, stage_counts
-from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
 from pipecut.solvers.dynamic.tables.stage_limits import StageLimits
 from pipecut.solvers.reference.algorithm_1 import StageTimes, best_forms
 from pipecut.solvers.reference.line import atom_tables
@@ -177,7 +176,7 @@ class StagePeriods:
             # It may have been worked out for another stage of the same plan, after this one was chosen.
             there = (self._pairs[own][:, 0] == span.stop) & (self._pairs[own][:, 1:] <= np.array(most)).all(axis=1)
             return self._growing.forms(slot, kind, layers, most) if there.any() else None
-        for forms in self._likely(slot, kind, layers, most[0]):
+        for forms in self._likely(kind, layers):
             pace, sync = self.parts.pair(kind, layers, forms)
             if pace <= most[0] and sync <= most[1] and self._growing.fits(slot, kind, layers, forms):
                 return forms
@@ -187,13 +186,9 @@ class StagePeriods:
                 self._pairs[*own[:2], start] = self._growing.pairs(slot, kind, start, most_ns)
         return None
 
-    def _likely(self, slot: int, kind: int, layers: Span, pace_ns: int) -> Iterator[Forms]:
-        """Yield forms that are best in one way; the fastest within memory, where passes are one table."""
-        added, tables = len(self.parts.passes) == 1, list(self.parts.passes)
-        if added and self._sync is not None:
-            tables.append(self._together(self.steps))
-        for table in tables:
+    def _likely(self, kind: int, layers: Span) -> Iterator[Forms]:
+        """Yield forms that are best in one way."""
+        for table in self.parts.passes:
             yield best_forms(table, kind, layers)
-        if added and self.atoms.held is not None:
-            thrifty = Thrift(self.parts.passes[0], self.atoms.held).forms(slot, kind, layers, pace_ns)
-            yield from () if thrifty is None else (thrifty,)
+        if len(self.parts.passes) == 1 and self._sync is not None:
+            yield best_forms(self._together(self.steps), kind, layers)

@@ -2,8 +2,8 @@
 
 By time, "a stage of kind c holds layers i to j" is read from the least stage times. By memory it is a lower limit:
 the forms that need least time and those that need least memory may differ, so a stage that passes here is checked
-with both limits at once when it is found (``solvers.dynamic.tables.forms_under_memory``); on one device there is
-only one form and the limit is exact.
+with both limits at once when it is found (``solvers.atoms.chains``); on one device there is only one form and the
+limit is exact.
 """
 
 from __future__ import annotations

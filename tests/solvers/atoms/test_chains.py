@@ -1,7 +1,8 @@
-"""Exact rows and forms of chains of atoms, against a search over the layers of single stages; and their traps."""
+"""Exact rows and forms of chains of atoms, against all forms of single stages; and their traps."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from pipecut.formulation.costs.memory_tables import MemoryTables
 from pipecut.formulation.costs.tables import Tables, all_tables
 from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.cuts import CutSpace
+from pipecut.formulation.problem.groups import forms_on
 from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.layers import Layer, Split, layer_graph
 from pipecut.formulation.problem.plan import Span
@@ -25,7 +27,6 @@ from pipecut.solvers.atoms.chains import Chains
 from pipecut.solvers.atoms.labels import HELD, TIME, WORKING, Labels, unbeaten
 from pipecut.solvers.atoms.programs import programs
 from pipecut.solvers.dynamic.states import solver
-from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
 from pipecut.solvers.dynamic.tables.stage_table import stage_time_ns
 from tests.examples import PLAIN, chain, follow, instance_of, matrix, mesh
 from tests.laws import so_many
@@ -51,6 +52,27 @@ def squeezed(held: MemoryTables, data: st.DataObject) -> MemoryTables:
     return replace(held, capacity=tuple(data.draw(st.integers(1, most)) for _ in held.capacity))
 
 
+def least_ns(tables: Tables, held: MemoryTables, slot: int, kind: int, layers: Span) -> int | None:
+    """The least time of a stage that fits, by trying all forms of its layers; None if none fits."""
+    instance, lasting = tables.instance, held.lasting(slot, kind)
+    kept, working = held.in_stage(slot, kind, layers.first, lasting)
+    rows = [instance.layers[layer] for layer in layers.layers]
+    allowed = [(0,) if row.split is Split.FOLLOW else forms_on(row, tables.kinds[kind]) for row in rows]
+    found: list[int] = []
+    for forms in itertools.product(*allowed):
+        of = dict(zip(layers.layers, forms, strict=True))
+        sources = {layer: instance.sources[layer] for layer in layers.layers}
+        lies = [
+            form if source is None else of.get(source, 0)
+            for form, source in zip(forms, sources.values(), strict=True)
+        ]
+        needed = sum(int(kept[layer][lie]) for layer, lie in zip(layers.layers, lies, strict=True))
+        needed += max(int(working[layer][lie]) for layer, lie in zip(layers.layers, lies, strict=True))
+        if needed <= held.room(slot, kind, layers.first):
+            found.append(stage_time_ns(tables, kind, layers, forms))
+    return min(found, default=None)
+
+
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=SLOW)
 @given(problems(), st.data())
 def test_rows_and_forms_are_those_of_single_stages(instance: Instance, data: st.DataObject) -> None:
@@ -58,14 +80,13 @@ def test_rows_and_forms_are_those_of_single_stages(instance: Instance, data: st.
     inner = data.draw(st.sets(st.integers(1, total - 1))) if total > 1 else set()
     space = CutSpace((0, *sorted(inner), total))
     held = squeezed(MemoryTables.of(tables), data)
-    chains, single = Chains(tables, held, space), Thrift(tables, held)
+    chains = Chains(tables, held, space)
     for _ in range(4):
         slot, kind = data.draw(st.integers(0, 2)), data.draw(st.integers(0, len(tables.kinds) - 1))
         start = data.draw(st.integers(0, space.stops - 1))
         span = Span(start, data.draw(st.integers(start + 1, space.stops)))
         layers = space.layers(span)
-        best = single.forms(slot, kind, layers, ALL_TIME)
-        least = None if best is None else stage_time_ns(tables, kind, layers, best)
+        least = least_ns(tables, held, slot, kind, layers)
         threshold = data.draw(st.sampled_from((ALL_TIME, 10, *(() if least is None else (least, least - 1)))))
         found = chains.forms(slot, kind, span, threshold)
         row = chains.row(slot, kind, start, threshold)

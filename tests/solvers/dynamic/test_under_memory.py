@@ -12,14 +12,15 @@ from pipecut.formulation.costs.tables import build_tables
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof, checked
 from pipecut.formulation.problem.constraints import Placement
+from pipecut.formulation.problem.cuts import CutSpace
 from pipecut.formulation.problem.groups import Group
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import AllReduce, Boundary
 from pipecut.formulation.problem.plan import Plan, Span, Stage
 from pipecut.solvers import exhaustive as brute_force
+from pipecut.solvers.atoms.chains import Chains
 from pipecut.solvers.cpsat import solver as layered
 from pipecut.solvers.dynamic.states import solver as states
-from pipecut.solvers.dynamic.tables.forms_under_memory import Thrift
 from tests.generators import instances, layer_graphs, priced, sharings, whole_passes
 from tests.laws import so_many
 from tests.solvers.cpsat.test_cpsat_memory import limited
@@ -60,7 +61,7 @@ def test_programme_and_model_agree_under_memory_limits(instance: Instance) -> No
 
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tight(), st.data())
-def test_thrifty_forms_are_the_fastest_that_fit(instance: Instance, data: st.DataObject) -> None:
+def test_forms_of_chains_are_the_fastest_that_fit(instance: Instance, data: st.DataObject) -> None:
     """One stage that holds the whole model on some group, against every choice of forms."""
     tables = build_tables(instance, Group.possible(instance))
     index = data.draw(st.integers(0, len(tables.groups) - 1))
@@ -79,11 +80,12 @@ def test_thrifty_forms_are_the_fastest_that_fit(instance: Instance, data: st.Dat
             found = evaluate(instance, plan)
             if found.feasible and found.objective is not None:
                 priced.append(found.objective)
-    forms = Thrift(tables, MemoryTables.of(tables)).forms(0, kind, Span(0, total), 1 << 40)
-    if forms is None:
+    space = CutSpace.everywhere(instance)
+    chosen = Chains(tables, MemoryTables.of(tables), space).forms(0, kind, Span(0, space.stops), 1 << 40)
+    if chosen is None:
         assert not priced
     else:
-        found = evaluate(instance, _plan(group, forms, total))
+        found = evaluate(instance, _plan(group, chosen[0], total))
         assert found.feasible and found.objective == min(priced)
 
 
