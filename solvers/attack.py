@@ -36,7 +36,7 @@ from pipecut.solvers.reasons.priced import laid, put
 from pipecut.solvers.reduce.solver import stages_of
 from pipecut.solvers.reduce.stages import ReducedStages
 
-ATTACK_S = 8.0
+ATTACK_S = 5.0
 """How long an attack takes at most: a plan of a large model is priced in tenths of a second."""
 TRIES, DRAWN = 600, 240
 """So many plans are drawn at most, and so many that keep the rules priced."""

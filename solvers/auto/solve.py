@@ -1,16 +1,18 @@
-"""One way to every solver: the exact method that sees the whole instance and is fastest is asked, a second checks.
+"""One way to every solver, in five steps: grids, bounds, engines, settling, checks.
 
-Where the declarative model is small, it is asked first, and a dynamic programme checks it. Elsewhere a programme
-is asked first, in the order of the catalogue, and the model is asked whether there is a better plan. Both choices
-are those of a measurement (``docs/methods.md``). About executed times a programme is always asked first, and the
-model where none sees the instance, beginning with the best plan by the formula, and with the bound that a
-programme proves without the demands that it does not see. Goals are decided one by one, each
-by whoever sees it. Whoever cannot take the instance, or does not end, is named in the notes with what stopped it.
-
-What is told in the first second, and that nothing told falls back: a bound and a plan that need no table.
-
-Only of a large instance the search begins with that plan, if it can with the best plain grid; elsewhere it is what
-is left if the search is.
+1. *Grids.* In the first second a plan is told that needs no table (:func:`told_at_once`): of a large instance the
+   best plain grid, with which the search begins; of any other a simple plan, which is left if the search is.
+2. *Bounds.* With it what work and devices alone say. Nothing that was told falls back.
+3. *Engines.* The exact method that sees the whole instance and is fastest is asked (``_Asking._in_order``). Where
+   the declarative model is small that is it; elsewhere a programme, in the order of the catalogue, and the model
+   behind it. Both choices are those of a measurement (``docs/methods.md``). About executed times a programme is
+   always asked first, and the model where none sees the instance, beginning with the best plan by the formula, and
+   with the bound that a programme proves without the demands that it does not see.
+4. *Settling.* Whoever proves the goal ends it; else what all found out is put together. Whoever cannot take the
+   instance, or does not end, is named in the notes with what stopped it. Goals are decided one by one, each by
+   whoever sees it (``solvers.goals``).
+5. *Checks.* The evaluator prices the plan anew. What second methods make of a proof is asked behind it
+   (``solvers.crosscheck``): a command has shown it by then.
 """
 
 from __future__ import annotations

@@ -225,9 +225,9 @@ class Decision:
             said.setdefault(NOT_CHECKED if found.startswith(NOT_CHECKED) else found, []).append(one)
         nothing = "no plan" if self.outcome.plan is None else NOTHING
         for found, some in said.items():
-            choices = listed([one.instance for one in some])
-            against = found == NOT_CHECKED and attacked(some, limits)
-            yield f"{nothing} with {choices}: {against or found}"
+            around = [one._replace(outcome=replace(one.outcome, plan=self.outcome.plan)) for one in some]
+            against = found == NOT_CHECKED and attacked(around, limits)
+            yield f"{nothing} with {listed([one.instance for one in some])}: {against or found}"
 
     def checked(self, limits: Limits) -> Outcome:
         """Return the claim with these sentences."""
