@@ -76,7 +76,7 @@ BUDGETS = {
     "exchange": 613,
     "execution": 4484,
     "face": 229,
-    "formulation": 10136,
+    "formulation": 10134,
     "ingest": 7704,
     "literature": 9176,
     "report": 1916,

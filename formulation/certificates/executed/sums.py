@@ -81,7 +81,7 @@ class LeastSums:
         places = np.array(self.places)
         found = np.full((rows, len(places), len(places)), NEVER_NS, dtype=np.int64)
         live: list[int] = []
-        keys, sums = list[Forms](), np.zeros((0, rows, len(places)), dtype=np.int64)
+        keys, sums = list[Forms](), np.zeros((0, rows, 0), dtype=np.int64)
         for layer in range(len(self._instance.layers)):
             self._deadline.check()
             begins = int(np.searchsorted(places, layer))
@@ -95,7 +95,9 @@ class LeastSums:
             else:
                 chosen, added = self._choices(kind, layer, (live, keys), cell, change)
             grown = [tuple(one[at] for at in kept) for one in chosen]
-            keys, more = list(dict.fromkeys(grown)), (sums[:, None] + added).reshape(-1, rows, len(places))
+            # Of stages that begin behind the layer nothing is known yet.
+            more = (sums[:, None] + added[..., : sums.shape[2]]).reshape(-1, rows, sums.shape[2])
+            keys = list(dict.fromkeys(grown))
             if len(keys) < len(grown):
                 numbers = {key: at for at, key in enumerate(keys)}
                 of = np.array([numbers[key] for key in grown])
@@ -104,7 +106,7 @@ class LeastSums:
             sums, live = np.minimum(more, NEVER_NS), [around[at] for at in kept]
             stop = int(np.searchsorted(places, layer + 1))
             if places[stop] == layer + 1:
-                found[:, :, stop] = sums.min(axis=0)
+                found[:, : sums.shape[2], stop] = sums.min(axis=0)
         return found
 
     def _following(self, layer: int, live: list[int], keys: list[Forms], cell: Cell) -> Sums:
@@ -150,8 +152,8 @@ class LeastSums:
 
 def _with_fresh(keys: list[Forms], sums: Sums, outside: Forms, begins: int) -> tuple[list[Forms], Sums]:
     """Return states with those of stages that begin here, of which no layer has a form yet."""
-    if outside not in keys:
-        nothing = np.full((1, *sums.shape[1:]), NEVER_NS, dtype=np.int64)
-        keys, sums = [*keys, outside], np.concatenate([sums, nothing])
-    sums[keys.index(outside), :, begins] = 0
-    return keys, sums
+    every = keys if outside in keys else [*keys, outside]
+    found: Sums = np.full((len(every), sums.shape[1], begins + 1), NEVER_NS, dtype=np.int64)
+    found[: len(keys), :, : sums.shape[2]] = sums
+    found[every.index(outside), :, begins] = 0
+    return every, found
