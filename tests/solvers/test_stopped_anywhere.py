@@ -76,8 +76,8 @@ def test_every_solver_looks_at_the_deadline(entry: SolverEntry) -> None:
     assert (wish.asked > 0) is (entry.name not in AT_ONCE)
 
 
-PROPOSING = ("pipecut.solvers.step_time.solver.first_plan", "pipecut.solvers.step_time.solver._by_formula")
-PROPOSING += (
+PROPOSING = (
+    "pipecut.solvers.step_time.solver.first_plan",
     "pipecut.solvers.dynamic.period.solver.first_plan",
     "pipecut.solvers.zero_bubble_h1.solver.first_plan",
     "pipecut.solvers.chunks.solver.first_plan",
