@@ -205,7 +205,7 @@ def checked(instance: Instance, outcome: Outcome, deadline: Deadline = NEVER) ->
     and no block is computed again where the plan keeps its values and the same rules without, as far as the
     deadline lets that be found out. Raises FalseClaimError saying what does not hold.
     """
-    outcome = replace(outcome, goals=instance.goals)
+    outcome = outcome if outcome.goals == instance.goals else replace(outcome, goals=instance.goals)
     problems = [*_contradictions(outcome), *_further_problems(outcome)]
     unseen: list[Violation] = []
     if outcome.plan is not None:

@@ -199,7 +199,13 @@ def stage_parts(instance: Instance, stage: Stage) -> MemoryParts:
     """
     kind = GroupKind.of(instance, stage.group)
     kinds = stage.kinds(kind)
-    layers = {layer: layer_parts(instance, stage, layer, own) for layer, own in kinds.items()}
+    layers, known = dict[int, MemoryParts](), dict[object, MemoryParts]()
+    for layer, own in kinds.items():
+        source = layout_form(instance, stage.span, layer)
+        form, copy = 0 if source is None else stage.form(source), instance.copied(layer, stage.span.first)
+        if (like := (instance.alike[layer], form, id(own), copy)) not in known:
+            known[like] = MemoryParts.of_layer(instance, own, layer, form, copy)
+        layers[layer] = known[like]
     received = MemoryParts(received=received_bytes(instance, kind, stage.span.first))
     parts = MemoryParts.sum((*layers.values(), received))
     if not stage.again:
@@ -235,13 +241,6 @@ def _lent(instance: Instance, stage: Stage, kind: GroupKind) -> int:
 def received_bytes(instance: Instance, kind: GroupKind, cut: int) -> int:
     """Return what a device of a stage that begins at this cut keeps of what one micro-batch brought it."""
     return _part(kind.shares.rows.device, cut_bytes(instance, cut))
-
-
-def layer_parts(instance: Instance, stage: Stage, layer: int, kind: GroupKind) -> MemoryParts:
-    """Return what one device of a stage holds of a layer; ``kind`` is that of the stage's group."""
-    source = layout_form(instance, stage.span, layer)
-    form = 0 if source is None else stage.form(source)
-    return MemoryParts.of_layer(instance, kind, layer, form, instance.copied(layer, stage.span.first))
 
 
 def _lying(kind: GroupKind, layouts: Sequence[str], size_bytes: int, load: Fraction) -> int:

@@ -64,10 +64,15 @@ def stage_passes(instance: Instance, stage: Stage, *, halves: bool) -> StagePass
     backward, backward_sent, sync = [0, 0], [0, 0], 0
     # Forward passes by how often they run: all, and those of the layers that are computed again.
     forward, forward_sent = [0, 0], [0, 0]
+    known = dict[object, tuple[tuple[int, ...], tuple[int, ...]]]()
     for layer, kind in kinds.items():
         form, copy = form_of(instance, stage, layer), instance.copied(layer, stage.span.first)
-        computed = times.passes_of(instance, layer, form, kind)
-        sent = _inside(instance, layer, form, kind, copy)
+        if (like := (instance.alike[layer], form, id(kind), copy)) not in known:
+            known[like] = (
+                times.passes_of(instance, layer, form, kind),
+                _inside(instance, layer, form, kind, copy),
+            )
+        computed, sent = known[like]
         for run in range(forward_passes(instance, kind.mode, layer)):
             forward[run], forward_sent[run] = forward[run] + computed[0], forward_sent[run] + sent[0]
         backward[0], backward_sent[0], sync = backward[0] + computed[1], backward_sent[0] + sent[1], sync + sent[2]

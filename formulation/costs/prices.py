@@ -69,11 +69,15 @@ def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
     stage = plan.stages[index]
     kinds = stage.kinds(GroupKind.of(instance, stage.group))
     forms = {layer: form_of(instance, stage, layer) for layer in kinds}
-    compute = sum(times.compute_ns(instance, layer, forms[layer], kind) for layer, kind in kinds.items())
-    inside = sum(
-        times.inside_ns(instance, layer, forms[layer], kind, instance.copied(layer, stage.span.first))
-        for layer, kind in kinds.items()
-    )
+    known, compute, inside = dict[object, tuple[int, int]](), 0, 0
+    for layer, kind in kinds.items():
+        form, copy = forms[layer], instance.copied(layer, stage.span.first)
+        if (like := (instance.alike[layer], form, id(kind), copy)) not in known:
+            known[like] = (
+                times.compute_ns(instance, layer, form, kind),
+                times.inside_ns(instance, layer, form, kind, copy),
+            )
+        compute, inside = compute + known[like][0], inside + known[like][1]
     between = sum(
         times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kinds[edge.consumer])
         for edge in instance.form_edges

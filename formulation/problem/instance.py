@@ -14,9 +14,10 @@ itself refuses a model with larger sums (``solvers.cpsat.engine``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from operator import attrgetter
 
 import networkx as nx
 
@@ -66,13 +67,12 @@ def longest_ns(instance: Instance) -> int:
     That is every layer on one device of the slowest class, and between any two neighbours a boundary.
     """
     runs = 1 if instance.constraints.recompute is Recompute.NEVER else 2
-    by_class = [
-        [
-            runs * forward + backward
-            for forward, backward in (instance.predictor.most_ns(layer, one) for layer in instance.layers)
-        ]
+    firsts = {at: instance.layers[at] for at in instance.alike}
+    most = [
+        {at: instance.predictor.most_ns(layer, one) for at, layer in firsts.items()}
         for one in instance.device_classes
     ]
+    by_class = [[runs * row[at][0] + row[at][1] for at in instance.alike] for row in most]
     computing = sum(map(max, *by_class)) if len(by_class) > 1 else sum(by_class[0])
     return _loaded(instance, computing) + _moving_ns(instance, runs)
 
@@ -284,7 +284,8 @@ class Instance:
     beside its own weights where an earlier layer that uses the same ones is in another stage (None: nothing);
     ``demands`` what the constraints ask by index; ``lent_bytes[l]`` what stays of the output of layer ``l`` for
     every micro-batch, beside what layers keep, in a stage that computes the named layers again.
-    ``updated_bytes`` are the weights that are trained, ``sent_bytes`` those of ``Across``.
+    ``updated_bytes`` are the weights that are trained, ``sent_bytes`` those of ``Across``. ``alike[l]`` is the
+    first layer that differs from layer ``l`` in nothing but its name and where it stands.
 
     Raises ValueError where the parts do not make a problem, where the constraints name what they do not have, and
     where its numbers are so large that sums of them could leave 64 bits (``formulation.problem.instance``).
@@ -318,6 +319,7 @@ class Instance:
     constraints: Constraints
     demands: Demands = field(init=False)
     lent_bytes: tuple[int, ...] = field(init=False)
+    alike: tuple[int, ...] = field(init=False, repr=False)
     goals: tuple[Goal, ...]
     model: LayerGraph = field(repr=False, compare=False)
     cluster: Cluster = field(repr=False, compare=False)
@@ -399,8 +401,15 @@ def _derived(written: Instance) -> dict[str, object]:
     check_measured(rows, classes, cost)
     products = dict(zip((layer.name for layer in rows), backward_products(rows, model.ties), strict=True))
     predictor = Predictor(training, cost, model.element_bytes, products)
-    passes = [[predictor.passes_ns(layer, one) for layer in rows] for one in classes]
-    least = [[predictor.least_ns(layer, one) for layer in rows] for one in classes]
+    copies = copies_of(model.ties, len(rows), model.element_bytes, elements)
+    lent = lent_bytes(edges, sizes["output_bytes"], sizes["stash_bytes"], demands.recompute_layers)
+    again = [at in demands.recompute_layers for at in range(len(rows))]
+    alike = _alike(
+        zip(map(_ALL_BUT_NAME, rows), products.values(), copies, lent, again, *sizes.values(), strict=True)
+    )
+    firsts = {at: rows[at] for at in alike}
+    passes = [{at: predictor.passes_ns(layer, one) for at, layer in firsts.items()} for one in classes]
+    least = [{at: predictor.least_ns(layer, one) for at, layer in firsts.items()} for one in classes]
     return {
         "name": model.name,
         "layers": rows,
@@ -411,15 +420,25 @@ def _derived(written: Instance) -> dict[str, object]:
         "links": written.cluster.links,
         "device_classes": classes,
         "predictor": predictor,
-        "forward_ns": tuple(tuple(forward for forward, _ in row) for row in passes),
-        "backward_ns": tuple(tuple(backward for _, backward in row) for row in passes),
-        "least_forward_ns": tuple(tuple(forward for forward, _ in row) for row in least),
-        "least_backward_ns": tuple(tuple(backward for _, backward in row) for row in least),
+        "forward_ns": tuple(tuple(row[at][0] for at in alike) for row in passes),
+        "backward_ns": tuple(tuple(row[at][1] for at in alike) for row in passes),
+        "least_forward_ns": tuple(tuple(row[at][0] for at in alike) for row in least),
+        "least_backward_ns": tuple(tuple(row[at][1] for at in alike) for row in least),
         "demands": demands,
-        "copies": copies_of(model.ties, len(rows), model.element_bytes, elements),
-        "lent_bytes": lent_bytes(edges, sizes["output_bytes"], sizes["stash_bytes"], demands.recompute_layers),
+        "copies": copies,
+        "lent_bytes": lent,
+        "alike": alike,
         **sizes,
     }
+
+
+_ALL_BUT_NAME = attrgetter(*(one.name for one in fields(Layer) if one.name != "name"))
+
+
+def _alike(rows: Iterable[tuple[object, ...]]) -> tuple[int, ...]:
+    """Return for each layer the first one of which everything is the same."""
+    known = dict[tuple[object, ...], int]()
+    return tuple(known.setdefault(row, at) for at, row in enumerate(rows))
 
 
 def check_goals(goals: tuple[Goal, ...], constraints: Constraints, cost: CostModel, training: Training) -> None:

@@ -90,7 +90,7 @@ class Known:
         self._alike = list(zip(split, *sizes, *moved, strict=True))
 
     def layer(self, stage: Stage, layer: int, kind: GroupKind) -> MemoryParts:
-        """Return what ``formulation.costs.memory.layer_parts`` does."""
+        """Return what ``formulation.costs.memory.MemoryParts.of_layer`` does."""
         source = layout_form(self.instance, stage.span, layer)
         form = 0 if source is None else stage.form(source)
         copy = self.instance.copied(layer, stage.span.first)

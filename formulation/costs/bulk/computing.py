@@ -14,7 +14,6 @@ from pipecut.formulation.costs.bulk.alike import (
     BY_EXPERTS,
     BY_ROWS,
     SINGLES,
-    forms_of,
     fullest,
     lies,
     number_of_forms,
@@ -44,7 +43,9 @@ class _Batch(NamedTuple):
 
 def computing_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadline) -> tuple[Times, Times]:
     """Return what layers compute at least on each kind, and in each form more; kinds that share alike are one."""
-    (firsts, alike), number = sorted_out(_keys(instance)), number_of_forms(instance.layers)
+    # A layer that follows another one may lie in its forms.
+    named = ((lies(instance, at), one) for at, one in enumerate(instance.alike))
+    (firsts, alike), number = sorted_out(named), number_of_forms(instance.layers)
     batches = list(_batches(instance, firsts))
     keys = [(kind.classes, kind.shares, kind.grid, kind.mode.recompute) for kind in kinds]
     ones, of_one = sorted_out(keys)
@@ -65,26 +66,6 @@ def _batches(instance: Instance, firsts: Sequence[int]) -> Iterator[_Batch]:
         known.setdefault((shared, named, layer.split, lies(instance, at)), []).append(place)
     for (shared, *_), places in known.items():
         yield _Batch(places, [firsts[place] for place in places], bool(shared))
-
-
-def _keys(instance: Instance) -> Iterator[tuple[object, ...]]:
-    """Yield of each layer all that its computation depends on."""
-    by_class = zip(*instance.forward_ns, *instance.backward_ns, strict=True)
-    for at, (layer, passes) in enumerate(zip(instance.layers, by_class, strict=True)):
-        sizes = (layer.macs, layer.input_bytes, layer.output_bytes, layer.parameter_bytes, layer.trained_bytes)
-        products = instance.predictor.products[layer.name]
-        named = at in instance.demands.recompute_layers
-        yield (
-            lies(instance, at),
-            layer.split,
-            *forms_of(layer),
-            layer.work,
-            layer.measured,
-            products,
-            sizes,
-            passes,
-            named,
-        )
 
 
 def _computed(instance: Instance, kind: GroupKind, batch: _Batch, number: int) -> Column:

@@ -56,11 +56,7 @@ def inside_of(instance: Instance, kinds: tuple[GroupKind, ...], deadline: Deadli
 
     Layers that are alike are priced once, and what kinds have in common.
     """
-    charged = {instance.cost.inside, instance.cost.synchronisation} == {Synchronisation.CHARGED}
-    keys = [
-        (_batch_key(instance, at), _sizes(instance, at), "" if charged else row.name)
-        for at, row in enumerate(instance.layers)
-    ]
+    keys = [(_batch_key(instance, at), one) for at, one in enumerate(instance.alike)]
     firsts, alike = sorted_out(keys)
     ones, of_one = sorted_out(keys[at][0] for at in firsts)
     batches = [[place for place, one in enumerate(of_one) if one == number] for number in range(len(ones))]

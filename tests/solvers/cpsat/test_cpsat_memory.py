@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.costs.bulk.alike import number_of_forms
-from pipecut.formulation.costs.memory import layer_parts
+from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.costs.memory_tables import MemoryTables
+from pipecut.formulation.costs.prices import form_of
 from pipecut.formulation.costs.tables import all_tables, build_tables, line_groups
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof, checked
@@ -120,7 +121,8 @@ def are_those_of(held: MemoryTables, kind: int, stage: Stage) -> None:
     for layer in stage.span.layers:
         source = instance.sources[layer]
         form = stage.form(source) if source is not None and source in stage.span else 0
-        part = layer_parts(instance, stage, layer, GroupKind.of(instance, stage.group))
+        form, copy = form_of(instance, stage, layer), instance.copied(layer, stage.span.first)
+        part = MemoryParts.of_layer(instance, GroupKind.of(instance, stage.group), layer, form, copy)
         whole = not instance.training.schedule.in_halves
         cells = (held.by_version, held.once, held.by_micro_batch, held.working_set)
         found = [int(cell[kind, layer, form]) for cell in cells]
