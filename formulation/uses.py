@@ -28,7 +28,8 @@ def memory_binds(instance: Instance) -> bool:
     judged = Goal.MEMORY in (*instance.goals, *(limit.goal for limit in asked.at_most))
     if judged or not asked.memory:
         return judged
-    plain = replace(instance, constraints=replace(asked, recompute=Recompute.NEVER, sharded=(Sharded.NONE,)))
+    never = replace(asked, recompute=Recompute.NEVER, recompute_layers=(), sharded=(Sharded.NONE,))
+    plain = replace(instance, constraints=never)
     fewest = min(training.micro_batch_choices or (training.micro_batches,))
     orders = (one.closed() for one in training.choices if one.micro_batches == fewest)
     most = max(most_bytes(replace(plain, training=one)) for one in orders)

@@ -68,10 +68,8 @@ def stage_passes(instance: Instance, stage: Stage, *, halves: bool) -> StagePass
     for layer, kind in kinds.items():
         form, copy = form_of(instance, stage, layer), instance.copied(layer, stage.span.first)
         if (like := (instance.alike[layer], form, id(kind), copy)) not in known:
-            known[like] = (
-                times.passes_of(instance, layer, form, kind),
-                _inside(instance, layer, form, kind, copy),
-            )
+            of = instance, layer, form, kind
+            known[like] = times.passes_of(*of), _inside(*of, copy)
         computed, sent = known[like]
         for run in range(forward_passes(instance, kind.mode, layer)):
             forward[run], forward_sent[run] = forward[run] + computed[0], forward_sent[run] + sent[0]

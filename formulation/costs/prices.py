@@ -71,12 +71,9 @@ def _stage_cost(instance: Instance, plan: Plan, index: int) -> StageCost:
     forms = {layer: form_of(instance, stage, layer) for layer in kinds}
     known, compute, inside = dict[object, tuple[int, int]](), 0, 0
     for layer, kind in kinds.items():
-        form, copy = forms[layer], instance.copied(layer, stage.span.first)
-        if (like := (instance.alike[layer], form, id(kind), copy)) not in known:
-            known[like] = (
-                times.compute_ns(instance, layer, form, kind),
-                times.inside_ns(instance, layer, form, kind, copy),
-            )
+        of, copy = (instance, layer, forms[layer], kind), instance.copied(layer, stage.span.first)
+        if (like := (instance.alike[layer], forms[layer], id(kind), copy)) not in known:
+            known[like] = times.compute_ns(*of), times.inside_ns(*of, copy)
         compute, inside = compute + known[like][0], inside + known[like][1]
     between = sum(
         times.between_ns(instance, edge, stage.form(edge.source), stage.form(edge.consumer), kinds[edge.consumer])
