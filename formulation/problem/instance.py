@@ -14,7 +14,7 @@ itself refuses a model with larger sums (``solvers.cpsat.engine``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from operator import attrgetter
@@ -67,11 +67,8 @@ def longest_ns(instance: Instance) -> int:
     That is every layer on one device of the slowest class, and between any two neighbours a boundary.
     """
     runs = 1 if instance.constraints.recompute is Recompute.NEVER else 2
-    firsts = {at: instance.layers[at] for at in instance.alike}
-    most = [
-        {at: instance.predictor.most_ns(layer, one) for at, layer in firsts.items()}
-        for one in instance.device_classes
-    ]
+    find, firsts = instance.predictor.most_ns, {at: instance.layers[at] for at in instance.alike}
+    most = [{at: find(layer, one) for at, layer in firsts.items()} for one in instance.device_classes]
     by_class = [[runs * row[at][0] + row[at][1] for at in instance.alike] for row in most]
     computing = sum(map(max, *by_class)) if len(by_class) > 1 else sum(by_class[0])
     return _loaded(instance, computing) + _moving_ns(instance, runs)
@@ -407,9 +404,6 @@ def _derived(written: Instance) -> dict[str, object]:
     alike = _alike(
         zip(map(_ALL_BUT_NAME, rows), products.values(), copies, lent, again, *sizes.values(), strict=True)
     )
-    firsts = {at: rows[at] for at in alike}
-    passes = [{at: predictor.passes_ns(layer, one) for at, layer in firsts.items()} for one in classes]
-    least = [{at: predictor.least_ns(layer, one) for at, layer in firsts.items()} for one in classes]
     return {
         "name": model.name,
         "layers": rows,
@@ -420,16 +414,25 @@ def _derived(written: Instance) -> dict[str, object]:
         "links": written.cluster.links,
         "device_classes": classes,
         "predictor": predictor,
-        "forward_ns": tuple(tuple(row[at][0] for at in alike) for row in passes),
-        "backward_ns": tuple(tuple(row[at][1] for at in alike) for row in passes),
-        "least_forward_ns": tuple(tuple(row[at][0] for at in alike) for row in least),
-        "least_backward_ns": tuple(tuple(row[at][1] for at in alike) for row in least),
         "demands": demands,
         "copies": copies,
         "lent_bytes": lent,
         "alike": alike,
         **sizes,
+        **_passes(predictor, {at: rows[at] for at in alike}, classes, alike),
     }
+
+
+def _passes(
+    predictor: Predictor, firsts: Mapping[int, Layer], classes: Sequence[DeviceClass], alike: Sequence[int]
+) -> dict[str, object]:
+    """Return the times of layers by class, those that are alike found once."""
+    found = dict[str, object]()
+    for start, ask in (("", predictor.passes_ns), ("least_", predictor.least_ns)):
+        both = [{at: ask(layer, one) for at, layer in firsts.items()} for one in classes]
+        for which, name in enumerate(("forward_ns", "backward_ns")):
+            found[start + name] = tuple(tuple(row[at][which] for at in alike) for row in both)
+    return found
 
 
 _ALL_BUT_NAME = attrgetter(*(one.name for one in fields(Layer) if one.name != "name"))
