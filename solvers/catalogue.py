@@ -151,6 +151,14 @@ SOLVERS: tuple[SolverEntry, ...] = (
         blocks=ADDED,
     ),
     SolverEntry.of(
+        "cpsat_types",
+        "the declarative model on types of stages of a deep model",
+        "pipecut.solvers.cpsat.on_types.solver",
+        support="pipecut.solvers.cpsat.on_types.support",
+        exact=True,
+        blocks=ADDED,
+    ),
+    SolverEntry.of(
         "cpsat_chunks",
         "the declarative model of groups that hold several stages",
         "pipecut.solvers.chunks.solver",

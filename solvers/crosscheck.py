@@ -301,7 +301,7 @@ def _seconds(
         against.append(TIGHT)
         able = [(entry, large) for entry, large in able if not large]
     for entry, _ in sorted(able, key=lambda pair: pair[1]):
-        programme = entry.name not in (MAIN, "cpsat_atoms", "brute_force")
+        programme = entry.name not in (MAIN, "cpsat_atoms", "cpsat_types", "brute_force")
         yield entry, quiet if programme else replace(quiet.within(PATIENCE_S), start=outcome.plan)
 
 
@@ -440,6 +440,7 @@ ROUTES: tuple[Route, ...] = (
     Route("state_dp", "the dynamic programme over device states", by_solver("state_dp")),
     Route("brute_force", "brute force", by_solver("brute_force")),
     Route("cpsat", "the declarative model", by_solver("cpsat")),
+    Route("cpsat_types", "the model on types of stages", by_solver("cpsat_types")),
     Route("certificate", "a certificate", ask_certificate),
 )
 """In the order in which they are asked: the one that cannot be stopped comes last."""

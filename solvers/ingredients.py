@@ -215,14 +215,29 @@ class Ingredient(enum.Enum):
         ),
     )
     REDUCED = (
-        "the reduction to atoms",
+        "the reduction to atoms, and times of its stages",
+        (
+            *(
+                f"pipecut.solvers.reduce.{name}"
+                for name in ("cells", "exact", "labels", "line", "solver", "stages", "sums", "word")
+            ),
+            "pipecut.solvers.reduce.programme:Cell",
+        ),
+    )
+    SUFFIXES = (
+        "the searches over suffixes of reduced plans",
         tuple(
             f"pipecut.solvers.reduce.{name}"
             for name in (
-                *("by_count", "cells", "counted", "exact", "first_stages", "jointly", "labels", "line", "priced"),
-                *("programme", "search", "solver", "stages", "sums", "word"),
+                *("by_count", "counted", "first_stages", "jointly", "priced", "programme", "search"),
                 *(f"executed.{part}" for part in ("compositions", "in_turn", "leaves", "slowest", "steps")),
             )
+        ),
+    )
+    ON_TYPES = (
+        "the model on types of stages",
+        tuple(
+            f"pipecut.solvers.cpsat.on_types.{name}" for name in ("counts", "model", "solver", "support", "types")
         ),
     )
     MODEL = (
@@ -275,6 +290,7 @@ _TABLES = (I.GROUPS, I.ALIKE, I.COST_TABLES)
 _LIMITS = (I.MEMORY_TABLES, I.STAGE_TIMES, I.STAGE_LIMITS, I.STAGE_FORMS, I.ATOMS)
 _STAGES = (I.STATES, *_LIMITS, I.STATE_REACH)
 _MODEL = (*_TABLES, I.MEMORY_TABLES, I.SUMS, I.MODEL)
+_REDUCED = (*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED)
 
 METHODS: dict[str, Method] = {
     "cpsat": _method(*_MODEL, I.CPSAT, proposed_by=(I.FIRST_PLAN,)),
@@ -295,7 +311,8 @@ METHODS: dict[str, Method] = {
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES),
         proposed_by=(I.FIRST_PLAN,),
     ),
-    "reduced_dp": _method(*_TABLES, I.MEMORY_TABLES, I.SUMS, I.ATOMS, I.REDUCED, I.BOXES),
+    "reduced_dp": _method(*_REDUCED, I.SUFFIXES, I.BOXES),
+    "cpsat_types": _method(*_REDUCED, I.ON_TYPES, I.CPSAT, proposed_by=(I.SUFFIXES,)),
     "halves_dp": _method(
         *(*_TABLES, *_STAGES, I.SUMS, I.DEMANDED, I.RESPONSES, I.BOXES, I.HALVES), proposed_by=(I.FIRST_PLAN,)
     ),

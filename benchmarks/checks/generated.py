@@ -52,6 +52,7 @@ from tests.formulation.page.evaluator import StagePrice, evaluate_page
 METHODS = (
     "cpsat",
     "cpsat_atoms",
+    "cpsat_types",
     "line_dp",
     "state_dp",
     "paced_dp",

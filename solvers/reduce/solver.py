@@ -40,25 +40,25 @@ BYTES_A_CELL = 1200
 """Of a kind of group and a run of atoms: sums for every row of weights, of two cases."""
 
 
-def reason_against(instance: Instance) -> str | None:
-    """Return None if the search sees the whole instance, else what it does not see."""
+def reason_against(instance: Instance, name: str = NAME) -> str | None:
+    """Return None if the search sees the whole instance, else what it does not see; ``name`` is who searches."""
     training, cost, asked = instance.training, instance.cost, instance.constraints
-    unseen = [name for name in instance.demands.named() if name not in OFFERED]
+    unseen = [one for one in instance.demands.named() if one not in OFFERED]
     unseen += [one.name for one in asked.own] + ["at_most"] * bool(asked.at_most) + ["forms"] * bool(asked.forms)
     executed = instance.goals[0] is Goal.STEP_TIME
     reasons = {
-        f"{NAME} minimises a step, the first goal is {instance.goals[0]}": instance.goals[0]
+        f"{name} minimises a step, the first goal is {instance.goals[0]}": instance.goals[0]
         not in (Goal.STEP_TIME, Goal.ITERATION_TIME),
-        f"{NAME} does not see the constraints {', '.join(unseen)}": unseen,
-        f"{NAME} knows 1F1B with classic warm-ups": training.schedule is not Schedule.ONE_F_ONE_B
+        f"{name} does not see the constraints {', '.join(unseen)}": unseen,
+        f"{name} knows 1F1B with classic warm-ups": training.schedule is not Schedule.ONE_F_ONE_B
         or training.warm_up != "classic",
-        f"{NAME} puts stages on the line": asked.placement is not Placement.LINE,
-        f"{NAME} adds up passes and transfers": cost.combine is not Combine.MAX
+        f"{name} puts stages on the line": asked.placement is not Placement.LINE,
+        f"{name} adds up passes and transfers": cost.combine is not Combine.MAX
         or cost.stage_time is not StageTime.ADD
         or cost.boundary_charge is not BoundaryCharge.LINK,
-        f"{NAME} knows executed steps without overlap": executed
+        f"{name} knows executed steps without overlap": executed
         and Synchronisation.OVERLAPPED in (cost.synchronisation, cost.inside),
-        f"{NAME} knows blocks that read from the one before them": not _reads_neighbours(instance),
+        f"{name} knows blocks that read from the one before them": not _reads_neighbours(instance),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -210,8 +210,11 @@ def reads(name: str) -> frozenset[tuple[str, str]]:
     more = {
         **{"cpsat": EXECUTED, "step_dp": EXECUTED, "halves_dp": HALVES, "cpsat_chunks": CHUNKED},
         "reduced_dp": (*STEPS, *EXECUTED, *BLOCKS),
+        "cpsat_types": (*STEPS, *CASES, *BLOCKS),
     }.get(name, ())
-    for instance in more if name in ("cpsat_chunks", "reduced_dp") else (*CASES, *STEPS, *PERIODS, *more):
+    for instance in (
+        more if name in ("cpsat_chunks", "reduced_dp", "cpsat_types") else (*CASES, *STEPS, *PERIODS, *more)
+    ):
         if name in ROUTE_ONLY:
             route = next(route for route in ROUTES if route.name == name)
             for more in (0, 1):  # the truth, and a claim that is to be refuted
@@ -373,6 +376,7 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
     [
         ("cpsat", "pipecut.solvers.cpsat.solver.first_plan"),
         ("cpsat_atoms", "pipecut.solvers.cpsat.on_atoms.solver.first_plan"),
+        ("cpsat_types", "pipecut.solvers.cpsat.on_types.solver.proposed"),
         ("state_dp", "pipecut.solvers.dynamic.states.solver.first_plan"),
         ("paced_dp", "pipecut.solvers.dynamic.iteration_time.solver.first_plan"),
         ("period_dp", "pipecut.solvers.dynamic.period.solver.first_plan"),
@@ -415,9 +419,12 @@ def test_who_is_independent_of_whom() -> None:
     # The search over chunks takes no instance that a programme takes, so its independence says nothing.
     for name in ("state_dp", "paced_dp", "step_dp", "halves_dp"):
         assert of[name] == {"cpsat", "brute_force", "certificate", "cpsat_chunks"}
+    # The model on types reads the tables of the reduction, in another engine.
+    assert shared("reduced_dp", "cpsat_types") == (Ingredient.ATOMS, Ingredient.REDUCED)
+    assert of["cpsat_types"] == {"line_dp", "period_dp", "brute_force", "certificate"}
     assert of["reduced_dp"] == {"cpsat", "line_dp", "period_dp", "brute_force", "certificate", "cpsat_chunks"}
     for name in ("line_dp", "period_dp"):
-        others = {"cpsat_atoms", "reduced_dp", "brute_force", "certificate", "cpsat_chunks"}
+        others = {"cpsat_atoms", "cpsat_types", "reduced_dp", "brute_force", "certificate", "cpsat_chunks"}
         assert of[name] == {"cpsat", *others}
     assert of["cpsat_atoms"] == {"line_dp", "period_dp", "brute_force", "certificate"}
     assert of["brute_force"] == set(METHODS) - {"brute_force"}

@@ -69,8 +69,8 @@ def test_a_proof_of_a_programme_is_compared_with_the_model(instance: Instance, n
 
 
 def on_layers() -> tuple[SolverEntry, ...]:
-    """The catalogue without the model on atoms, which is small where the one on layers is large."""
-    return tuple(one for one in SOLVERS if one.name != "cpsat_atoms")
+    """The catalogue without the models on atoms and on types, which are small where the one on layers is large."""
+    return tuple(one for one in SOLVERS if one.name not in ("cpsat_atoms", "cpsat_types"))
 
 
 def test_where_the_model_is_too_large_a_certificate_is_the_second_proof(

@@ -150,14 +150,14 @@ def no_cuts(v: Variables) -> Posted:
 A, D, I, N = Verdict.AGREED, Verdict.DISAGREED, Verdict.INCONCLUSIVE, Verdict.NOT_APPLICABLE  # noqa: E741
 
 TABLE: dict[Callable[[pytest.MonkeyPatch], tuple[Instance, Outcome]], tuple[object, ...]] = {
-    # lie     caught   line_dp  state_dp  brute_force  cpsat  certificate
-    raised: (True, D, D, D, D, D),
-    worse: (False, D, D, D, D, I),
-    better: (True, A, D, D, D, D),
-    excluded: (False, D, D, D, D, N),
-    hasty: (False, D, D, D, N, I),
-    strict: (False, D, D, D, N, I),
-    wrong: (False, D, D, D, N, I),
+    # lie     caught   line_dp  state_dp  brute_force  cpsat  cpsat_types  certificate
+    raised: (True, D, D, D, D, D, D),
+    worse: (False, D, D, D, D, D, I),
+    better: (True, A, D, D, D, D, D),
+    excluded: (False, D, D, D, D, D, N),
+    hasty: (False, D, D, D, N, D, I),
+    strict: (False, D, D, D, N, D, I),
+    wrong: (False, D, D, D, N, D, I),
 }
 """For each lie whether ``checked`` catches it, and what each route says when it is asked all the same."""
 

@@ -1,0 +1,175 @@
+"""The model over types of stages against the price of every plan, and its relaxation against the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pipecut.formulation.constraints.layers.pin import Pin
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof, checked
+from pipecut.formulation.problem.constraints import Goal
+from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.plan import Plan
+from pipecut.solvers import exhaustive
+from pipecut.solvers.cpsat.engine import make_solver
+from pipecut.solvers.cpsat.on_types import solver
+from pipecut.solvers.cpsat.on_types.counts import CountModel
+from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion
+from pipecut.solvers.cpsat.on_types.solver import solve, space_of
+from pipecut.solvers.cpsat.on_types.support import FORMULAS, accepts
+from tests.generators import cluster_graphs
+from tests.laws import so_many
+from tests.solvers.cpsat.test_freedoms import freed, has_groups
+from tests.solvers.dynamic.test_paced import paced
+from tests.solvers.reduce.test_reduced import repeated
+from tests.solvers.test_stopped_anywhere import example
+
+ONE = Limits(workers=1)
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+MOST_PLANS = 1_500
+GOALS = st.sampled_from(FORMULAS)
+
+
+def _seen(instance: Instance) -> None:
+    assume(has_groups(instance) and accepts(instance).takes and exhaustive.accepts(instance).proves)
+    assume(exhaustive.count_plans(instance) <= MOST_PLANS)
+
+
+@st.composite
+def demanding(draw: st.DrawFn) -> Instance:
+    """Models that repeat themselves, with layers to be apart, in a stage, and limits on other goals."""
+    instance = paced(draw(repeated()))
+    names = [layer.name for layer in instance.layers]
+    asked = instance.constraints
+    if draw(st.booleans()):
+        pair = draw(st.lists(st.sampled_from(names), min_size=2, max_size=2, unique=True))
+        asked = replace(asked, apart=(tuple(pair),))
+    if draw(st.booleans()):
+        asked = replace(asked, pins=(Pin(draw(st.sampled_from(names)), stage=draw(st.integers(-2, 1))),))
+    if draw(st.booleans()):
+        asked = replace(asked, stages_at_least=draw(st.integers(1, 2)), stages_at_most=draw(st.integers(2, 3)))
+    instance = replace(instance, constraints=asked, goals=(draw(GOALS),))
+    _seen(instance)
+    best = exhaustive.solve(instance)
+    if best.plan is not None and draw(st.booleans()):
+        goal = draw(GOALS)
+        worth = evaluate(replace(instance, goals=(goal,)), best.plan).objective or 0
+        limit = GoalLimit(goal, worth + draw(st.integers(-1, 1)) * (worth // 10))
+        instance = replace(instance, constraints=replace(asked, at_most=(limit,)))
+    return instance
+
+
+def _agrees(instance: Instance) -> None:
+    """With and without counts, which leave the whole model little to do."""
+    truth = exhaustive.solve(instance)
+    for efforts in (solver.EFFORTS, ()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(solver, "EFFORTS", efforts)
+            found = checked(instance, solver.solve(instance, ONE))
+        assert (found.proof, found.objective) == (truth.proof, truth.objective)
+
+
+@settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
+@given(freed(goals=st.just(Goal.ITERATION_TIME)), st.integers(1, 6), GOALS)
+def test_it_proves_what_pricing_every_plan_does(instance: Instance, micro_batches: int, goal: Goal) -> None:
+    instance = replace(paced(instance, micro_batches), goals=(goal,))
+    _seen(instance)
+    _agrees(instance)
+
+
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(repeated(cluster_graphs(max_devices=4)), GOALS)
+def test_models_that_repeat_themselves_are_proved(instance: Instance, goal: Goal) -> None:
+    """With links of several speeds, uneven servers, ZeRO, tensor parallelism, memory and blocks computed again."""
+    instance = replace(paced(instance), goals=(goal,))
+    assume(instance.devices * len(instance.layers) <= 20)
+    _seen(instance)
+    _agrees(instance)
+
+
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(demanding())
+def test_demands_that_programmes_over_suffixes_do_not_see_are_kept(instance: Instance) -> None:
+    _seen(instance)
+    _agrees(instance)
+
+
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(repeated(cluster_graphs(max_devices=4)), st.integers(2, 3), GOALS)
+def test_the_best_plan_of_a_number_of_stages_is_found(instance: Instance, stages: int, goal: Goal) -> None:
+    """Where one stage would be best: what crosses boundaries counts."""
+    asked = replace(instance.constraints, stages_at_least=stages, stages_at_most=stages)
+    instance = replace(paced(instance, 2), constraints=asked, goals=(goal,))
+    assume(instance.devices >= stages)
+    _seen(instance)
+    _agrees(instance)
+
+
+@settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), GOALS)
+def test_the_best_plan_is_left_in_by_both_models(instance: Instance, goal: Goal) -> None:
+    """Counts take no more than the whole model, and that no more than the best plan with as many stages."""
+    instance = replace(paced(instance), goals=(goal,))
+    _seen(instance)
+    truth = exhaustive.solve(instance)
+    assume(truth.objective is not None and truth.plan is not None)
+    best, plan = truth.objective or 0, truth.plan or Plan(())
+    ask = TypeQuestion.of(space_of(instance, ONE.begun()), len(plan), best)
+    counts, types = CountModel.of(ask), TypeModel.of(ask)
+    assert counts is not None and types is not None
+    values = []
+    for one in (counts, types):
+        if not isinstance(one.value, int):
+            one.model.minimize(one.value)
+        engine = make_solver(ONE.begun())
+        assert engine.status_name(engine.solve(one.model)) == "OPTIMAL"
+        values.append(engine.value(one.value))
+    assert values[0] <= values[1] <= best
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(repeated())
+def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance) -> None:
+    instance = replace(paced(instance), goals=(Goal.ITERATION_TIME,))
+    _seen(instance)
+    best = exhaustive.solve(instance).objective
+    assume(best is not None)
+    found = solve(instance, replace(ONE, below=(best or 0) + 1))
+    assert (found.proof, found.objective) == (Proof.OPTIMAL, best)
+    none = solve(instance, replace(ONE, below=best))
+    assert none.plan is None and none.bound == best
+
+
+def test_the_model_says_what_it_is() -> None:
+    instance = replace(example(), goals=(Goal.ITERATION_TIME,))
+    model = TypeModel.of(TypeQuestion.of(space_of(instance, ONE.begun()), 2, 10**9))
+    assert model is not None
+    words = model.words()
+    assert words[0].startswith("plans of 2 stages on 4 devices: ") and "one (2): Sum over k" in "\n".join(words)
+    assert len(words) == 3 + len(FAMILIES) and all(model.rows[name] for name in FAMILIES)
+
+
+@pytest.mark.parametrize("family", ["atoms", "devices", "places", "slowest"])
+def test_without_a_family_the_model_says_something_else(family: str) -> None:
+    """Beside the classes of atoms, which follow from the others, and one type a stage, which a ladder asks for."""
+    space = space_of(replace(example(), goals=(Goal.ITERATION_TIME,)), ONE.begun())
+    rest = FAMILIES.keys() - {"classes"}
+
+    def values(families: Collection[str]) -> list[object]:
+        found = list[object]()
+        for stages in range(1, 5):
+            model = TypeModel.of(TypeQuestion.of(space, stages, 10**9), families)
+            assert model is not None
+            model.model.minimize(model.value)
+            engine = make_solver(ONE.begun())
+            optimal = engine.status_name(engine.solve(model.model)) == "OPTIMAL"
+            found.append(engine.value(model.value) if optimal else None)
+        return found
+
+    assert values(FAMILIES) == values(rest) != values(rest - {family})
