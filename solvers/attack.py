@@ -36,8 +36,8 @@ from pipecut.solvers.reasons.priced import laid, put
 from pipecut.solvers.reduce.solver import stages_of
 from pipecut.solvers.reduce.stages import ReducedStages
 
-ATTACK_S = 5.0
-"""How long an attack takes at most: a plan of a large model is priced in tenths of a second."""
+ATTACK_S = 2.5
+"""How long an attack takes at most: a plan of a large model is priced in some hundredths of a second."""
 TRIES, DRAWN = 600, 240
 """So many plans are drawn at most, and so many that keep the rules priced."""
 NEAR = 2
