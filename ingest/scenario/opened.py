@@ -68,18 +68,19 @@ def with_uses(instance: Instance, opened: Collection[str]) -> Instance:
 def _recompute(instance: Instance) -> Recompute:
     """Return what stages may compute again: blocks alone too where there are some, if they are searched or needed.
 
-    The exact searches for executed times know whole stages alone, as do all for other orders of passes.
+    The exact searches for executed times know whole stages alone, as do all for other orders of passes. Where the
+    reduction, which knows blocks, plans for some of the choices, none of the others is to make its plan worse.
     """
     from pipecut.formulation.uses import memory_binds, memory_is_tight
 
     orders, cost = instance.training.choices, instance.cost
     if not memory_binds(instance):
         return Recompute.NEVER
-    plain = all(one.schedule.flushes and not one.schedule.in_halves and one.chunks == 1 for one in orders)
-    if instance.model.cuts is None or cost.stage_time is not StageTime.ADD or not plain:
+    plain = [one for one in orders if one.schedule.flushes and not one.schedule.in_halves and one.chunks == 1]
+    if instance.model.cuts is None or cost.stage_time is not StageTime.ADD:
         return Recompute.ALLOWED
     reduced = len(instance.layers) * instance.devices >= MANY_LAYERS
-    searched = reduced and all(one.schedule is Schedule.ONE_F_ONE_B for one in orders)
-    if searched or not instance.goals[0].executed or memory_is_tight(instance):
+    if reduced and any(one.schedule is Schedule.ONE_F_ONE_B for one in plain):
         return Recompute.BLOCKS
-    return Recompute.ALLOWED
+    needed = not instance.goals[0].executed or memory_is_tight(instance)
+    return Recompute.BLOCKS if needed and len(plain) == len(orders) else Recompute.ALLOWED

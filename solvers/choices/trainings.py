@@ -54,6 +54,7 @@ from pipecut.solvers.choices.any_order import (
     has_other_orders,
     impossible,
 )
+from pipecut.solvers.choices.narrower import narrower_plan
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
 from pipecut.solvers.reduce.grids import GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
@@ -485,16 +486,16 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
 
     # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
     begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
-    grid = None if begun else best_grid(instance, limits)
+    start = None if begun else narrower_plan(instance, limits, best_grid(instance, limits))
     training = instance.training
     if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
-        found = in_the_best_order(instance, limits if grid is None else replace(limits, start=grid.plan))
+        found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
         others: tuple[Ruled, ...] = ()
     else:
-        chosen = best_training(instance, in_the_best_order, limits, grid)
+        chosen = best_training(instance, in_the_best_order, limits, start)
         found, others = (chosen.instance, chosen.outcome), chosen.others
-    if grid is not None:
-        found = grid.no_worse(*found)
+    if start is not None:
+        found = start.no_worse(*found)
     return Decision(*found, others, time.monotonic() - began_s)
 
 

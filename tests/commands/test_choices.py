@@ -71,7 +71,7 @@ def test_what_is_chosen_goes_with_the_plan_and_its_proof(pipecut: Command, tower
         (
             "choose",
             ["zero_bubble_v", 2, 8],
-            "zero_bubble_v, 8 micro-batches chosen; searched zero_bubble_v (2, 8), zero_bubble_h1 (2, 8)",
+            "zero_bubble_v, 8 micro-batches chosen; searched zero_bubble_v (2, 8)",
             "ZB-V, chosen among",
         ),
     ],
@@ -90,7 +90,9 @@ def test_an_order_of_the_passes_is_chosen_and_goes_with_the_plan(
     assert scope["chunk_choices"] == [1, 2] and set(scope["schedule_choices"]) >= {"one_f_one_b", "gpipe", "naive"}
     listed = " ".join(scope["words"])
     assert all(one in listed for one in ("chosen among 1F1B, interleaved 1F1B of 2 stages a group", "GPipe"))
-    assert next(note for note in found.json["notes"] if " chosen; searched " in note).startswith(said)
+    note = next(note for note in found.json["notes"] if " chosen; searched " in note)
+    chosen, searched = said.split("; searched ")
+    assert note.startswith(chosen) and searched in note
     written_down = json.loads(plan.read_text())
     assert [written_down[key] for key in ("schedule", "chunks", "micro_batches")] == order
 

@@ -201,7 +201,7 @@ def test_cp_sat_itself_can_be_stopped() -> None:
     hard = ROOT / "scenarios" / "hetpipe" / "resnet152.yaml"
     ours, theirs = pty.openpty()
     with started("plan", hard, "--solver", "cpsat", "--json", stderr=theirs) as process:
-        read_until(ours, b"bound ")
+        read_until(ours, b"best ")
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)
     os.close(ours)

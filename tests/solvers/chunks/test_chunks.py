@@ -22,6 +22,7 @@ from pipecut.formulation.problem.training import Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import SOLVERS, find_solver
+from pipecut.solvers.choices.trainings import decide
 from pipecut.solvers.chunks.bulk import ManyPlans
 from pipecut.solvers.chunks.case import Dealt, case_of
 from pipecut.solvers.chunks.counting import counts_of
@@ -128,9 +129,9 @@ def test_what_runs_do_not_decide_is_said(instance: Instance, said: str):
 
 
 def test_auto_asks_the_search_and_the_enumeration_checks_it():
-    found = plan(alike(), ONE)
+    _, found = decide(alike(), plan, ONE, cross_check=True)
     assert (found.solver, found.proof) == ("cpsat_chunks", Proof.OPTIMAL)
-    assert any("enumeration of all plans" in note for note in found.notes), found.notes
+    assert any("enumeration of all plans" in said for said in found.checks), found.checks
 
 
 def test_auto_asks_the_enumeration_for_what_the_search_does_not_see():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from pipecut.formulation.problem.units import Link
 from pipecut.solvers import exhaustive
 from pipecut.solvers.reduce.by_count import WIDE, ByCount
 from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.executed.steps import ByStep
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedQuestion, PricedSums
 from pipecut.solvers.reduce.programme import Cell
@@ -111,10 +113,10 @@ def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instanc
     assert _searched(instance, best + 1, wide).bound <= best
 
 
-def _even(servers: int, micro_batches: int, goal: Goal) -> Instance:
+def _even(servers: int, micro_batches: int, goal: Goal, macs: int = 10**6) -> Instance:
     """Eight equal layers on alike servers of two devices, with fast links."""
     names, fast = [f"layer{at}" for at in range(8)], Link(10**12)
-    layers = [Layer(name, "linear", Split.MATRIX, 0, 10, 10, 10, 10**6, allowed_forms=(0,)) for name in names]
+    layers = [Layer(name, "linear", Split.MATRIX, 0, 10, 10, 10, macs, allowed_forms=(0,)) for name in names]
     edges = [(*pair, 10) for pair in pairwise(names)]
     rows = [Server(f"server{at}", CLASSES[0], 2, fast) for at in range(servers)]
     joined = [(one.name, other.name, fast) for one, other in combinations(rows, 2)]
@@ -233,3 +235,17 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     while search.step():
         pass
     assert search.bound <= best
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4])
+@pytest.mark.parametrize("many", [0, 3])
+def test_what_is_too_much_to_list_stays_open_in_the_shortest_interval(micro_batches: int, many: int) -> None:
+    instance = _even(2, micro_batches, Goal.STEP_TIME, macs=4)
+    assert 0 < max(instance.forward_ns[0]) < 20
+    truth = exhaustive.solve(instance)
+    search = ByStep(instance, _stages(instance), (truth.objective or 0) + 1)
+    with mock.patch("pipecut.solvers.reduce.executed.compositions.MOST", many):
+        search.begin()
+        while search.step():
+            pass
+    assert 0 < search.bound <= (truth.objective or 0)

@@ -1,0 +1,60 @@
+"""What is begun with where a choice is opened that the reduction does not see: no worse than without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.outcome import Limits, Proof
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers import exhaustive
+from pipecut.solvers.choices.narrower import narrower, narrower_plan
+from pipecut.solvers.reduce.solver import accepts
+from tests.laws import so_many
+from tests.solvers.cpsat.test_freedoms import has_groups
+from tests.solvers.dynamic.test_paced import paced
+from tests.solvers.reduce.test_reduced import QUIET, repeated
+
+SEEN = mock.patch("pipecut.solvers.choices.narrower.is_reduced", lambda one: accepts(one).takes)
+"""However small an instance is, the reduction is asked about it."""
+
+
+def _opened(instance: Instance, chunks: tuple[int, ...], placement: Placement) -> Instance:
+    training = replace(instance.training, chunk_choices=chunks)
+    constraints = replace(instance.constraints, placement=placement)
+    return replace(instance, training=training, constraints=constraints)
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), st.sampled_from([(), (1, 2)]), st.sampled_from(Placement))
+def test_opening_placement_or_chunks_begins_with_the_best_plan_without(
+    instance: Instance, chunks: tuple[int, ...], placement: Placement
+) -> None:
+    closed = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    assume(has_groups(closed) and accepts(closed).takes and exhaustive.accepts(closed).proves)
+    opened = _opened(closed, chunks, placement)
+    with SEEN:
+        asked, found = narrower(opened), narrower_plan(opened, Limits(), None)
+    assert (asked is None) == (opened == closed)
+    truth = exhaustive.solve(closed)
+    if asked is None or truth.proof is Proof.INFEASIBLE:
+        assert found is None
+        return
+    assert found is not None and truth.objective is not None
+    assert evaluate(found.instance, found.plan).objective == found.objective == truth.objective
+    assert found.instance.constraints == opened.constraints
+    with SEEN:
+        assert narrower_plan(opened, Limits(), found) is found
+
+
+@settings(max_examples=so_many(20), deadline=None, suppress_health_check=QUIET)
+@given(repeated())
+def test_nothing_is_begun_with_where_every_stage_shares_its_devices(instance: Instance) -> None:
+    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    with SEEN:
+        assert narrower(replace(instance, training=replace(instance.training, chunks=2))) is None
