@@ -64,15 +64,15 @@ def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) ->
     start = grid.told if grid is not None and known and asked.cost == instance.cost else None
     found = Jointly.run(parts, replace(limits.share(PART), progress=lambda _: None), start)
     best = grid
-    for part, outcome in found:
-        for one in instance.training.choices if outcome.plan is not None else ():
-            if one.chunks > 1 or one.micro_batches != part.training.micro_batches:
+    for many, plan in [(part.training.micro_batches, one.plan) for part, one in found if one.plan is not None]:
+        for one in instance.training.choices:
+            if one.chunks > 1 or one.micro_batches != many:
                 continue
             about = replace(instance, training=one)
-            priced = evaluate(about, outcome.plan)
+            priced = evaluate(about, plan)
             if not priced.feasible or priced.objective is None:
                 continue
             if best is None or priced.objective * times_in_a_step(about) < best.step:
-                best = GridFound(priced.objective, outcome.plan, about)
+                best = GridFound(priced.objective, plan, about)
                 limits.progress(Progress(best.objective, None, best.plan, about))
     return best
