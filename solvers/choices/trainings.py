@@ -164,6 +164,12 @@ class Ruled(NamedTuple):
     outcome: Outcome
     below: int | None
 
+    def around(self, plan: Plan | None) -> Ruled:
+        """Return the claim to attack around a plan: of several goals one may be as good in the first."""
+        known = (self.below, self.outcome.bound)
+        below = min((one for one in known if one is not None), default=None)
+        return Ruled(self.instance, replace(self.outcome, plan=plan), below)
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -226,7 +232,7 @@ class Decision:
             said.setdefault(NOT_CHECKED if found.startswith(NOT_CHECKED) else found, []).append(one)
         nothing = "no plan" if self.outcome.plan is None else NOTHING
         for found, some in said.items():
-            around = [one._replace(outcome=replace(one.outcome, plan=self.outcome.plan)) for one in some]
+            around = [one.around(self.outcome.plan) for one in some]
             against = found == NOT_CHECKED and attacked(around, limits)
             yield f"{nothing} with {listed([one.instance for one in some])}: {against or found}"
 
