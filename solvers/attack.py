@@ -90,7 +90,6 @@ class _Attack:
     whole: bool = True
     space: CutSpace = field(init=False)
     modes: dict[int, tuple[Mode, ...]] = field(init=False)
-    like: list[int] = field(init=False)
     tables: ReducedStages | None = None
     passes: dict[Stage, int] = field(default_factory=dict)
     fitting: dict[tuple[Stage, int, int], bool] = field(default_factory=dict)
@@ -100,10 +99,6 @@ class _Attack:
         self.space = CutSpace.of(instance)
         found = {size: modes(instance, size) for size in range(1, instance.devices + 1)}
         self.modes = {size: ways for size, ways in found.items() if ways}
-        known: dict[object, int] = {}
-        rows = zip(instance.layers, instance.output_bytes, strict=True)
-        keys = ((one.split, one.allowed_forms, one.macs, one.parameter_bytes, made) for one, made in rows)
-        self.like = [known.setdefault(key, len(known)) for key in keys]
 
     def run(self) -> None:
         """Price neighbours and draws in turn until time is over, or enough were priced."""
@@ -190,14 +185,15 @@ class _Attack:
             ends = [max(at, atoms * done // sum(sizes)) for at, done in enumerate(even, 1)]
         like, heavy = chance.random() < EVEN, chance.random()
         shared = {size: chance.choice(ways) for size, ways in self.modes.items()}
-        taste, stages = [chance.random() for _ in self.like], list[Stage]()
+        alike, stages = instance.alike, list[Stage]()
+        taste = [chance.random() for _ in alike]
         for (first, stop), size in zip(itertools.pairwise((0, *ends, atoms)), sizes, strict=True):
             mode, span = (
                 shared[size] if like else chance.choice(self.modes[size]),
                 self.space.layers(Span(first, stop)),
             )
             group = Group.on_line(instance, 0, size, mode)
-            rows = ((taste[self.like[layer]], self._forms(layer, group)) for layer in span.layers)
+            rows = ((taste[alike[layer]], self._forms(layer, group)) for layer in span.layers)
             forms = tuple(own[int(share * len(own))] for share, own in rows)
             again = tuple(run for run in self._blocks(span, mode) if chance.random() < heavy)
             stages.append(Stage(span, group, forms, again=again))
@@ -235,11 +231,12 @@ class _Attack:
         group, span = stage.group, stage.span
         others = (mode for mode in self.modes[group.devices] if mode != group.mode)
         yield from (stage.on(replace(group, mode=mode)) for mode in others)
-        firsts = {self.like[layer]: layer for layer in reversed(span.layers)}
+        alike = self.instance.alike
+        firsts = {alike[layer]: layer for layer in reversed(span.layers)}
         for like, first in firsts.items():
             for form in self._forms(first, group):
                 rows = zip(span.layers, stage.forms, strict=True)
-                forms = tuple(form if self.like[layer] == like else own for layer, own in rows)
+                forms = tuple(form if alike[layer] == like else own for layer, own in rows)
                 if forms != stage.forms:
                     yield replace(stage, forms=forms)
         blocks = self._blocks(span, group.mode)

@@ -80,7 +80,7 @@ BUDGETS = {
     "ingest": 7704,
     "literature": 9176,
     "report": 1916,
-    "solvers": 20582,
+    "solvers": 20575,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Progress
@@ -24,30 +25,31 @@ PART = 3
 """It may take one part in so many of the time."""
 
 
-def narrower(instance: Instance) -> Instance | None:
-    """Return the narrower question; None where the reduction does not see that either, or where it is the same."""
+def narrower(instance: Instance) -> list[Instance]:
+    """Return the choices of the narrower question; none where it is the same, or the reduction does not see it."""
     training = instance.training
-    orders, chunks = (
-        training.schedule_choices or (training.schedule,),
-        training.chunk_choices or (training.chunks,),
-    )
-    if 1 not in chunks or not any(one is Schedule.ONE_F_ONE_B or one.in_halves for one in orders):
-        return None
-    one = Schedule.ONE_F_ONE_B
-    plain = replace(training, schedule=one, schedule_choices=(), chunks=1, chunk_choices=())
-    charged = Synchronisation.CHARGED
+    orders = training.schedule_choices or (training.schedule,)
+    if not any(one is Schedule.ONE_F_ONE_B or one.in_halves for one in orders):
+        return []
+    if 1 not in (training.chunk_choices or (training.chunks,)):
+        return []
+    plain = replace(training, schedule=Schedule.ONE_F_ONE_B, schedule_choices=(), chunks=1, chunk_choices=())
     cost = replace(
-        replace(instance.cost, synchronisation=charged, inside=charged, stage_time=StageTime.ADD),
+        instance.cost,
+        synchronisation=Synchronisation.CHARGED,
+        inside=Synchronisation.CHARGED,
+        stage_time=StageTime.ADD,
         boundary_charge=BoundaryCharge.LINK,
         combine=Combine.MAX,
     )
     asked = replace(instance.constraints, placement=Placement.LINE, at_most=())
     if (plain, cost, asked) == (training, instance.cost, instance.constraints):
-        return None
+        return []
     with contextlib.suppress(ValueError):
-        found = replace(instance, training=plain, cost=cost, constraints=asked, goals=instance.goals[:1])
-        return found if all(is_reduced(replace(found, training=one)) for one in plain.choices) else None
-    return None
+        like = partial(replace, instance, cost=cost, constraints=asked, goals=instance.goals[:1])
+        found = [like(training=one) for one in plain.choices]
+        return found if all(map(is_reduced, found)) else []
+    return []
 
 
 def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) -> GridFound | None:
@@ -55,13 +57,12 @@ def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) ->
 
     It is told. Cost: a search for one part in PART of the time.
     """
-    asked = narrower(instance)
-    if asked is None:
+    parts = narrower(instance)
+    if not parts:
         return grid
-    parts = [replace(asked, training=one) for one in asked.training.choices]
     known = [one for one in parts if grid is not None and one.training == grid.instance.training]
     # The value of a grid is one of the narrower question only where that is priced alike.
-    start = grid.told if grid is not None and known and asked.cost == instance.cost else None
+    start = grid.told if grid is not None and known and parts[0].cost == instance.cost else None
     found = Jointly.run(parts, replace(limits.share(PART), progress=lambda _: None), start)
     best = grid
     for many, plan in [(part.training.micro_batches, one.plan) for part, one in found if one.plan is not None]:

@@ -153,7 +153,7 @@ WITH_START = 4
 MORE_TIME = 1.5
 """A choice is searched once more in so many times the time that it had, or more."""
 NOTHING = "nothing better"
-CHECK_S = 5.0
+CHECK_S = 10.0
 """A check may take so much longer than what is checked took: the plan is there."""
 
 
@@ -211,8 +211,8 @@ class Decision:
     seconds: float = 0.0
 
     def to_check(self, limits: Limits) -> Limits:
-        """Return the limits of a check: half of the time that the search took, and CHECK_S."""
-        return limits.within(self.seconds / 2 + CHECK_S)
+        """Return the limits of a check: about the time that the search took."""
+        return limits.within(self.seconds + CHECK_S)
 
     def checks(self, limits: Limits) -> Iterator[str]:
         """Yield what second methods make of everything that is proved, a sentence each.

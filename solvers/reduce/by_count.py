@@ -190,7 +190,8 @@ class ByCount:
         """Return an interval with its largest bound; None where no plan is of use."""
         question, total = self._question(lo, hi, numbers), self.stages.line.devices
         added = 0 if self.executed else question.beside
-        best, few, many = _Open(-1, lo, hi, numbers, price, ()), None, None
+        # Sums less the price of all devices may be below nothing: any answer is better than none.
+        best, few, many = _Open(-FORBIDDEN, lo, hi, numbers, price, ()), None, None
         for _ in range(PRICES):
             found = self._ask(question, price)
             if found is None:

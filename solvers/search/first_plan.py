@@ -83,18 +83,13 @@ class Known:
     def __init__(self, instance: Instance, deadline: Deadline) -> None:
         self.instance, self.deadline = instance, deadline
         self._parts: dict[GroupKind, dict[tuple[object, ...], MemoryParts]] = {}
-        sizes = (instance.parameter_bytes, instance.gradient_bytes, instance.optimizer_bytes)
-        moved = (instance.stash_bytes, instance.input_bytes, instance.output_bytes, instance.lent_bytes)
-        named = instance.demands.recompute_layers
-        split = ((layer.split, at in named, instance.trains(at)) for at, layer in enumerate(instance.layers))
-        self._alike = list(zip(split, *sizes, *moved, strict=True))
 
     def layer(self, stage: Stage, layer: int, kind: GroupKind) -> MemoryParts:
         """Return what ``formulation.costs.memory.MemoryParts.of_layer`` does."""
         source = layout_form(self.instance, stage.span, layer)
         form = 0 if source is None else stage.form(source)
         copy = self.instance.copied(layer, stage.span.first)
-        known, key = self._parts.setdefault(kind, {}), (form, copy, *self._alike[layer])
+        known, key = self._parts.setdefault(kind, {}), (form, copy, self.instance.alike[layer])
         if key not in known:
             known[key] = MemoryParts.of_layer(self.instance, kind, layer, form, copy)
         return known[key]

@@ -40,9 +40,9 @@ def test_opening_placement_or_chunks_begins_with_the_best_plan_without(
     opened = _opened(closed, chunks, placement)
     with SEEN:
         asked, found = narrower(opened), narrower_plan(opened, Limits(), None)
-    assert (asked is None) == (opened == closed)
+    assert (not asked) == (opened == closed)
     truth = exhaustive.solve(closed)
-    if asked is None or truth.proof is Proof.INFEASIBLE:
+    if not asked or truth.proof is Proof.INFEASIBLE:
         assert found is None
         return
     assert found is not None and truth.objective is not None
@@ -57,4 +57,4 @@ def test_opening_placement_or_chunks_begins_with_the_best_plan_without(
 def test_nothing_is_begun_with_where_every_stage_shares_its_devices(instance: Instance) -> None:
     instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
     with SEEN:
-        assert narrower(replace(instance, training=replace(instance.training, chunks=2))) is None
+        assert not narrower(replace(instance, training=replace(instance.training, chunks=2)))
