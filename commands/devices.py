@@ -18,7 +18,6 @@ from pipecut.commands.outputs.devices import (
     MachinePricePart,
     SourcePart,
 )
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, reading
 from pipecut.ingest.mistakes import Where
@@ -130,7 +129,7 @@ def _shown(where: Where, fact: Fact) -> str:
     if where[0] == "peaks":
         return f"{fact.value / TERA:g} TFLOP/s"
     if where[0] in ("memory", "kept"):
-        return human.amount(fact.value)
+        return output.amount(fact.value)
     if where in (("devices",), ("adapters", "number")):
         return str(fact.value)
     if where[0] == "adapters":

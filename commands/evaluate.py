@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pipecut.commands.parts.comparison import gap_to
 from pipecut.commands.parts.tables import goal_name
 from pipecut.commands.parts.task import Task, open_task
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
 from pipecut.formulation.costs.amounts import goal_amount
@@ -22,7 +21,6 @@ from pipecut.report.claims import goals_to_list, scope_to_dict
 from pipecut.report.content import summary_of
 from pipecut.report.simulation import simulate
 from pipecut.solvers.catalogue import AUTO
-from pipecut.solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
     from pipecut.commands.parts.tables import Row
@@ -66,11 +64,7 @@ def _optimum(task: Task, plan: Plan, evaluation: Evaluation) -> Outcome:
         best = task.search(AUTO.name)
     except ValueError as error:
         raise InputError(f"{task.scenario.path}: no solver can take this instance: {error}") from error
-    if evaluation.feasible:
-        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=task.instance.goals)
-        problem = contradiction(best, given)
-        if problem:
-            raise task.claim_failed(best.solver, problem)
+    task.hold_to(best, plan, evaluation)
     return best
 
 
@@ -120,12 +114,12 @@ def _rows(
         found.append(("optimum", _optimum_text(task.instance.goals[0], best.of_first_goal())))
         done += [
             *scope_rows(task.instance),
-            *(("note", human.printable(note)) for note in (*best.notes, *best.checks)),
+            *(("note", output.printable(note)) for note in (*best.notes, *best.checks)),
         ]
     gap = gap_of(evaluation, best)
     if gap is not None and best is not None:
         proved = "" if best.of_first_goal().proof is Proof.OPTIMAL else " at most"
-        found.append(("gap", f"{human.gap(gap)}{proved}"))
+        found.append(("gap", f"{output.gap(gap)}{proved}"))
     return found, [*done, *(("note", note) for note in notes)]
 
 

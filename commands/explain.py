@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.reasons import claim_to_dict, reasons_to_dict
 from pipecut.commands.parts.task import EXIT_CODES, Task, open_task
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
 from pipecut.commands.terminal.interrupt import run_stoppable
@@ -121,12 +120,12 @@ def explanation_rows(explanation: Explanation) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if explanation.left_out and explanation.hopeless:
         rows.append(("way out", "none by what is left out: no plan exists with all of it either, proved"))
-    rows += [("way out", human.printable(_opened(way))) for way in explanation.opened]
+    rows += [("way out", output.printable(_opened(way))) for way in explanation.opened]
     for clash in explanation.clashes:
         proved = "cannot hold" if len(clash.limits) == 1 else "cannot hold together"
         rows.append(("because", proved + (":" if clash.minimal else " (perhaps some of them do):")))
-        rows += [("", human.printable(f"{limit.path}: {limit.words}")) for limit in clash.limits]
-        rows += [("way out", human.printable(way.words)) for way in clash.ways_out]
+        rows += [("", output.printable(f"{limit.path}: {limit.words}")) for limit in clash.limits]
+        rows += [("way out", output.printable(way.words)) for way in clash.ways_out]
         if explanation.complete and not clash.ways_out:
             rows.append(("way out", "none by changing only one of these"))
     if explanation.left_out and not explanation.opened and not explanation.hopeless:

@@ -7,7 +7,6 @@ import argparse
 from pipecut.commands.parts.running import check_runs
 from pipecut.commands.parts.tables import objective_text
 from pipecut.commands.parts.task import Task, open_task
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
 from pipecut.exchange.exports import SCRIPT, Export, Source, exported_plan
@@ -77,7 +76,7 @@ def _said(task: Task, exported: Export, target: str) -> list[str]:
     """Say what the plan takes as the target runs it, and what it does otherwise."""
     planned, runs = exported.planned.objective or 0, exported.priced.objective or 0
     goal, many = task.instance.goals[0], exported.otherwise
-    does = f"it divides {human.count(many, 'layer')} otherwise" if many else "it divides layers as planned"
+    does = f"it divides {output.count(many, 'layer')} otherwise" if many else "it divides layers as planned"
     who = "pipecut" if target == SCRIPT else RUNTIMES[target].name
     said = f"as {who} runs it: {objective_text(task.instance, runs)}"
     if runs == planned:
@@ -86,8 +85,8 @@ def _said(task: Task, exported: Export, target: str) -> list[str]:
         said += f", not {goal_amount(goal, planned)} ({100 * (runs - planned) / max(planned, 1):+.1f} %): {does}"
     lines, memory = [said], _memory(exported.priced)
     if memory != _memory(exported.planned):
-        planned_memory = human.amount(_memory(exported.planned))
-        lines.append(f"it fills {human.amount(memory)} of a device, the plan {planned_memory}")
+        planned_memory = output.amount(_memory(exported.planned))
+        lines.append(f"it fills {output.amount(memory)} of a device, the plan {planned_memory}")
     return [*lines, *exported.notes]
 
 

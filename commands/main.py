@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipecut.commands.parser.options import asks_for_json, parse
-from pipecut.commands.parts.opening import file_of, open_scenario
-from pipecut.commands.terminal.failures import ExitCode, InputError
+from pipecut.commands.parts.opening import ARGUMENTS, file_of, open_scenario
+from pipecut.commands.terminal.failures import ExitCode, InputError, reading
 from pipecut.commands.terminal.first_interrupt import imported
 from pipecut.commands.terminal.reply import Reply, guarded
 from pipecut.commands.terminal.starting import Starting
@@ -75,7 +75,9 @@ def inputs_of(arguments: argparse.Namespace) -> Iterator[Named]:
         elif name == "model":
             yield from _model(value, Path.cwd())
         else:
-            yield Named(f"the file of {_word(name)}", Path(value))
+            with reading(value):
+                path = file_of(value, ARGUMENTS[name]) if name in ARGUMENTS else value
+            yield Named(f"the file of {_word(name)}", Path(path))
 
 
 def _shipped() -> Iterator[Named]:
@@ -172,7 +174,9 @@ def _run(words: Sequence[str], reply: Reply, began_s: float | None) -> int:
     if began_s is not None and arguments.run in LIMITED and not reply.wanted:
         arguments.starting.limit(arguments.scenario, arguments.time_limit)
     if "scenario" in arguments:
-        arguments.scenario = file_of(arguments.scenario)
+        reply.files = (arguments.scenario,)
+        with reading(arguments.scenario):
+            arguments.scenario = file_of(arguments.scenario)
         reply.files = (arguments.scenario,)
         arguments.scenario = open_scenario(arguments.scenario, arguments.overrides, strict=arguments.strict)
     reply.files = tuple(str(named.path) for named in inputs_of(arguments))

@@ -12,7 +12,6 @@ from typing import Any
 
 from pipecut.commands.parts.tables import plain_table
 from pipecut.commands.parts.task import Task, open_task
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
 from pipecut.formulation.problem.instance import Instance
@@ -29,10 +28,10 @@ def write_profiled(content: dict[str, Any]) -> None:
         for way in ("forward", "backward"):
             summed, whole = one[f"sum_{way}_ns"], one[f"whole_{way}_ns"]
             apart = f" ({100 * (summed / whole - 1):+.1f} %)" if whole else ""
-            parts.append(f"{way} {human.duration(summed)} in all layers, {human.duration(whole)} whole{apart}")
-        samples = human.count(one["samples"], "sample")
+            parts.append(f"{way} {output.duration(summed)} in all layers, {output.duration(whole)} whole{apart}")
+        samples = output.count(one["samples"], "sample")
         output.write(f"{samples}: {'; '.join(parts)}; spread {100 * one['spread']:.1f} %\n")
-    latency = human.duration(content["link_latency_ns"])
+    latency = output.duration(content["link_latency_ns"])
     bandwidth = content["link_bits_per_second"] / 1e9
     output.write(f"link between two processes: {latency} and {bandwidth:.3g} Gbit/s\n")
     layers = sorted(content["layers"], key=_apart_ns, reverse=True)
@@ -40,10 +39,10 @@ def write_profiled(content: dict[str, Any]) -> None:
     table = plain_table(("layer", "left"), *((one, "right") for one in columns))
     for row in layers[:ROWS]:
         keys = ("forward_ns", "predicted_forward_ns", "backward_ns", "predicted_backward_ns")
-        table.add_row(human.printable(row["layer"]), *(human.duration(row[key]) for key in keys))
+        table.add_row(output.printable(row["layer"]), *(output.duration(row[key]) for key in keys))
     output.show(table)
     if len(layers) > ROWS:
-        output.write(f"... and {human.count(len(layers) - ROWS, 'layer')} with smaller differences\n")
+        output.write(f"... and {output.count(len(layers) - ROWS, 'layer')} with smaller differences\n")
     output.write(f"{content['out']}: {content['machine']}, torch {content['torch']}; name it as model.profile\n")
 
 

@@ -8,7 +8,6 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.running import by_torchrun, carried_out, job_of, predicted_ns
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
 from pipecut.ingest.files import atomic_write
@@ -49,10 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         arguments.reply.put(content)
     elif steps:
-        median = human.duration(int(statistics.median(one.time_ns for one in steps)))
-        devices = human.count(job.layout.size, "device")
+        median = output.duration(int(statistics.median(one.time_ns for one in steps)))
+        devices = output.count(job.layout.size, "device")
         losses = f"loss {steps[0].loss:.6g} to {steps[-1].loss:.6g}"
-        output.write(f"{human.count(len(steps), 'step')} on {devices}: {losses}, median step {median}\n")
+        output.write(f"{output.count(len(steps), 'step')} on {devices}: {losses}, median step {median}\n")
     return ExitCode.DONE
 
 
@@ -69,6 +68,6 @@ def _step(news: StepNews) -> dict[str, Any]:
 
 
 def _line(news: StepNews, steps: int, predicted: int | None) -> str:
-    expected = "" if predicted is None else f", predicted for the scenario's devices {human.duration(predicted)}"
+    expected = "" if predicted is None else f", predicted for the scenario's devices {output.duration(predicted)}"
     saved = "" if news.snapshot is None else f", written to {news.snapshot}"
-    return f"step {news.step} of {steps}: loss {news.loss:.6g}, {human.duration(news.time_ns)}{expected}{saved}"
+    return f"step {news.step} of {steps}: loss {news.loss:.6g}, {output.duration(news.time_ns)}{expected}{saved}"

@@ -28,7 +28,7 @@ FIRST_WORDS = re.compile(r".+?(?=[.:](?:\s|$))|.+")
 def run(arguments: argparse.Namespace) -> int:
     """List the scenarios that ship. Exit code 2 for one that is wrong."""
     paths = scenario_files(SHIPPED)
-    names = shipped_names(paths, SHIPPED)
+    names = shipped_names(SHIPPED)
     rows = [_row(path, shortest(path, names)) for path in paths]
     if arguments.json:
         arguments.reply.put(ScenariosOutput(scenarios=rows).model_dump(mode="json", exclude={"error"}))

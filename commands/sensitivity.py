@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.tables import GOOD, OPEN, PROOFS, WRONG, KeyLines, Row, objective_text, scope_rows
 from pipecut.commands.parts.task import EXIT_CODES, Task, announced, open_task
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
 from pipecut.commands.terminal.interrupt import run_stoppable
@@ -114,7 +113,7 @@ def effect_text(base: ChangedAnswer, answer: ChangedAnswer) -> str:
         return NOTHING
     if base.of_a_step == answer.of_a_step:
         return "as good" if answer.proved or answer is base else "no better so far"
-    words = f"{human.gap(abs(share))} {'more' if share > 0 else 'less'}"
+    words = f"{output.gap(abs(share))} {'more' if share > 0 else 'less'}"
     return words if answer.proved else f"{words} so far"
 
 
@@ -129,18 +128,18 @@ def claim_text(answer: ChangedAnswer) -> str:
         return "no plan, proved"
     if outcome.objective is None or outcome.gap is None:
         return "no plan found" if outcome.objective is None else "no proof"
-    return f"gap {human.gap(outcome.gap)}"
+    return f"gap {output.gap(outcome.gap)}"
 
 
 def answer_line(base: ChangedAnswer, answer: ChangedAnswer) -> str:
     """Return an answer as one line: what is changed, the best plan, how it compares, and how it is held."""
     if answer.outcome is None:
-        return human.printable(f"{answer.variant.what}: not asked: {answer.reason.removeprefix('not asked: ')}")
+        return output.printable(f"{answer.variant.what}: not asked: {answer.reason.removeprefix('not asked: ')}")
     said = [claim_text(answer)]
     if answer.outcome.objective is not None and answer.instance is not None:
         amount = goal_text(answer.instance.goals[0], answer.outcome.objective)
         said = [amount, *([] if answer is base else [effect_text(base, answer)]), *said]
-    return human.printable(f"{answer.variant.what}: {', '.join(said)}")
+    return output.printable(f"{answer.variant.what}: {', '.join(said)}")
 
 
 def ordered(found: Sequence[ChangedAnswer]) -> list[ChangedAnswer]:
@@ -193,7 +192,7 @@ def _table(base: ChangedAnswer, rows: Sequence[ChangedAnswer]) -> Table:
         if outcome is not None and outcome.objective is not None and answer.instance is not None:
             amount = goal_text(answer.instance.goals[0], outcome.objective)
         claim = Text(claim_text(answer), style=GOOD if answer.proved else OPEN if outcome else "dim")
-        table.add_row(human.printable(answer.variant.what), amount, effect_text(base, answer), claim)
+        table.add_row(output.printable(answer.variant.what), amount, effect_text(base, answer), claim)
     return table
 
 
@@ -211,7 +210,7 @@ def _notes(base: ChangedAnswer, rows: Sequence[ChangedAnswer]) -> list[Row]:
         said.append(("not asked", f"{many}, as no time was left{of_others} (--time-limit, --only)"))
     for answer in rows:
         if answer.outcome is None and not answer.late:
-            said.append(("not asked", human.printable(f"{answer.variant.what}: {answer.reason}")))
+            said.append(("not asked", output.printable(f"{answer.variant.what}: {answer.reason}")))
     return said + ([] if base.instance is None else scope_rows(base.instance))
 
 

@@ -25,7 +25,6 @@ from pipecut.formulation.schedules.table import ScheduleError
 from pipecut.report.content import content_of
 from pipecut.report.simulation import simulate
 from pipecut.solvers.catalogue import all_names
-from pipecut.solvers.crosscheck import contradiction
 
 if TYPE_CHECKING:
     from pipecut.commands.parts.tables import KeyLines
@@ -134,11 +133,8 @@ def _comparison(
     ]
     rows = comparison.held_to_the_best(task, rows)
     best = comparison.strongest([row.outcome for row in rows if row.outcome is not None and row.failure is None])
-    if outcome is None and best is not None and evaluation.feasible:
-        given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=task.instance.goals)
-        problem = contradiction(best, given)
-        if problem:
-            raise task.claim_failed(best.solver, problem)
+    if outcome is None and best is not None:
+        task.hold_to(best, plan, evaluation)
     failures = [row.failure for row in rows if row.failure is not None]
     return (
         comparison.comparison_to_dict(task, rows, best),

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError, output_path, reading
 from pipecut.formulation.problem.layers import layers_of
@@ -40,10 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
         content = {"model": arguments.model, "out": arguments.out}
         arguments.reply.put(content | {"layers": len(rows), "edges": many, "parameter_bytes": size})
     else:
-        counts = f"{human.count(len(rows), 'layer')}, {human.count(many, 'edge')}"
-        output.write(f"{arguments.out}: {counts}, {human.amount(size)} of parameters\n")
+        counts = f"{output.count(len(rows), 'layer')}, {output.count(many, 'edge')}"
+        output.write(f"{arguments.out}: {counts}, {output.amount(size)} of parameters\n")
         for note in told_of_unpriced(graph).graph.get("notes", ()):
-            output.write(f"note: {human.printable(note)}\n")
+            output.write(f"note: {output.printable(note)}\n")
     return ExitCode.DONE
 
 

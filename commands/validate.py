@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipecut.commands.parts.running import by_torchrun, carried_out, job_of
 from pipecut.commands.parts.task import Task
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import ExitCode, InputError
 from pipecut.formulation.problem.instance import Instance
@@ -173,14 +172,14 @@ def write_measured(content: dict[str, Any]) -> None:
     """Write times and memory: a line a stage, a line a process, and the step with both errors."""
     for one in content["stages"]:
         passes = ("forward", "backward")
-        parts = [_pair(word, one[f"predicted_{word}_ns"], one[f"{word}_ns"], human.duration) for word in passes]
+        parts = [_pair(word, one[f"predicted_{word}_ns"], one[f"{word}_ns"], output.duration) for word in passes]
         output.write(f"stage {one['stage']}: {', '.join(parts)}\n")
     for one in content["processes"]:
-        memory = _pair("memory", one["predicted_peak_bytes"], one["peak_bytes"], human.amount)
+        memory = _pair("memory", one["predicted_peak_bytes"], one["peak_bytes"], output.amount)
         output.write(f"process {one['process']}: {memory}\n")
-    step = _pair("step", content["predicted_step_ns"], content["measured_step_ns"], human.duration)
-    output.write(f"{step}, median of {human.count(content['steps'], 'step')}\n")
-    timeline = human.duration(content["timeline_of_measured_ns"])
+    step = _pair("step", content["predicted_step_ns"], content["measured_step_ns"], output.duration)
+    output.write(f"{step}, median of {output.count(content['steps'], 'step')}\n")
+    timeline = output.duration(content["timeline_of_measured_ns"])
     layers = content["layers_error"]
     apart = "" if layers is None else f"; the layers are off by {_percent(layers)}"
     output.write(
@@ -195,7 +194,7 @@ def _write_machine(content: dict[str, Any]) -> None:
     machine, left = content["machine"], content["layers_error_left"]
     if machine is None:
         return
-    then, now = (human.duration(content[key]) for key in ("profile_probe_ns", "probe_ns"))
+    then, now = (output.duration(content[key]) for key in ("profile_probe_ns", "probe_ns"))
     way = "slower" if machine >= 0 else "faster"
     rest = "" if left is None else f": at one speed the layers are off by {_percent(left)}"
     output.write(
@@ -247,8 +246,8 @@ def run(arguments: argparse.Namespace) -> int:
             output.write(f"{fault}\n")
         if not unlike and not faults:
             output.write(
-                f"losses, gradients and buffers of {STEPS} steps ({human.count(len(found), 'tensor')} on "
-                f"{human.count(job.layout.size, 'device')}) are those of the unsplit model\n"
+                f"losses, gradients and buffers of {STEPS} steps ({output.count(len(found), 'tensor')} on "
+                f"{output.count(job.layout.size, 'device')}) are those of the unsplit model\n"
             )
         if content is not None:
             write_measured(content)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from pipecut.commands.parts.opening import read_plan, read_scenario
     from pipecut.commands.results import listing
     from pipecut.commands.results.files import certify, read_layers, read_schedule, trace, write_layers, write_plan
     from pipecut.commands.results.planned import Compared, Planned
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from pipecut.formulation.schedules.table import PipelineSchedule
     from pipecut.ingest.mistakes import ScenarioError
     from pipecut.ingest.plans.certificate_file import read_certificate, write_certificate
-    from pipecut.ingest.plans.plan_file import read_plan
     from pipecut.ingest.plans.schedule_file import write_schedule
     from pipecut.ingest.scenario.load import Scenario
     from pipecut.solvers.explain import Explanation, explain
@@ -153,6 +153,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "pipecut.commands.parts.opening": "read_plan read_scenario",
     "pipecut.commands.results.files": "certify read_layers read_schedule trace write_layers write_plan",
     "pipecut.commands.results.planned": "Compared Planned",
     "pipecut.commands.results.simulated": "Simulated simulate",
@@ -185,7 +186,6 @@ _HOMES = {
     "pipecut.formulation.schedules.table": "PipelineSchedule",
     "pipecut.ingest.mistakes": "ScenarioError",
     "pipecut.ingest.plans.certificate_file": "read_certificate write_certificate",
-    "pipecut.ingest.plans.plan_file": "read_plan",
     "pipecut.ingest.plans.schedule_file": "write_schedule",
     "pipecut.ingest.scenario.load": "Scenario",
     "pipecut.solvers.explain": "Explanation explain",
@@ -211,7 +211,9 @@ def __dir__() -> list[str]:
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Instance:
-    """Read a scenario file with ``key=value`` overrides, build its model (this runs its code), return the problem.
+    """Read a scenario with ``key=value`` overrides, build its model (this runs its code), return the problem.
+
+    The scenario is a file, or the name of one that ships, as for ``pipecut plan``.
 
     Raises ScenarioError with every mistake, and ValueError for a model that cannot be had, and for overrides of
     the solver, which :func:`read_scenario` reads.
@@ -219,14 +221,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Instance:
     of_solver = [override for override in overrides if override.startswith("solver.")]
     if of_solver:
         raise ValueError(f"{of_solver[0]}: no part of the problem; give plan() a solver and limits")
+    from pipecut.commands.parts.opening import read_scenario
+
     return read_scenario(path, overrides).load()
-
-
-def read_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Read a scenario file without its model: what it says, part by part. Raises ScenarioError."""
-    from pipecut.ingest.scenario.load import load_scenario
-
-    return load_scenario(path, overrides)
 
 
 def build(

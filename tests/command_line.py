@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic import TypeAdapter
 
 from pipecut.commands.main import main
-from pipecut.commands.outputs.schema import check_output
+from pipecut.commands.outputs.common import Failure
+from pipecut.commands.outputs.schema import OUTPUTS
 from pipecut.commands.terminal.reply import KINDS
 from pipecut.solvers import catalogue
 from tests.commands.fakes import entries, write_scenario
@@ -29,6 +33,15 @@ class Ran(NamedTuple):
 
 
 Command = Callable[..., Ran]
+
+
+def check_output(command: str, text: str) -> None:
+    """Raise pydantic's ValidationError unless text is one JSON object that a command may write.
+
+    What is no command (the command line is at fault) may write a Failure only.
+    """
+    any_of: Any = functools.reduce(operator.or_, (*OUTPUTS.get(command, ()), Failure))
+    TypeAdapter(any_of).validate_json(text)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,10 +72,10 @@ MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_FILES = 21
 BUDGETS = {
-    "commands": 6820,
+    "commands": 6815,
     "exchange": 613,
     "execution": 4484,
-    "face": 229,
+    "face": 227,
     "formulation": 10133,
     "ingest": 7704,
     "literature": 9176,

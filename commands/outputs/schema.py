@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
-from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from pipecut.commands.outputs.common import Failure
@@ -40,15 +37,6 @@ OUTPUTS: dict[str, tuple[type[BaseModel], ...]] = {
     "verify": (VerifyOutput,),
 }
 """What each command may write; every one of them may write a Failure instead."""
-
-
-def check_output(command: str, text: str) -> None:
-    """Raise pydantic's ValidationError unless text is one JSON object that a command may write.
-
-    What is no command (the command line is at fault) may write a Failure only.
-    """
-    any_of: Any = functools.reduce(operator.or_, (*OUTPUTS.get(command, ()), Failure))
-    TypeAdapter(any_of).validate_json(text)
 
 
 def schema_text() -> str:

@@ -330,9 +330,6 @@ def add_sensitivity(command: argparse.ArgumentParser) -> None:
         type=_names,
         help="devices of the library to put in place of the cluster's (default: all; see pipecut devices)",
     )
-    command.add_argument(
-        "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proofs, as in plan"
-    )
 
 
 MOST_PROCESSES = 1024
@@ -358,9 +355,6 @@ def add_sweep(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--svg", metavar="FILE", help="draw price against throughput")
     command.add_argument("--csv", metavar="FILE", help="also write the table of all points")
-    command.add_argument(
-        "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proofs, as in plan"
-    )
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -406,6 +400,11 @@ def add_strict(command: argparse.ArgumentParser) -> None:
 def add_json(command: argparse.ArgumentParser) -> None:
     """Add that the reply is JSON."""
     command.add_argument("--json", action="store_true", help="write one JSON object to stdout, nothing else")
+
+
+def add_no_cross_check(command: argparse.ArgumentParser, words: str = "skip the second proof, as in plan") -> None:
+    """Add that proofs are not compared with others."""
+    command.add_argument("--no-cross-check", dest="cross_check", action="store_false", help=words)
 
 
 def add_search(

@@ -17,6 +17,7 @@ from pipecut.commands.parser.arguments import (
     add_compared,
     add_explained,
     add_json,
+    add_no_cross_check,
     add_order,
     add_outputs,
     add_scenario,
@@ -159,12 +160,7 @@ def _add_plan(grammar: Grammar) -> None:
     command.add_argument("--solver", metavar="NAME", type=solver, help="default: the scenario's, else auto")
     add_search(command)
     command.add_argument("--out", metavar="FILE", help="also write the plan to a file, for pipecut evaluate")
-    command.add_argument(
-        "--no-cross-check",
-        dest="cross_check",
-        action="store_false",
-        help="do not compare a proof with that of a second exact method",
-    )
+    add_no_cross_check(command, "do not compare a proof with that of a second exact method")
     command.add_argument(
         "--double-check",
         action="store_true",
@@ -226,6 +222,7 @@ def _add_whatif(grammar: Grammar) -> None:
     add_sweep(sweep)
     add_json(sweep)
     for command in (sensitivity, sweep):
+        add_no_cross_check(command)
         add_search(command)
 
 
@@ -242,9 +239,7 @@ def _add_simulate(grammar: Grammar) -> None:
     add_order(command)
     command.add_argument("--solver", metavar="NAME", type=solver, help="default: the scenario's, else auto")
     add_search(command)
-    command.add_argument(
-        "--no-cross-check", dest="cross_check", action="store_false", help="skip the second proof, as in plan"
-    )
+    add_no_cross_check(command)
     add_outputs(command)
     command.add_argument("--compare", action="store_true", help="run the other solvers too, for page and JSON")
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NoReturn
 
 from pipecut.commands.parts.answered import checked_in_time, decided_in_time, left_in_time
+from pipecut.commands.parts.opening import PLAN, file_of
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import (
     ClaimFailedError,
@@ -22,6 +23,7 @@ from pipecut.commands.terminal.failures import (
 )
 from pipecut.commands.terminal.progress import ProgressLine
 from pipecut.formulation.costs.amounts import goal_text
+from pipecut.formulation.evaluate import Evaluation
 from pipecut.formulation.limits import Deadline
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
 from pipecut.formulation.problem.instance import Instance
@@ -32,7 +34,7 @@ from pipecut.solvers.auto.solve import plan
 from pipecut.solvers.catalogue import find_any
 from pipecut.solvers.choices.standing import Standing
 from pipecut.solvers.choices.trainings import Decision
-from pipecut.solvers.crosscheck import solve_checked
+from pipecut.solvers.crosscheck import contradiction, solve_checked
 from pipecut.solvers.reduce.grids import GridFound
 from pipecut.solvers.search.stoppable import in_background
 
@@ -151,8 +153,15 @@ class Task:
         Raises InputError.
         """
         with reading(path):
-            instance, plan = read_plan_as_made(path, self.instance)
+            instance, plan = read_plan_as_made(file_of(path, PLAN), self.instance)
         return replace(self, instance=instance), plan
+
+    def hold_to(self, best: Outcome, plan: Plan, evaluation: Evaluation) -> None:
+        """Raise ClaimFailedError where the plan of a file keeps the rules and beats what was proved."""
+        if evaluation.feasible:
+            given = Outcome("the plan file", Proof.FEASIBLE, plan, evaluation.objective, goals=self.instance.goals)
+            if problem := contradiction(best, given):
+                raise self.claim_failed(best.solver, problem)
 
     def claim_failed(self, solver: str, message: str) -> ClaimFailedError:
         """Write a reproducer and return the error to raise, whose message names it."""

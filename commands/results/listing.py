@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipecut.commands.parts.opening import read_scenario
 from pipecut.formulation.outcome import Limits, Outcome
 from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.layers import layer_graph, layers_of
@@ -118,10 +119,8 @@ def init() -> None:
 
 
 def load_running_envs(path: str | Path) -> Scenario:
-    """Read where and how to train (cluster, training, cost model) from a scenario file; its model is not used."""
-    from pipecut.ingest.scenario.load import load_scenario
-
-    return load_scenario(path)
+    """Read where and how to train (cluster, training, cost model) from a scenario; its model is not used."""
+    return read_scenario(path)
 
 
 def load_model(model: str | Pair | Callable[[], Pair]) -> nx.DiGraph:

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pipecut.commands.parts.opening import SWEEP, file_of
 from pipecut.commands.sweep.outcome import SweepOutcome, SweepRow, csv_text, rows_to_list
 from pipecut.commands.sweep.work import SweepWork, WorkPool, processes, scheduler, solved
 from pipecut.commands.terminal import terminal as output
@@ -203,9 +204,12 @@ FALSE = "a claim failed its check"
 def run(arguments: argparse.Namespace) -> int:
     """Plan every point that is not known yet, show and write what there is, and return the exit code."""
     written = [(output_path(arguments.svg), _svg), (output_path(arguments.csv), csv_text)]
-    results = output_path(arguments.results or f"{Path(arguments.sweep).with_suffix('')}.results.jsonl")
     with reading(arguments.sweep):
-        sweep = PointSweep.read(Path(arguments.sweep), arguments.overrides)
+        file = file_of(arguments.sweep, SWEEP)
+    beside = Path(arguments.sweep if file == arguments.sweep else Path(file).name)  # nothing beside what ships
+    results = output_path(arguments.results or f"{beside.with_suffix('')}.results.jsonl")
+    with reading(arguments.sweep):
+        sweep = PointSweep.read(Path(file), arguments.overrides)
     graphs = _Graphs()
     with reading(arguments.sweep):
         items = [(point, *_item(point, graphs, arguments)) for point in sweep.points]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pipecut.commands.terminal import terminal as human
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.terminal import Cleaned, console, stderr
 from pipecut.formulation.limits import NEVER, Deadline
@@ -25,7 +24,7 @@ class ProgressLine:
     """Best plan, bound, gap and seconds of a running search. ``report`` may be called from any thread."""
 
     def __init__(
-        self, title: str, *, quiet: bool, say: Callable[[int], str] = human.duration, deadline: Deadline = NEVER
+        self, title: str, *, quiet: bool, say: Callable[[int], str] = output.duration, deadline: Deadline = NEVER
     ) -> None:
         self.title = title
         self._deadline = deadline
@@ -96,7 +95,7 @@ def progress_text(
     title: str,
     progress: Progress | None,
     seconds: float,
-    say: Callable[[int], str] = human.duration,
+    say: Callable[[int], str] = output.duration,
     *,
     left_s: float | None = None,
 ) -> str:
@@ -107,8 +106,8 @@ def progress_text(
     if progress is not None and progress.bound is not None:
         parts.append(f"bound {say(progress.bound)}")
     if progress is not None and progress.objective and progress.bound is not None:
-        parts.append(f"gap {human.gap((progress.objective - progress.bound) / progress.objective)}")
+        parts.append(f"gap {output.gap((progress.objective - progress.bound) / progress.objective)}")
     parts.append(f"{seconds:.0f} s")
     if left_s is not None:
         parts.append(f"at most {left_s:.0f} s more")
-    return f"{human.printable(title)}: {', '.join(parts)}"
+    return f"{output.printable(title)}: {', '.join(parts)}"

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipecut.commands.outputs.schema import OUTPUTS, check_output, schema_text
+from pipecut.commands.outputs.schema import OUTPUTS, schema_text
 from pipecut.commands.parser.options import grammar_for
 from pipecut.commands.terminal.failures import ExitCode, Problem
 from pipecut.commands.terminal.reply import Reply
-from tests.command_line import Command
+from tests.command_line import Command, check_output
 from tests.commands.fakes import ROOT, SEARCHING
 from tests.commands.terminal.test_interrupt import PATIENCE_S, read_until, started, stderr_of
 from tests.commands.test_bad_input import in_a_process

@@ -7,14 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import pipecut as face
 from pipecut.commands.parser.options import parse
 from pipecut.commands.parts.opening import file_of, open_scenario, shipped_names, shortest
 from pipecut.commands.scenarios import title_of
-from pipecut.commands.terminal.failures import InputError
+from pipecut.ingest.mistakes import ScenarioError
 from pipecut.ingest.scenario.load import load_scenario
 from pipecut.ingest.scenario.shipped import SHIPPED, scenario_files
 from tests.command_line import Command
@@ -33,7 +35,7 @@ def test_all_that_ship_fit_eighty_columns(pipecut: Command, monkeypatch: pytest.
     assert ran.code == 0 and ran.err == ""
     lines = ran.out.splitlines()
     assert max(len(line) for line in lines) <= COLUMNS
-    names = shipped_names(FILES, SHIPPED)
+    names = shipped_names(SHIPPED)
     words = [line.split("  ")[1] for line in lines if line.startswith("  ") and line[2] != " "]
     assert words == [shortest(path, names) for path in FILES]
     assert {"llama7b", "vgg16", "pipepar/vgg19", "hetpipe/vgg19"} <= set(words)
@@ -136,11 +138,15 @@ def test_outputs_do_not_replace_a_scenario_that_was_named(pipecut: Command) -> N
 
 def test_names_of_other_folders(tmp_path: Path) -> None:
     paths = [tmp_path / "top.yaml", tmp_path / "a" / "b" / "net.yaml", tmp_path / "c" / "net.yaml"]
-    names = shipped_names(paths, tmp_path)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    names = shipped_names(tmp_path)
     assert names == {"top": [paths[0]], "net": paths[1:], "a/b/net": [paths[1]], "c/net": [paths[2]]}
     assert [shortest(path, names) for path in paths] == ["top", "a/b/net", "c/net"]
     above = tmp_path / "net.yaml"
-    names = shipped_names([*paths, above], tmp_path)
+    above.touch()
+    names = shipped_names(tmp_path)
     assert names["net"] == [above] and shortest(above, names) == "net"
 
 
@@ -182,5 +188,63 @@ def test_it_runs_from_any_working_directory(tmp_path: Path) -> None:
 
 def test_the_scenario_of_a_mistyped_command_line_is_not_sought() -> None:
     assert parse(["plan", "vgg19"]).scenario == "vgg19"
-    with pytest.raises(InputError, match="say 'hetpipe/vgg19' or"):
+    with pytest.raises(ScenarioError, match="say 'hetpipe/vgg19' or"):
         file_of("vgg19")
+
+
+def test_plans_and_sweeps_that_ship_are_found_by_name(pipecut: Command) -> None:
+    """Words that a plan is called by are read as it is, and none of them is written over."""
+    table = SHIPPED / "pipepar" / "table2.plan.json"
+    by_name, by_file = (pipecut("evaluate", plan, "vgg16", "--no-optimum", "--json") for plan in ("table2", table))
+    assert by_name.json["objective"] == by_file.json["objective"] and by_name.json["plan"] == "table2"
+    ran = pipecut("simulate", "vgg16", "--plan", "table2", "--out", table)
+    assert ran.code == 2 and f"would replace the file of --plan, {table}" in ran.err
+    wrong = pipecut("diff", "table2", "tabel2", "vgg16")
+    assert (
+        wrong.code == 2 and "no shipped plan has this name either, did you mean 'table2'? (there is " in wrong.err
+    )
+    assert pipecut("diff", "table2", "other.json", "vgg16").err == "other.json: No such file or directory\n"
+
+
+def test_a_sweep_by_name_leaves_its_results_where_it_is_asked_for(
+    pipecut: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a shipped file nothing may be written."""
+    monkeypatch.setattr("pipecut.commands.sweep.sweep.processes", lambda _: pytest.fail("nothing to plan"))
+    for word, near in (("budgte", "did you mean 'budget'?"), ("scale", "(there is budget, pipepar/budget)")):
+        ran = pipecut("sweep", word)
+        assert ran.code == 2 and near in ran.err and not list(Path().glob("*.jsonl"))
+    Path("budget.sweep.results.jsonl").mkdir()
+    for word in ("budget", "pipepar/budget"):
+        ran = pipecut("sweep", word)
+        assert (
+            ran.code == 2 and ran.err == "budget.sweep.results.jsonl: is a directory, expected a file to write\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "door", [face.load, face.read_scenario, face.listing.load_running_envs], ids=lambda door: door.__name__
+)
+def test_python_knows_the_names_of_the_command_line(
+    door: Callable[[object], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert door("line") == door(Path("witness/line")) == door(LINE) != door("vgg16")
+    with pytest.raises(ScenarioError, match=r"^lama7b: .*did you mean 'llama7b'\?"):
+        door("lama7b")
+    with pytest.raises(ScenarioError, match="say 'hetpipe/vgg19' or"):
+        door(Path("vgg19"))
+    with pytest.raises(ScenarioError, match=r"^net\.yaml: cannot read the file: No such file or directory$"):
+        door("net.yaml")
+    Path("line").write_text("name: 5\n", encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"^line:1: name: "):
+        door("line")
+
+
+def test_python_knows_the_names_of_plans() -> None:
+    problem = face.load("vgg16")
+    table = face.read_plan("table2", problem)
+    assert table == face.read_plan(SHIPPED / "pipepar" / "table2.plan.json", problem)
+    assert face.evaluate(problem, table).objective is not None
+    with pytest.raises(ValueError, match="did you mean 'table2'"):
+        face.read_plan("table", problem)
