@@ -37,7 +37,6 @@ from pipecut.formulation.problem.instance import Instance
 from pipecut.formulation.problem.options import BoundaryCharge, Combine
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.training import Schedule, Training
-from pipecut.formulation.problem.units import ceil_div
 from pipecut.formulation.schedules.table import PipelineSchedule, ScheduleError
 from pipecut.formulation.timeline.durations import Durations
 from pipecut.formulation.timeline.from_plan import PlanRun
@@ -195,25 +194,6 @@ def one_f_one_b_period_ns(durations: Durations, warm_ups: Sequence[int] = ()) ->
     return best
 
 
-def pipedream_period_ns(durations: Durations, replicas: Sequence[int]) -> Fraction:
-    """Return a lower bound of the period of 1F1B-RR: the largest (f + b) / replicas of any stage.
-
-    PipeDream's formula without synchronisation (arXiv 1806.03377, §3.2). Reached by most replications, not by all:
-    round-robin order and rounding the micro-batches in flight up per replica may leave devices waiting.
-    """
-    passes = zip(durations.forward_ns, durations.whole_backward_ns, replicas, strict=True)
-    return max(Fraction(forward + backward, count) for forward, backward, count in passes)
-
-
-def interleaved_in_flight(ranks: int, chunks: int, micro_batches: int, rank: int) -> int:
-    """Return the most passes in flight on a rank of interleaved 1F1B, all its chunks together.
-
-    One more than the warm-up: min(2 (p - r - 1) + (v - 1) p + 1, m v), each of 1/v of the layers of the rank. On
-    rank 0 this is p v (1 + (p - 1) / (p v)), Korthikanti et al.'s factor on 1F1B (arXiv 2205.05198, §4.2.3).
-    """
-    return min(2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1, micro_batches * chunks)
-
-
 def zero_bubble_h1_in_flight(stages: int, stage: int, micro_batches: int) -> tuple[int, int]:
     """Return the most micro-batches in flight at a stage of ZB-H1 until ``I``, and until ``W``.
 
@@ -229,22 +209,6 @@ def zero_bubble_v_iteration_ns(ranks: int, micro_batches: int, pass_ns: int) -> 
     P - 1 of them later than the first (arXiv 2401.10241, §6). With fewer 6 M + 4 P - 2 - 2 M, if that is more.
     """
     return (6 * micro_batches + max(ranks - 1, 4 * ranks - 2 - 2 * micro_batches)) * pass_ns
-
-
-def zero_bubble_v_in_flight(ranks: int, micro_batches: int, rank: int) -> int:
-    """Return the most passes in flight on a rank of ZB-V until ``W``, both its chunks together.
-
-    min(2 P, 2 M, M + r + 1), each of half of the layers of the rank: what the first stage of 1F1B keeps.
-    """
-    return min(2 * ranks, 2 * micro_batches, micro_batches + rank + 1)
-
-
-def noam(replicas: Sequence[int]) -> int:
-    """Return PipeDream's number of active minibatches for each replica of the input stage.
-
-    ceil(devices / devices of the input stage) (arXiv 1806.03377, §3.3).
-    """
-    return ceil_div(sum(replicas), replicas[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

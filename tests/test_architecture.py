@@ -76,10 +76,10 @@ BUDGETS = {
     "exchange": 613,
     "execution": 4484,
     "face": 227,
-    "formulation": 10133,
+    "formulation": 10118,
     "ingest": 7704,
-    "literature": 9176,
-    "report": 1916,
+    "literature": 9123,
+    "report": 1906,
     "solvers": 20575,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.

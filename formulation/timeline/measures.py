@@ -220,31 +220,9 @@ class TimelineMeasures:
         return Fraction(whole - sum(self.occupied_ns), whole) if whole else Fraction(0)
 
     @property
-    def bubble_of_ideal(self) -> Fraction:
-        """Idle device time over the time without idling: Megatron-LM's convention, (S - 1) / M if uniform."""
-        occupied = sum(self.occupied_ns)
-        whole = self.timeline.schedule.ranks * self.timeline.makespan_ns
-        return Fraction(whole - occupied, occupied) if occupied else Fraction(0)
-
-    @property
     def device_utilisation(self) -> list[Fraction]:
         """The share of the makespan in which each rank computes."""
         return [Fraction(time, max(1, self.timeline.makespan_ns)) for time in self.compute_ns]
-
-    @property
-    def link_utilisation(self) -> dict[int, Fraction]:
-        """The time of all messages of each link over the makespan.
-
-        Without contention it can be above 1: then the plan asks for more than the link carries.
-        """
-        program = self.timeline.program
-        sends = np.flatnonzero(program.link != NONE)
-        links, place = np.unique(program.link[sends], return_inverse=True)
-        times = _sums(place, program.message_ns[sends], len(links))
-        return {
-            link: Fraction(time, max(1, self.timeline.makespan_ns))
-            for link, time in zip(links.tolist(), times, strict=True)
-        }
 
 
 def _whole_rounds(timeline: Timeline, most: int) -> int:

@@ -39,10 +39,12 @@ class PassByPass:
         self._training = training
 
     def last(self, passes: Times, slot: int = 0) -> Times:
+        """Return rows of one stage, its passes in the first columns of stages."""
         rows = np.zeros((len(passes), self.width), dtype=np.int64)
         return self.before(rows, slot, passes, np.zeros((len(passes), 2), dtype=np.int64))
 
     def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        """Return rows with the passes of one stage more, and both times worked out anew."""
         found = rows.copy()
         if not len(found):
             return found
@@ -59,12 +61,15 @@ class PassByPass:
         return found
 
     def leaving(self, rows: Times) -> Times:
+        """Return the time that is kept in its column."""
         return rows[:, LEAVING]
 
     def ended(self, rows: Times) -> Times:
+        """Return the time that is kept in its column."""
         return rows[:, ENDED]
 
     def visited(self, rows: Times, visits: Mapping[tuple[int, int], int]) -> Times | None:
+        """Return None: how a suffix answers to single micro-batches is not kept."""
         return None
 
 

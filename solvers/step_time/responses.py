@@ -105,21 +105,26 @@ class OneForwardOneBackward:
         self._training, self._stages = training, stages
 
     def last(self, passes: Times, slot: int = 0) -> Times:
+        """Return the answers of stages that nothing stands behind."""
         return self._put(None, slot, passes, np.zeros((len(passes), 2), dtype=np.int64))
 
     def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        """Return the answers with a stage put before, pass by pass."""
         count = self.micro_batches
         return self._put(rows.reshape(len(rows), count, count + 1), slot, passes, sent)
 
     def leaving(self, rows: Times) -> Times:
+        """Return the latest answer of the last micro-batch, whichever arrival it waits for."""
         count = self.micro_batches
         return rows.reshape(len(rows), count, count + 1)[:, :, count - 1].max(axis=1)
 
     def ended(self, rows: Times) -> Times:
+        """Return the latest end, whichever arrival it waits for."""
         count = self.micro_batches
         return rows.reshape(len(rows), count, count + 1)[:, :, count].max(axis=1)
 
     def visited(self, rows: Times, visits: Visits) -> Times | None:
+        """Return the sum of the answers, each as often as it is visited."""
         into, out = np.array(list(visits), dtype=np.intp).reshape(-1, 2).T
         return np.asarray(
             rows[:, into * (self.micro_batches + 1) + out] @ np.array(list(visits.values()), np.int64)
@@ -174,11 +179,13 @@ class AllForwardAllBackward:
         self._more = micro_batches - 1
 
     def last(self, passes: Times, slot: int = 0) -> Times:
+        """Return the columns of stages that nothing stands behind."""
         nothing = np.zeros(len(passes), dtype=np.int64)
         rows = np.stack([nothing, nothing, nothing, nothing, nothing + NEVER], axis=1)
         return self.before(rows, 0, passes, np.zeros((len(passes), 2), dtype=np.int64))
 
     def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        """Return the columns with a stage put before: longer ways, and the slowest so far."""
         down = rows[:, 0] + passes[:, 0] + sent[:, 0]
         slowest = np.maximum(rows[:, 1], passes[:, 0])
         up = rows[:, 2] + passes[:, 1] + sent[:, 1]
@@ -187,12 +194,15 @@ class AllForwardAllBackward:
         return np.stack([down, slowest, up, pace, end], axis=1)
 
     def leaving(self, rows: Times) -> Times:
+        """Return both ways, and the slowest passes once more for every further micro-batch."""
         return rows[:, 0] + self._more * (rows[:, 1] + rows[:, 3]) + rows[:, 2]
 
     def ended(self, rows: Times) -> Times:
+        """Return what belongs to forward passes, and the end behind it."""
         return rows[:, 0] + self._more * rows[:, 1] + rows[:, 4]
 
     def visited(self, rows: Times, visits: Visits) -> Times | None:
+        """Return None: how a suffix answers to single micro-batches is not kept."""
         return None
 
 
@@ -208,18 +218,23 @@ class OneAtATime:
         self._more = micro_batches - 1
 
     def last(self, passes: Times, slot: int = 0) -> Times:
+        """Return the way through stages that nothing stands behind, and its end."""
         nothing = np.zeros((len(passes), 2), dtype=np.int64)
         return self.before(nothing, 0, passes, nothing)
 
     def before(self, rows: Times, slot: int, passes: Times, sent: Times) -> Times:
+        """Return both with a stage put before, which is gone through twice."""
         way = rows[:, 0] + passes[:, 0] + passes[:, 1] + sent.sum(axis=1)
         return np.stack([way, np.maximum(rows[:, 1] + passes[:, 0] + sent[:, 0], way + passes[:, 2])], axis=1)
 
     def leaving(self, rows: Times) -> Times:
+        """Return the way of all micro-batches, one after another."""
         return (self._more + 1) * rows[:, 0]
 
     def ended(self, rows: Times) -> Times:
+        """Return the way of all micro-batches but one, and then the end."""
         return self._more * rows[:, 0] + rows[:, 1]
 
     def visited(self, rows: Times, visits: Visits) -> Times | None:
+        """Return None: how a suffix answers to single micro-batches is not kept."""
         return None

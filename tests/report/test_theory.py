@@ -29,15 +29,13 @@ from pipecut.formulation.timeline.timeline import run
 from pipecut.report.simulation import (
     gpipe_bubble,
     gpipe_iteration_ns,
-    interleaved_in_flight,
     iteration_upper_bound_ns,
     naive_iteration_ns,
     one_f_one_b_period_ns,
-    pipedream_period_ns,
     zero_bubble_h1_iteration_ns,
-    zero_bubble_v_in_flight,
     zero_bubble_v_iteration_ns,
 )
+from tests.theory import idle_of_ideal, interleaved_in_flight, pipedream_period_ns, zero_bubble_v_in_flight
 
 SIZE = st.integers(1, 7)
 TIME = st.integers(1, 9)
@@ -76,7 +74,7 @@ def test_bubble_and_iteration_time_of_uniform_stages(stages: int, micro_batches:
         timeline = run(build(stages, micro_batches), durations)
         assert timeline.makespan_ns == uniform_iteration_ns(stages, micro_batches, forward, backward)
         assert TimelineMeasures(timeline).bubble_of_total == gpipe_bubble(stages, micro_batches)
-        assert TimelineMeasures(timeline).bubble_of_ideal == bubble_of_ideal(stages, micro_batches)
+        assert idle_of_ideal(timeline) == bubble_of_ideal(stages, micro_batches)
 
 
 def test_the_two_conventions_by_hand():
@@ -90,7 +88,7 @@ def test_bubble_of_interleaved_stages(ranks: int, chunks: int, groups: int, forw
     micro_batches = ranks * groups
     timeline = run(interleaved(ranks, chunks, micro_batches), uniform(ranks * chunks, forward, backward))
     assert timeline.makespan_ns == uniform_iteration_ns(ranks, micro_batches, forward, backward, chunks)
-    assert TimelineMeasures(timeline).bubble_of_ideal == bubble_of_ideal(ranks, micro_batches, chunks)
+    assert idle_of_ideal(timeline) == bubble_of_ideal(ranks, micro_batches, chunks)
 
 
 def test_interleaving_pays_with_memory():
@@ -309,7 +307,7 @@ def table_rows() -> list[str]:
     ):
         timeline = run(schedule, durations)
         in_flight = " ".join(map(str, peak_in_flight(schedule)))
-        bubbles = f"{TimelineMeasures(timeline).bubble_of_total} | {TimelineMeasures(timeline).bubble_of_ideal}"
+        bubbles = f"{TimelineMeasures(timeline).bubble_of_total} | {idle_of_ideal(timeline)}"
         rows.append(f"| {schedule.name} | {Fraction(timeline.makespan_ns, 2)} | {bubbles} | {in_flight} |")
     return rows
 

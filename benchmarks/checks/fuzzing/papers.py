@@ -11,7 +11,7 @@ from pipecut.ingest.graphs.foreign import FormatError
 from pipecut_literature.dnn_partitioning.file import EdgeCosts, read_dnn_partitioning
 from pipecut_literature.pipedream.profile import measured_layers, read_profile
 from pipecut_literature.sailor.plan_file import read_sailor_plan
-from pipecut_literature.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
+from pipecut_literature.sailor.profile_file import read_links, read_sizes, read_times
 
 
 def readers_of_papers() -> tuple[Reader, ...]:
@@ -23,7 +23,6 @@ def readers_of_papers() -> tuple[Reader, ...]:
         Reader("Sailor times", (as_json(samples.SAILOR_TIMES),), "json", FormatError, read_times),
         Reader("Sailor sizes", (as_json(samples.SAILOR_SIZES),), "json", FormatError, read_sizes),
         Reader("Sailor links", (as_json(samples.SAILOR_LINKS),), "json", FormatError, read_links),
-        Reader("Sailor node links", (as_json(samples.SAILOR_NODE_LINKS),), "json", FormatError, read_node_links),
     )
 
 

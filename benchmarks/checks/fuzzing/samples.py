@@ -130,7 +130,6 @@ _SIZE_NAMES = [
 SAILOR_SIZES = {"OPT": {"2": {str(layer): dict.fromkeys(_SIZE_NAMES, 4) for layer in range(2)}}}
 _FIT = [[-0.5, 2.0, 10.0], 12.5e9]
 SAILOR_LINKS = {"inter": {"A": {"1": _FIT}}, "intra": {"A": {"2": _FIT}}}
-SAILOR_NODE_LINKS = {"A": {"2": _FIT, "4": _FIT}}
 
 
 def as_json(value: object) -> bytes:

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Peak FLOPs a second; bytes a second of memory, of links inside a node, and of a device's own to others.
+    """Peak FLOPs a second; bytes a second of memory, and of links inside a node.
 
     Links carry these bytes in either direction at the same time. ``None`` stands for no limit: to see what a term
     is worth, leave it out.
@@ -22,8 +22,6 @@ class Accelerator:
     efficiency: Fraction = Fraction(1)
     memory_bytes_per_second: int | None = None
     near_bytes_per_second: int | None = None
-    far_bytes_per_second: int | None = None
-    devices_per_node: int = 8
 
     def __post_init__(self) -> None:
         if not 0 < self.efficiency <= 1:
@@ -35,18 +33,7 @@ class Accelerator:
         """Return the seconds of matrix products."""
         return Fraction(flops) / (self.efficiency * self.peak_flops_per_second)
 
-    def traffic_s(self, amount_bytes: int | Fraction) -> Fraction:
-        """Return the seconds to move bytes to and from the memory of a device."""
-        return _seconds(amount_bytes, self.memory_bytes_per_second)
-
     def near_s(self, amount_bytes: int | Fraction) -> Fraction:
         """Return the seconds in which a device sends bytes to another one of its node."""
-        return _seconds(amount_bytes, self.near_bytes_per_second)
-
-    def far_s(self, amount_bytes: int | Fraction) -> Fraction:
-        """Return the seconds in which a device sends bytes to another node through its own adapter."""
-        return _seconds(amount_bytes, self.far_bytes_per_second)
-
-
-def _seconds(amount_bytes: int | Fraction, bytes_per_second: int | None) -> Fraction:
-    return Fraction(0) if bytes_per_second is None else Fraction(amount_bytes) / bytes_per_second
+        near = self.near_bytes_per_second
+        return Fraction(0) if near is None else Fraction(amount_bytes) / near

@@ -56,50 +56,25 @@ def topological(required: Sequence[int]) -> list[int]:
     return order
 
 
-def downsets(required: Sequence[int], limit: int) -> tuple[list[int], list[list[int]]]:
+def downsets(required: Sequence[int], limit: int) -> list[int]:
     """Return all sets that contain with a node everything in its mask ``required``, the empty set first.
 
-    The second list gives for each set the indices of its subsets that lack exactly one node, in the order in
-    which the search met them. Raises TooManyDownsetsError beyond ``limit`` sets. Cost: sets times nodes.
+    Raises TooManyDownsetsError beyond ``limit`` sets. Cost: sets times nodes.
     """
-    found, below, index = [0], [[]], {0: 0}
+    found, seen = [0], {0}
     path = [(0, iter(range(len(required))))]
     while path:
-        mine, candidates = path[-1]
+        here, candidates = path[-1]
         node = next(candidates, None)
         if node is None:
             path.pop()
             continue
-        here = found[mine]
-        if here >> node & 1 or required[node] & ~here:
-            continue
         grown = here | 1 << node
-        if grown not in index:
-            if len(found) >= limit:
-                raise TooManyDownsetsError(
-                    f"more than {limit} downsets; merge nodes of the graph, or raise the limit"
-                )
-            index[grown] = len(found)
-            found.append(grown)
-            below.append([mine])
-            path.append((index[grown], iter(range(len(required)))))
-        else:
-            below[index[grown]].append(mine)
-    return found, below
-
-
-def subsets(start: int, below: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indices of all proper subsets of the downset ``start``, by depth-first search through ``below``.
-
-    A set is visited when it leaves the stack, so the order is that of dnn-partitioning's program.
-    """
-    stack, seen, order = [start], {start}, []
-    while stack:
-        current = stack.pop()
-        if current != start:
-            order.append(current)
-        for smaller in below[current]:
-            if smaller not in seen:
-                seen.add(smaller)
-                stack.append(smaller)
-    return order
+        if grown in seen or required[node] & ~here:
+            continue
+        if len(found) >= limit:
+            raise TooManyDownsetsError(f"more than {limit} downsets; merge nodes of the graph, or raise the limit")
+        found.append(grown)
+        seen.add(grown)
+        path.append((grown, iter(range(len(required)))))
+    return found

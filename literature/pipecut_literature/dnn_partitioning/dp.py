@@ -72,7 +72,7 @@ def place(
     """
     graph = prepared(problem, method)
     classes = [node.colour for node in graph.nodes if not node.backward]
-    found, _ = downsets(_required(graph, classes), limit)
+    found = downsets(_required(graph, classes), limit)
     ideals = sorted(found, key=int.bit_count)
     pairs = _pairs(problem, graph, classes, ideals)
     best, choice = _solve(problem, pairs)

@@ -8,7 +8,6 @@ from pipecut_literature.megatron.transformer import TransformerShape
 
 SAMPLES, IMAGES = 32, 128
 """Mini-batches of the Transformer and of AmoebaNet-D in Table 1."""
-ACCELERATORS = (1, 8, 32, 128)
 
 
 def transformer(layers: int) -> TransformerShape:

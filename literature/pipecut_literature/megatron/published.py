@@ -66,17 +66,6 @@ class TrainingRun:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedLayer:
-    """A row of Korthikanti et al.'s Table 4, in ms: one layer of the 22B model, its recomputation in backward."""
-
-    name: str
-    recompute: LayerRecompute
-    sequence_parallel: bool
-    forward_ms: Fraction
-    backward_ms: Fraction
-
-
-@dataclass(frozen=True, slots=True)
 class PublishedStep:
     """A run and its iteration time. ``tflops`` is the published FLOP rate of a device, where that was printed."""
 
@@ -88,22 +77,6 @@ class PublishedStep:
     def name(self) -> str:
         """The model, as the source calls it."""
         return self.training.name
-
-
-def _layer(name: str, forward: str, backward: str, recompute: LayerRecompute, *, sequence: bool) -> PublishedLayer:
-    return PublishedLayer(name, recompute, sequence, Fraction(forward), Fraction(backward))
-
-
-LAYER_SHAPE = TransformerShape(48, 6144, 64, TOKENS, VOCABULARY)
-"""The 22B model, whose layer Table 4 measures (micro-batch 4, tensor-parallel degree 8)."""
-LAYER_TIMES = (
-    _layer("baseline", "7.7", "11.9", LayerRecompute.NONE, sequence=False),
-    _layer("sequence parallelism", "7.2", "11.8", LayerRecompute.NONE, sequence=True),
-    _layer("full recomputation", "7.7", "19.5", LayerRecompute.FULL, sequence=False),
-    _layer("selective recomputation", "7.7", "13.2", LayerRecompute.SELECTIVE, sequence=False),
-    _layer("selective, sequence parallelism", "7.2", "13.1", LayerRecompute.SELECTIVE, sequence=True),
-)
-"""Korthikanti et al., Table 4."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def downset_states(profile: ProfiledModel, limit: int = 20_000) -> States:
     Raises TooManyDownsetsError beyond ``limit``, ValueError for an empty model.
     """
     graph = _Graph(profile.planned())
-    found, _ = downsets(graph.producers, limit + 1)
+    found = downsets(graph.producers, limit + 1)
     sets = sorted(found[1:], key=int.bit_count)
     cuts = [sum(1 << node for node in bits(one) if graph.consumers[node] & ~one) for one in sets]
     before = np.array([[one & ~other == 0 and one != other for other in sets] for one in sets])

@@ -52,10 +52,6 @@ class _Sizes(RootModel[dict[str, dict[str, dict[str, _LayerSizes]]]]):
     model_config = STRICT_ROOT
 
 
-class _Fits(RootModel[dict[str, dict[str, Fit]]]):
-    model_config = STRICT_ROOT
-
-
 class _Links(Strict):
     inter: dict[str, dict[str, Fit]]
     intra: dict[str, dict[str, Fit]]
@@ -110,18 +106,6 @@ def read_links(path: Path) -> SailorLinks:
     if problems:
         raise FormatError(path, problems)
     return links
-
-
-def read_node_links(path: Path) -> dict[tuple[str, int], LinkFit]:
-    """Read the fits inside a node alone (``intra_node_bandwidths.json``), by card and cards that take part.
-
-    Raises FormatError; OSError if the file cannot be read.
-    """
-    problems: list[str] = []
-    found = _by_card(": ", read_json(path, _Fits).root, problems)
-    if problems:
-        raise FormatError(path, problems)
-    return found
 
 
 def _by_card(

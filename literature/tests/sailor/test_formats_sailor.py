@@ -9,7 +9,7 @@ from pipecut.formulation.problem.plan import Span
 from pipecut.ingest.graphs.foreign import FormatError
 from pipecut_literature.sailor.folder import read_global_batch, read_machine, read_plans
 from pipecut_literature.sailor.plan_file import read_sailor_plan
-from pipecut_literature.sailor.profile_file import read_links, read_node_links, read_sizes, read_times
+from pipecut_literature.sailor.profile_file import read_links, read_sizes, read_times
 from pipecut_literature.sailor.run import LayerSizes, LayerTimes, LinkFit, SailorMeasurement, SailorReplica
 from tests.ingest.edited import edited
 
@@ -138,29 +138,27 @@ def test_links_by_card_and_count(tmp_path):
     links = read_links(written(tmp_path, {"inter": {"A": {"1": FIT}}, "intra": {"A": {"2": FIT}}}))
     assert dict(links.inter) == {("A", 1): LinkFit(-0.5, 2.0, 10.0, 12.5e9)}
     assert list(links.intra) == [("A", 2)]
-    assert read_node_links(written(tmp_path, {"A": {"2": FIT}})) == links.intra
 
 
 @pytest.mark.parametrize(
     ("fit", "count", "said"),
     [
-        ([[1.0, 2.0], 3.0], "2", "A.2[0]"),
-        ([[1.0, 2.0, 3.0]], "2", "A.2"),
-        ([[1.0, 2.0, "3"], 3.0], "2", "A.2[0][2]: found '3', expected a number"),
-        ([[1.0, 2.0, 3.0], 0.0], "2", "A.2[1]: found 0.0, expected more than 0"),
-        (FIT, "two", "A: found key 'two', expected a whole number above 0"),
+        ([[1.0, 2.0], 3.0], "2", "intra.A.2[0]"),
+        ([[1.0, 2.0, 3.0]], "2", "intra.A.2"),
+        ([[1.0, 2.0, "3"], 3.0], "2", "intra.A.2[0][2]: found '3', expected a number"),
+        ([[1.0, 2.0, 3.0], 0.0], "2", "intra.A.2[1]: found 0.0, expected more than 0"),
+        (FIT, "two", "intra.A: found key 'two', expected a whole number above 0"),
     ],
 )
 def test_bad_links_are_named(tmp_path, fit, count, said):
     with pytest.raises(FormatError) as error:
-        read_node_links(written(tmp_path, {"A": {count: fit}}))
+        read_links(written(tmp_path, {"inter": {}, "intra": {"A": {count: fit}}}))
     assert said in str(error.value)
 
 
 def test_public_links():
     links = read_links(public("network_coeffs_all_homo.json"))
     assert (len(links.inter), len(links.intra)) == (24, 17)
-    assert links.intra == read_node_links(public("intra_node_bandwidths.json"))
     fit = links.inter["GH-96", 4]
     log = math.log2(8.388608)
     assert fit.bytes_per_second(8388608) == pytest.approx(1e9 * (fit.c2 * log**2 + fit.c1 * log + fit.c0))

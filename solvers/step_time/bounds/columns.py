@@ -106,23 +106,29 @@ class Added:
     def of_layer(
         self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
     ) -> Sequence[int]:
+        """Return the passes of the layer."""
         return layer_passes(instance, layer, form, kind, copy)[: self.width]
 
     def of_change(
         self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
     ) -> Sequence[int]:
+        """Return how much longer the change makes forward and backward pass."""
         return (*change_passes(instance, edge, source, form, kind), 0, 0)[: self.width]
 
     def passes(self, sums: Times) -> Times:
+        """Return the sums themselves."""
         return sums
 
     def below(self, often: Sequence[int]) -> Times:
+        """Return one row: each column as often as its pass."""
         return np.array([[*often, *(0,) * (self.width - len(often))]], dtype=np.int64)
 
     def compared(self, sums: Times) -> Times:
+        """Return the passes, the synchronisation behind the one that it follows upon."""
         return compared(sums)
 
     def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
+        """Return what is compared of the passes, and of the limits."""
         return compared(np.eye(self.width, dtype=np.int64)).T, compared(np.array([passes]))[0]
 
 
@@ -146,14 +152,17 @@ class Overlapped:
     def of_layer(
         self, instance: Instance, layer: int, form: int, kind: GroupKind, copy: Copy | None
     ) -> Sequence[int]:
+        """Return what the layer computes and sends in each pass, in the order of the columns."""
         return layer_parts(instance, layer, form, kind, copy)[: self.width]
 
     def of_change(
         self, instance: Instance, edge: FormEdge, source: int, form: int, kind: GroupKind
     ) -> Sequence[int]:
+        """Return what the change sends in each pass; it computes nothing."""
         return (0, 0, 0, *change_parts(instance, edge, source, form, kind), 0, 0, 0)[: self.width]
 
     def passes(self, sums: Times) -> Times:
+        """Return of each pass the longer of computing and sending."""
         larger = np.maximum(sums[..., COMPUTED], sums[..., SENT])
         found = [larger[..., 0], larger[..., 1] + larger[..., 2], sums[..., SUMMED]]
         if self._halves:
@@ -162,6 +171,7 @@ class Overlapped:
         return np.stack(found, axis=-1)
 
     def below(self, often: Sequence[int]) -> Times:
+        """Return a row for each choice, by pass, of what takes longer: none is above the passes."""
         forward, backward, sync, weights = (*often, 0)[:4]
         rows: list[Times] = []
         # What is computed again is the forward pass of some layers, and mostly of all: on the same side as that.
@@ -176,6 +186,7 @@ class Overlapped:
         return np.array(rows)
 
     def compared(self, sums: Times) -> Times:
+        """Return what is computed and sent in each pass, but for columns in which no rows differ."""
         found = [sums[:, :SUMMED], sums[:, [SUMMED]]]
         if self._halves:
             # Of the second halves at most so many more than of the first ones stand behind one another, and they
@@ -193,6 +204,7 @@ class Overlapped:
         return rows[:, told]
 
     def within(self, passes: Sequence[int]) -> tuple[Times, Times]:
+        """Return rows for forward pass, backward pass, and that with the synchronisation."""
         forward, backward, sync = passes[:COLUMNS]
         rows, most = list[Times](), list[int]()
         for often, limit in (((1, 0, 0), forward), ((0, 1, 0), backward), ((0, 1, 1), backward + sync)):

@@ -35,6 +35,7 @@ from pipecut.formulation.timeline.measures import peak_in_flight
 from pipecut.formulation.timeline.timeline import run
 from pipecut.report import simulation as theory
 from tests.generators import OF_SINGLE_STAGES
+from tests.theory import interleaved_in_flight, noam
 
 SIZES = st.integers(1, 6)
 FOUR = [naive, gpipe, one_f_one_b, zero_bubble_h1]
@@ -191,7 +192,7 @@ def test_in_flight_of_interleaved_ranks(ranks: int, chunks: int, groups: int):
         for action in schedule.actions(rank):
             live += 1 if action.kind is Kind.FORWARD else -1
             peak = max(peak, live)
-        assert peak == theory.interleaved_in_flight(ranks, chunks, ranks * groups, rank)
+        assert peak == interleaved_in_flight(ranks, chunks, ranks * groups, rank)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
@@ -199,14 +200,14 @@ def test_noam_is_what_the_input_stage_keeps_in_flight(replicas: list[int]):
     schedule = async_one_f_one_b(len(replicas), 12 * sum(replicas), replicas)
     expected = [in_flight_of_replica(replicas, stage) for stage in range(len(replicas))]
     assert peak_in_flight(schedule) == expected
-    assert expected[0] == theory.noam(replicas)
+    assert expected[0] == noam(replicas)
 
 
 def test_noam_of_pipedreams_configurations():
     # "2-1-1" keeps ceil(4 / 2) minibatches at each replica of its input stage, "15-1" keeps ceil(16 / 15).
-    assert theory.noam((2, 1, 1)) == 2
-    assert theory.noam((15, 1)) == 2
-    assert theory.noam((1, 1, 1, 1)) == 4
+    assert noam((2, 1, 1)) == 2
+    assert noam((15, 1)) == 2
+    assert noam((1, 1, 1, 1)) == 4
 
 
 @pytest.mark.parametrize(
