@@ -87,7 +87,8 @@ BUDGETS = {
 ``solvers`` has ``reduce/`` and ``cpsat/on_types`` beside what they are to replace
 (docs/decisions/0019-reduce-first.md) until that falls.
 Proofs are shown, then checked in time of their own (``commands``), and attacked where nobody proves them again
-(``solvers/attack.py``), and what is opened makes no answer worse (``solvers/choices/narrower.py``).
+(``solvers/attack.py``), and what is opened makes no answer worse, and has a bound
+(``solvers/choices/neighbours.py``).
 ``formulation`` prices what is done once a step apart from each pass for it, and knows what an instance has a use
 for, by which ``ingest`` opens what a scenario does not say and results say what was searched and what was not.
 """

@@ -54,7 +54,7 @@ from pipecut.solvers.choices.any_order import (
     has_other_orders,
     impossible,
 )
-from pipecut.solvers.choices.narrower import narrower_plan
+from pipecut.solvers.choices.neighbours import Widened, narrower_plan, widened
 from pipecut.solvers.crosscheck import NOT_CHECKED, checked_by_others, cross_check
 from pipecut.solvers.reduce.grids import GridFound, best_grid, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
@@ -241,19 +241,19 @@ class Decision:
         return replace(self.outcome, checks=tuple(self.checks(self.to_check(limits))))
 
 
-def best_training(instance: Instance, ask: Ask, limits: Limits, grid: GridFound | None = None) -> Decision:
+def best_training(instance: Instance, ask: Ask, limits: Limits, known: Widened | None = None) -> Decision:
     """Return the best plan over all that the training leaves open (``Training.choices``), with a claim about that.
 
-    The claim is OPTIMAL only if no plan with any choice is better. Raises ValueError where ``ask`` does so for
-    every choice, or a formula cannot tell choices apart. Cost: at most one search for each choice; after the first
-    one they only have to tell whether there is anything better.
+    ``known`` are a plan to begin with, and bounds. The claim is OPTIMAL only if no plan with any choice is better.
+    Raises ValueError where ``ask`` does so for every choice, or a formula cannot tell choices apart. Cost: at most
+    one search for each choice; after the first one they only have to tell whether there is anything better.
     """
     _check_told_apart(instance)
-    limits = limits.begun()
+    limits, grid = limits.begun(), None if known is None else known.start
     parts = _with(grid, instances_of(instance), instance)
     if (reduced := _reduced(parts, limits, grid)) is not None:
         return _chosen(instance, reduced, [])
-    waiting = _by_promise(_begun(parts, by_formula(instance, parts, ask, limits), grid))
+    waiting = _by_promise(_begun(parts, by_formula(instance, parts, ask, limits), known))
     done: list[_Found] = []
     refused: list[str] = []
     needed_s = 0.0
@@ -284,10 +284,13 @@ def best_training(instance: Instance, ask: Ask, limits: Limits, grid: GridFound 
     return _chosen(instance, done, list(dict.fromkeys(refused)))
 
 
-def _begun(parts: Iterable[Instance], plans: Sequence[Plan], grid: GridFound | None) -> list[_Found]:
+def _begun(parts: Iterable[Instance], plans: Sequence[Plan], known: Widened | None) -> list[_Found]:
     """Return the choices with their bounds, and each with the best of some plans to begin with, or its grid."""
-    begun, own = (None, None) if grid is None else ((grid.objective, grid.plan), grid.instance)
-    bounds = ((one, lower_bound(one) * times_in_a_step(one)) for one in parts)
+    known = known or Widened({}, None)
+    begun, own = (None, None) if (grid := known.start) is None else ((grid.objective, grid.plan), grid.instance)
+    bounds = (
+        (one, max(lower_bound(one) * times_in_a_step(one), known.bounds.get(one.training, 0))) for one in parts
+    )
     return [_Found(one, bound, start=begun if one is own else start_of(one, plans)) for one, bound in bounds]
 
 
@@ -492,17 +495,20 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
 
     # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
     begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
-    start = None if begun else narrower_plan(instance, limits, best_grid(instance, limits))
-    training = instance.training
+    known = Widened({}, None)
+    if not begun:
+        known = widened(instance, limits, narrower_plan(instance, limits, best_grid(instance, limits)))
+    start, training = known.start, instance.training
     if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
         found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))
         others: tuple[Ruled, ...] = ()
     else:
-        chosen = best_training(instance, in_the_best_order, limits, start)
+        chosen = best_training(instance, in_the_best_order, limits, known)
         found, others = (chosen.instance, chosen.outcome), chosen.others
     if start is not None:
         found = start.no_worse(*found)
-    return Decision(*found, others, time.monotonic() - began_s)
+    claim = known.raised(*found)
+    return Decision(found[0], claim, others, time.monotonic() - began_s)
 
 
 def _ordered(instance: Instance, ask: DecideAsk, limits: Limits) -> tuple[Instance, Outcome]:

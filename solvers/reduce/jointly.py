@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pipecut.formulation.costs.bounds import lower_bound
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import StoppedError, TooLargeError
+from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.plan import Plan
@@ -22,6 +22,10 @@ from pipecut.solvers.reduce.executed.in_turn import InTurn
 from pipecut.solvers.reduce.search import ByFormula
 from pipecut.solvers.reduce.solver import NAME, search_of
 
+Search = ByFormula | ByCount | InTurn
+SearchOf = Callable[[Instance, int, Deadline], Search]
+"""Begins the search of an instance for plans below a value: bounds of all its plans, and plans of it."""
+
 
 @dataclass(slots=True)
 class _Part:
@@ -29,7 +33,7 @@ class _Part:
 
     instance: Instance
     bound: int
-    search: ByFormula | ByCount | InTurn | None = None
+    search: Search | None = None
     begun: bool = False
     done: bool = False
 
@@ -41,23 +45,27 @@ class Jointly:
     limits: Limits
     parts: list[_Part]
     best: int
+    begun_by: SearchOf = search_of
     plan: Plan | None = None
     of: Instance | None = None
     began_s: float = field(default_factory=time.monotonic)
 
     @staticmethod
     def run(
-        instances: Sequence[Instance], limits: Limits, start: Progress | None = None
+        instances: Sequence[Instance],
+        limits: Limits,
+        start: Progress | None = None,
+        begun_by: SearchOf = search_of,
     ) -> list[tuple[Instance, Outcome]]:
         """Search all instances until the bound meets the best plan, or the limits are used up.
 
-        ``start`` is a plan of one of them that is known.
+        ``start`` is a plan of one of them that is known. ``begun_by`` begins the search of each.
 
         Return an outcome for each, in the order given: that of the best has its plan, the bound of every other is
         the value of that plan where nothing below it is left.
         """
         most = max(longest_run_ns(one, one.training.micro_batches) for one in instances) + 1
-        found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most)
+        found = Jointly(limits, [_Part(one, lower_bound(one)) for one in instances], most, begun_by)
         if start is not None and start.objective is not None:
             of = next(
                 one for one in instances if start.instance is not None and one.training == start.instance.training
@@ -80,11 +88,11 @@ class Jointly:
             if self.plan is not None:
                 return
 
-    def _opened(self, part: _Part) -> ByFormula | ByCount | InTurn:
+    def _opened(self, part: _Part) -> Search:
         """Return the search of a part."""
         if part.search is None:
             self.limits.deadline.check()
-            part.search = search_of(part.instance, self.best, self.limits.deadline)
+            part.search = self.begun_by(part.instance, self.best, self.limits.deadline)
         return part.search
 
     def _go_on(self, part: _Part) -> None:

@@ -13,14 +13,14 @@ from pipecut.formulation.outcome import Limits, Proof
 from pipecut.formulation.problem.constraints import Goal, Placement
 from pipecut.formulation.problem.instance import Instance
 from pipecut.solvers import exhaustive
-from pipecut.solvers.choices.narrower import narrower, narrower_plan
+from pipecut.solvers.choices.neighbours import narrower, narrower_plan
 from pipecut.solvers.reduce.solver import accepts
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import has_groups
 from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.reduce.test_reduced import QUIET, repeated
 
-SEEN = mock.patch("pipecut.solvers.choices.narrower.is_reduced", lambda one: accepts(one).takes)
+SEEN = mock.patch("pipecut.solvers.choices.neighbours.is_reduced", lambda one: accepts(one).takes)
 """However small an instance is, the reduction is asked about it."""
 
 

@@ -1,0 +1,299 @@
+"""Questions beside what was asked that the reduction sees: a narrower one has a plan, a wider one has a bound.
+
+*Narrower.* What the reduction does not see is closed: stages stand on the line, each on devices of its own,
+passes run under 1F1B, nothing overlaps, and no goal is limited. The best plan of that question is a plan of what
+was asked where it keeps the rules, and is priced anew. What is proved of the narrower question says nothing of the
+other.
+
+*Wider.* Every plan of what was asked is one of the wider question and takes no less than is counted there, so what
+no plan undercuts there stands. Demands that the reduction does not see are left out, links pay for boundaries, and
+stages are bounded by how many devices they have (``solvers.reduce.by_count``):
+
+* A stage with any devices of alike servers has no better links than one at the head of the line, where that is
+  so (:func:`head_is_best`); what joins stages takes nothing then.
+* No order of passes keeps fewer micro-batches than is counted: all of them under GPipe, one where one after
+  another goes through all stages, else as many as under 1F1B.
+* Time is counted by the order of passes (:class:`LeastStep`). What is done once a step is left out of executed times,
+  but for the first stage under 1F1B.
+
+Plans of the wider question that keep the rules are priced as what was asked. The claim rests on such a plan alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import Deadline
+from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.groups import Group, GroupKind, modes_by_size
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combine, StageTime, Synchronisation
+from pipecut.formulation.problem.plan import Plan
+from pipecut.formulation.problem.shares import server_classes
+from pipecut.formulation.problem.training import Schedule, Training
+from pipecut.formulation.problem.units import Link
+from pipecut.solvers.catalogue import REDUCED, is_reduced
+from pipecut.solvers.reduce.by_count import ByCount
+from pipecut.solvers.reduce.counted import CountedStages
+from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
+from pipecut.solvers.reduce.jointly import Jointly
+from pipecut.solvers.reduce.line import SeatLine
+from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion
+from pipecut.solvers.reduce.solver import OFFERED
+from pipecut.solvers.reduce.stages import ReducedStages
+from pipecut.solvers.reduce.word import Word
+
+PART = 3
+"""Each may take one part in so many of the time."""
+
+
+def narrower(instance: Instance) -> list[Instance]:
+    """Return the choices of the narrower question; none where it is the same, or the reduction does not see it."""
+    training = instance.training
+    orders = training.schedule_choices or (training.schedule,)
+    if not any(one is Schedule.ONE_F_ONE_B or one.in_halves for one in orders):
+        return []
+    if 1 not in (training.chunk_choices or (training.chunks,)):
+        return []
+    plain = replace(training, schedule=Schedule.ONE_F_ONE_B, schedule_choices=(), chunks=1, chunk_choices=())
+    cost = replace(
+        instance.cost,
+        synchronisation=Synchronisation.CHARGED,
+        inside=Synchronisation.CHARGED,
+        stage_time=StageTime.ADD,
+        boundary_charge=BoundaryCharge.LINK,
+        combine=Combine.MAX,
+    )
+    asked = replace(instance.constraints, placement=Placement.LINE, at_most=())
+    if (plain, cost, asked) == (training, instance.cost, instance.constraints):
+        return []
+    with contextlib.suppress(ValueError):
+        like = partial(replace, instance, cost=cost, constraints=asked, goals=instance.goals[:1])
+        found = [like(training=one) for one in plain.choices]
+        return found if all(map(is_reduced, found)) else []
+    return []
+
+
+def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) -> GridFound | None:
+    """Return the best plan of the narrower question, if it is better than a grid; else the grid.
+
+    It is told. Cost: a search for one part in PART of the time.
+    """
+    parts = narrower(instance)
+    if not parts:
+        return grid
+    known = [one for one in parts if grid is not None and one.training == grid.instance.training]
+    # The value of a grid is one of the narrower question only where that is priced alike.
+    start = grid.told if grid is not None and known and parts[0].cost == instance.cost else None
+    found = Jointly.run(parts, replace(limits.share(PART), progress=lambda _: None), start)
+    best = grid
+    for many, plan in [(part.training.micro_batches, one.plan) for part, one in found if one.plan is not None]:
+        for one in instance.training.choices:
+            if one.chunks > 1 or one.micro_batches != many:
+                continue
+            about = replace(instance, training=one)
+            priced = evaluate(about, plan)
+            if not priced.feasible or priced.objective is None:
+                continue
+            if best is None or priced.objective * times_in_a_step(about) < best.step:
+                best = GridFound(priced.objective, plan, about)
+                limits.progress(Progress(best.objective, None, best.plan, about))
+    return best
+
+
+class LeastStep(enum.Enum):
+    """What a step takes at least, of stages that take so much in all passes of a micro-batch."""
+
+    EXECUTED = enum.auto()
+    """As executed under 1F1B (``solvers.reduce.by_count``)."""
+    FLOW = enum.auto()
+    """All stages and boundaries, and M - 1 times the slowest stage: a flow shop of the forward passes, and one of
+    the backward passes, as under GPipe. The formula says the same, and counts boundaries among stages."""
+    WORK = enum.auto()
+    """M times the slowest stage: whatever the order, a device does all passes of its stage."""
+
+
+@dataclass(slots=True)
+class _Flow(ByCount):
+    def _question(self, lo: int, hi: int, numbers: tuple[int, int]) -> PricedQuestion:
+        beside = (self.micro_batches - 1) * (lo + 1)
+        # Links carry any number of transfers at once, so none of them sets the pace.
+        return PricedQuestion(
+            lambda _: ((Option(1, 0, 0, 1),),), lo, hi, self.most - 1, False, beside, (beside,), numbers
+        )
+
+
+@dataclass(slots=True)
+class _Work(ByCount):
+    """Which stages take no more than so much on all devices that there are: sums are numbers of devices."""
+
+    def _question(self, lo: int, hi: int, numbers: tuple[int, int]) -> PricedQuestion:
+        beside = self.micro_batches * (lo + 1)
+        return PricedQuestion(
+            lambda _: ((Option(0, 0, 0, 0),),), lo, hi, FORBIDDEN // 2, False, beside, (0,), numbers
+        )
+
+    def _ask(self, question: PricedQuestion, price: int) -> PricedAnswer | None:
+        found, total = ByCount._ask(self, question, 1), self.stages.line.devices
+        return None if found is None or found.devices > total else replace(found, value=0, devices=total)
+
+
+def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
+    """Return the wider question of an instance with nothing open, and how time is counted; None for none."""
+    training, cost, goal = instance.training, instance.cost, instance.goals[0]
+    free = instance.constraints.placement is Placement.FREE
+    if training.chunks > 1 or cost.stage_time is StageTime.OVERLAP or isinstance(training.warm_up, tuple):
+        return None
+    if goal not in (Goal.STEP_TIME, Goal.ITERATION_TIME) or (free and not head_is_best(instance)):
+        return None
+    whole = training.schedule in (Schedule.GPIPE, Schedule.NAIVE)
+    if goal is Goal.STEP_TIME and training.warms_up and training.warm_up == "classic":
+        path = LeastStep.EXECUTED
+    else:
+        path = (
+            LeastStep.FLOW
+            if whole or (goal is Goal.ITERATION_TIME and training.schedule.flushes)
+            else LeastStep.WORK
+        )
+    # Under all other orders as many micro-batches are in flight as under 1F1B, or more.
+    order = training.schedule if whole else Schedule.ONE_F_ONE_B
+    seen = (
+        type(one)() if not one.asked and one.rule not in OFFERED else one for one in instance.constraints.values
+    )
+    like = replace(
+        instance,
+        training=replace(training, schedule=order, schedule_choices=(), warm_up="classic"),
+        constraints=replace(Constraints(seen), placement=Placement.LINE, forms=()),
+        cost=replace(
+            cost,
+            boundary_charge=BoundaryCharge.LINK,
+            boundary=Boundary.NONE if free else cost.boundary,
+            combine=Combine.MAX,
+        ),
+        goals=(goal,),
+    )
+    return like, path
+
+
+def head_is_best(instance: Instance) -> bool:
+    """Tell whether no devices have better links than as many at the head of the line, in any mode.
+
+    Of alike servers, if that holds for these bounds: devices of one server are joined by its link; between servers
+    rings, or transfers inside a replica, have at most the most adapters that one of them may have.
+    """
+    server, between = instance.servers[0], instance.links[0][-1]
+    if len(set(server_classes(instance))) > 1:
+        return False
+    inside, own = instance.links[0][0], range(1, server.devices + 1)
+    if len(instance.servers) == 1 or inside is None or between is None:
+        return len(instance.servers) == 1 or server.devices == 1
+    for size, ways in modes_by_size(instance).items():
+        for degree, grid in {(one.tensor_parallel_degree(size), one.grid): None for one in ways}:
+            ways_of = next(one for one in ways if (one.tensor_parallel_degree(size), one.grid) == (degree, grid))
+            kind = GroupKind.of(instance, Group.on_line(instance, 0, size, ways_of))
+            rings = [Fraction(server.lanes(n), min(degree, n)) for n in own] if server.adapters else [Fraction(1)]
+            best = [between.times(*max(rings).as_integer_ratio()), inside]
+            alone = between.times(server.lanes(server.devices) if server.adapters else 1)
+            among = best if size <= server.devices else best[:1]
+            within = (kind.inner, *(kind.axes or ()))
+            if not _no_slower(kind.link, among) or not all(_no_slower(one, (inside, alone)) for one in within):
+                return False
+    return True
+
+
+def _no_slower(one: Link | None, others: Iterable[Link]) -> bool:
+    if one is None:
+        return True
+    pairs = ((one.bits_per_second, other.bits_per_second) for other in others)
+    return all(own >= more for own, more in pairs) and all(one.latency_ns <= other.latency_ns for other in others)
+
+
+def searched(instance: Instance, upper: int, deadline: Deadline) -> ByCount:
+    """Return the search of the wider question for plans below a value; they are priced as what was asked."""
+    found = wider(instance)
+    if found is None:
+        raise ValueError("there is no wider question")
+    asked, path = found
+    word = Word.of(asked)
+    stages = ReducedStages.of(
+        word, SeatLine.of(asked, word.space), deadline, each=instance.goals[0].executed, few=True
+    )
+    search = ByCount.of(stages, partial(_priced, instance), upper)
+    if path is LeastStep.EXECUTED:
+        return search
+    counted = CountedStages.of(stages, stages.least, stages.final, stages.weigh, stages.settle)
+    of = _Flow if path is LeastStep.FLOW else _Work
+    return of(
+        counted,
+        search.micro_batches,
+        False,
+        stages.plan,
+        search.takes,
+        search.price,
+        deadline,
+        search.even_ns,
+        upper,
+    )
+
+
+def _priced(instance: Instance, plan: Plan) -> int | None:
+    found = evaluate(instance, plan)
+    return found.objective if found.feasible else None
+
+
+@dataclass(frozen=True, slots=True)
+class Widened:
+    """What no plan of each choice of a training undercuts, for a whole step, and the best plan so far."""
+
+    bounds: Mapping[Training, int]
+    start: GridFound | None
+
+    def raised(self, about: Instance, outcome: Outcome) -> Outcome:
+        """Return a claim about all choices with the bound that no plan of any of them undercuts, if it is better.
+
+        Raises FalseClaimError where a plan is below it.
+        """
+        bound = min(self.bounds.values(), default=0)
+        if outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE) or bound <= (outcome.bound or 0):
+            return outcome
+        by = tuple(dict.fromkeys((*outcome.bound_by, REDUCED)))
+        notes = (*outcome.notes, f"the bound is that of {REDUCED}, of a wider question")
+        return checked(about, replace(outcome, bound=bound, bound_by=by, notes=notes))
+
+
+def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Widened:
+    """Return bounds for all choices of an instance that the reduction does not see, by their wider questions.
+
+    None of them where some choice has no such question, or the reduction is not asked about it. A better plan is
+    told. Cost: a search for one part in PART of the time.
+    """
+    choices, nothing = [replace(instance, training=one) for one in instance.training.choices], Widened({}, start)
+    if all(map(is_reduced, choices)) or not all(map(_is_wider, choices)):
+        return nothing
+    known = None if start is None else Progress(start.objective, None, start.plan, start.instance)
+    found = Jointly.run(choices, limits.share(PART), known, searched)
+    bounds = {one.training: outcome.bound for one, outcome in found if outcome.bound is not None}
+    if not bounds:  # nobody looks twice whether there is no plan at all
+        return nothing
+    for one, outcome in found:
+        if outcome.plan is not None and outcome.objective is not None:
+            start = GridFound(outcome.objective, outcome.plan, one)
+    return Widened({one: bounds.get(one, FORBIDDEN) for one in instance.training.choices}, start)
+
+
+def _is_wider(instance: Instance) -> bool:
+    """Tell whether the reduction is asked about the wider question of an instance, but for its order of passes."""
+    with contextlib.suppress(ValueError):
+        if (found := wider(instance)) is not None:
+            charged = Synchronisation.CHARGED
+            plain = replace(found[0].training, schedule=Schedule.ONE_F_ONE_B)
+            cost = replace(found[0].cost, synchronisation=charged, inside=charged)
+            return is_reduced(replace(found[0], training=plain, cost=cost))
+    return False

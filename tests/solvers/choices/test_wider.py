@@ -1,0 +1,182 @@
+"""What is proved of the wider question: never above the best plan of what was asked, whatever is opened."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from unittest import mock
+
+import networkx as nx
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.evaluate import evaluate
+from pipecut.formulation.limits import NEVER
+from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
+from pipecut.formulation.problem.cluster import Server, cluster_graph
+from pipecut.formulation.problem.constraints import Goal, Placement
+from pipecut.formulation.problem.groups import Group, GroupKind
+from pipecut.formulation.problem.instance import Instance, longest_run_ns
+from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
+from pipecut.formulation.problem.training import Schedule
+from pipecut.solvers import exhaustive
+from pipecut.solvers.choices.neighbours import LeastStep, Widened, head_is_best, searched, widened, wider
+from pipecut.solvers.reduce.solver import accepts
+from tests.generators import CLASSES, cluster_graphs, links
+from tests.laws import so_many
+from tests.solvers.cpsat.test_freedoms import has_groups
+from tests.solvers.dynamic.test_paced import paced
+from tests.solvers.reduce.test_reduced import QUIET, repeated
+
+SEEN = mock.patch("pipecut.solvers.choices.neighbours.is_reduced", lambda one: accepts(one).takes)
+"""However small an instance is, the reduction is asked about it."""
+MOST_PLANS = 6_000
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> nx.Graph:
+    """Two or three servers that nothing tells apart, with or without adapters."""
+    number, devices = draw(st.sampled_from([(2, 2), (3, 1), (2, 1), (1, 3)]))
+    inside, between = draw(links), draw(links)
+    adapters, kind = draw(st.integers(0, devices)), draw(st.sampled_from(CLASSES))
+    servers = [
+        Server(f"server{at}", kind, devices, inside if devices > 1 else None, adapters) for at in range(number)
+    ]
+    return cluster_graph("alike", servers, [], mesh=between if number > 1 else None)
+
+
+@st.composite
+def opened(draw: st.DrawFn) -> Instance:
+    """Models that repeat themselves, with something open or asked that the reduction does not see."""
+    instance = paced(draw(repeated(draw(st.sampled_from([alike(), cluster_graphs(max_devices=3)])))))
+    goal = draw(st.sampled_from([Goal.STEP_TIME, Goal.STEP_TIME, Goal.ITERATION_TIME]))
+    orders = [one for one in Schedule if not one.in_a_v and (goal is Goal.ITERATION_TIME or one.flushes)]
+    if goal is Goal.ITERATION_TIME:
+        orders.remove(Schedule.ZERO_BUBBLE_H1)
+    order = draw(st.sampled_from(orders))
+    warm_up = draw(st.sampled_from(["classic", "eager", "choose"])) if order is Schedule.ONE_F_ONE_B else "classic"
+    stages = draw(st.sampled_from([None, None, 2]))
+    both = st.sampled_from(Synchronisation)
+    return replace(
+        instance,
+        training=replace(instance.training, schedule=order, warm_up=warm_up),
+        cost=replace(
+            instance.cost,
+            stage_time=StageTime.ADD,
+            synchronisation=draw(both),
+            inside=draw(both),
+            boundary_charge=draw(st.sampled_from(BoundaryCharge)),
+        ),
+        constraints=replace(
+            instance.constraints, placement=draw(st.sampled_from(Placement)), stages_at_least=stages
+        ),
+        goals=(goal,),
+    )
+
+
+def _truth(instance: Instance) -> Outcome:
+    assume(has_groups(instance) and exhaustive.accepts(instance).proves)
+    assume(exhaustive.count_plans(instance) <= MOST_PLANS)
+    return exhaustive.solve(instance)
+
+
+def _bound(instance: Instance, upper: int) -> int:
+    search = searched(instance, upper, NEVER)
+    search.first_plans()
+    search.begin()
+    while search.step():
+        pass
+    assert search.plan is None or evaluate(instance, search.plan).objective == search.best
+    return search.bound
+
+
+@settings(max_examples=so_many(400), deadline=None, suppress_health_check=QUIET)
+@given(opened(), st.booleans())
+def test_no_plan_is_below_the_bound_of_the_wider_question(instance: Instance, known: bool) -> None:
+    assume(wider(instance) is not None)
+    truth = _truth(instance)
+    most = longest_run_ns(instance, instance.training.micro_batches) + 1
+    if truth.objective is None:
+        return
+    assert _bound(instance, truth.objective + 1 if known else most) <= truth.objective
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(repeated(), st.sampled_from([(Schedule.ONE_F_ONE_B, Schedule.GPIPE), (Schedule.GPIPE,)]), st.booleans())
+def test_of_choices_each_has_a_bound_and_the_claim_is_the_weakest(
+    instance: Instance, orders: tuple[Schedule, ...], known: bool
+) -> None:
+    instance = replace(paced(instance), goals=(Goal.STEP_TIME,))
+    instance = replace(
+        instance, training=replace(instance.training, schedule=orders[0], schedule_choices=orders[:-1] and orders)
+    )
+    assume(has_groups(instance) and accepts(replace(instance, training=_plain(instance))).takes)
+    truths = [_truth(replace(instance, training=one)) for one in instance.training.choices]
+    told = list[int | None]()
+    with SEEN:
+        limits = Limits(progress=lambda one: told.append(one.bound if one.whole else None))
+        found = widened(instance, limits if known else Limits(), None)
+    values = [one.objective for one in truths if one.objective is not None]
+    assert bool(found.bounds) == bool(values)
+    for one, truth in zip(instance.training.choices, truths, strict=True):
+        if values and truth.objective is not None:
+            assert found.bounds[one] <= truth.objective
+    assert all(one is None or not values or one <= min(values) for one in told)
+    if found.start is not None:
+        priced = evaluate(found.start.instance, found.start.plan)
+        assert priced.feasible and priced.objective == found.start.objective >= min(values)
+
+
+def _plain(instance: Instance) -> object:
+    return replace(instance.training, schedule=Schedule.ONE_F_ONE_B, schedule_choices=())
+
+
+@settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
+@given(repeated(alike()))
+def test_where_the_head_of_the_line_is_best_no_group_has_better_links(instance: Instance) -> None:
+    free = replace(instance, constraints=replace(instance.constraints, placement=Placement.FREE))
+    assume(has_groups(free) and head_is_best(free))
+    for group in Group.possible(free):
+        head = GroupKind.of(free, Group.on_line(free, 0, group.devices, group.mode))
+        kind = GroupKind.of(free, group)
+        rows = [(head.link, kind.link), (head.inner, kind.inner)]
+        rows += list(itertools.zip_longest(head.axes or (), kind.axes or ()))
+        for one, other in rows:
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                assert one.bits_per_second >= other.bits_per_second and one.latency_ns <= other.latency_ns
+        assert replace(head, link=None, inner=None, axes=None) == replace(kind, link=None, inner=None, axes=None)
+
+
+def test_a_claim_takes_the_larger_bound_and_says_whose_it_is() -> None:
+    from tests.solvers.choices.test_trainings import three_products
+
+    instance = replace(three_products((1,)), goals=(Goal.STEP_TIME,))
+    best = exhaustive.solve(instance)
+    assert best.objective is not None
+    open_ = replace(best, proof=Proof.FEASIBLE, bound=1)
+    some = Widened({instance.training: best.objective - 1}, None).raised(instance, open_)
+    assert (some.proof, some.bound, some.bound_by) == (Proof.FEASIBLE, best.objective - 1, ("reduced_dp",))
+    met = Widened({instance.training: best.objective}, None).raised(instance, open_)
+    assert (met.proof, met.bound) == (Proof.OPTIMAL, best.objective)
+    assert Widened({}, None).raised(instance, open_) == open_
+    with pytest.raises(FalseClaimError):
+        Widened({instance.training: best.objective + 1}, None).raised(instance, open_)
+
+
+@pytest.mark.parametrize("order", [Schedule.GPIPE, Schedule.ZERO_BUBBLE_H1, Schedule.ONE_F_ONE_B])
+def test_how_time_is_counted_follows_from_the_order_of_passes(order: Schedule) -> None:
+    from tests.solvers.choices.test_trainings import three_products
+
+    instance = three_products((1,))
+    instance = replace(instance, training=replace(instance.training, schedule=order), goals=(Goal.STEP_TIME,))
+    limit = GoalLimit(Goal.DEVICES, 1)
+    limited = replace(instance, constraints=replace(instance.constraints, at_most=(limit,)))
+    found, paths = wider(limited), {Schedule.GPIPE: LeastStep.FLOW, Schedule.ZERO_BUBBLE_H1: LeastStep.WORK}
+    assert found is not None and found[1] is paths.get(order, LeastStep.EXECUTED)
+    assert not found[0].constraints.at_most
+    assert found[0].training.schedule is (order if order is Schedule.GPIPE else Schedule.ONE_F_ONE_B)
+    loose = replace(limited, training=replace(instance.training, schedule=Schedule.ONE_F_ONE_B, warm_up=(1, 1, 1)))
+    assert wider(loose) is None
