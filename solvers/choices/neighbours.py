@@ -13,8 +13,8 @@ stages are bounded by how many devices they have (``solvers.reduce.by_count``):
   so (:func:`head_is_best`); what joins stages takes nothing then.
 * No order of passes keeps fewer micro-batches than is counted: all of them under GPipe, one where one after
   another goes through all stages, else as many as under 1F1B.
-* Time is counted by the order of passes (:class:`LeastStep`). What is done once a step is left out of executed times,
-  but for the first stage under 1F1B.
+* Time is counted by the order of passes (:class:`LeastStep`). What is done once a step is left out of executed
+  times, but for the first stage under 1F1B.
 
 Plans of the wider question that keep the rules are priced as what was asked. The claim rests on such a plan alone.
 """
@@ -153,15 +153,10 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
         return None
     if goal not in (Goal.STEP_TIME, Goal.ITERATION_TIME) or (free and not head_is_best(instance)):
         return None
-    whole = training.schedule in (Schedule.GPIPE, Schedule.NAIVE)
-    if goal is Goal.STEP_TIME and training.warms_up and training.warm_up == "classic":
+    whole, formula = training.schedule in (Schedule.GPIPE, Schedule.NAIVE), goal is Goal.ITERATION_TIME
+    path = LeastStep.FLOW if whole or (formula and training.schedule.flushes) else LeastStep.WORK
+    if not formula and training.warms_up and training.warm_up == "classic":
         path = LeastStep.EXECUTED
-    else:
-        path = (
-            LeastStep.FLOW
-            if whole or (goal is Goal.ITERATION_TIME and training.schedule.flushes)
-            else LeastStep.WORK
-        )
     # Under all other orders as many micro-batches are in flight as under 1F1B, or more.
     order = training.schedule if whole else Schedule.ONE_F_ONE_B
     seen = (
