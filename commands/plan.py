@@ -3,6 +3,8 @@
 ``pipecut plan --certificate``: write a proof beside the plan, and say how much it proves.
 
 ``pipecut plan --double-check``: ask every other route, say what each answered, stop at a disagreement.
+
+``pipecut plan --show-model``: say what is handed to CP-SAT, in place of a search (``commands.parts.models``).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pipecut.commands.parts.task import EXIT_CODES, Task, announced, open_task
 from pipecut.commands.terminal import terminal as output
 from pipecut.commands.terminal.failures import (
     ClaimFailedError,
+    ExitCode,
     InputError,
     OutOfTimeError,
     output_path,
@@ -195,6 +198,11 @@ def run(arguments: argparse.Namespace) -> int:
         unknown = Outcome(error.solver, Proof.UNKNOWN, seconds=error.seconds, notes=(str(error),))
         arguments.reply.put(outcome_to_dict(arguments.scenario.name, unknown))
         raise
+    if arguments.show_model:
+        from pipecut.commands.parts.models import show_model
+
+        show_model(task)
+        return ExitCode.DONE
     refuse_uncertifiable(task, proof)
     try:
         task, found = task.decided()

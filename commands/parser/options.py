@@ -168,6 +168,16 @@ def _add_plan(grammar: Grammar) -> None:
     )
     command.add_argument("--certificate", metavar="FILE", help="write a proof that pipecut verify can check")
     command.add_argument("--verbose", action="store_true", help="show every note, also of what searches counted")
+    command.add_argument(
+        "--show-model", action="store_true", help="in place of a search: say what is handed to CP-SAT, in words"
+    )
+    command.set_defaults(check=partial(_check_shown, command))
+
+
+def _check_shown(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with argparse's message and exit code 2 where a model is shown and something of a plan is asked for."""
+    if arguments.show_model and (arguments.json or arguments.out or arguments.certificate):
+        command.error("--show-model finds no plan: leave out --json, --out and --certificate")
 
 
 def _add_compare(grammar: Grammar) -> None:

@@ -119,25 +119,10 @@ class TypeModel:
         crossed: list[Sum] = [model.new_int_var(0, ask.most_ns, f"crossed[{slot}]") for slot in slots[:-1]]
         v = TypeModel(ask, model, types, pick, first, x, [*crossed, 0])
         for name in (one for one in FAMILIES if not families or one in families):
-            v.rows[name] = sum(1 for _ in in_time(FAMILIES[name](v), space.stages.deadline))
+            before = len(model.proto.constraints)
+            sum(1 for _ in in_time(FAMILIES[name](v), space.stages.deadline))
+            v.rows[name] = len(model.proto.constraints) - before
         return v
-
-    def words(self) -> list[str]:
-        """Say what the model is: its variables, then each family with its formula and how many rows it has."""
-        types = ", ".join(str(len(row)) for row in self.types)
-        found = [
-            f"plans of {self.ask.stages} stages on {self.ask.space.line.devices} devices:"
-            f" {len(self.model.proto.variables)} variables",
-            f"pick[s,k]: stage s, counted from the last, takes type k; of each there are {types}",
-            f"T: the slowest of {len(self.ladder)} times; first[s], x[s]: first atom and first device of stage s",
-        ]
-        return [
-            *found,
-            *(
-                f"{name} ({self.rows[name]}): {' '.join((post.__doc__ or '').split())}"
-                for name, post in FAMILIES.items()
-            ),
-        ]
 
     @property
     def slots(self) -> range:

@@ -82,6 +82,13 @@ def proposed(stages: ReducedStages) -> Plan | None:
     return first.plan
 
 
+def numbers_of_stages(space: TypeSpace) -> range:
+    """Return how many stages plans may have."""
+    demands, line = space.asked.demands, space.line
+    most = min(space.stages.atoms, line.devices // min(line.sizes), demands.stages_at_most or line.devices)
+    return range(demands.stages_at_least or 1, most + 1)
+
+
 @dataclass(slots=True)
 class TypeSearch:
     """The search of one number of micro-batches: ``bounds[S]`` is what no plan with S stages is below."""
@@ -93,10 +100,8 @@ class TypeSearch:
 
     def run(self) -> None:
         """Search to the end. Raises StoppedError where time is over; what is known then stays."""
-        known, stages, line = self.known, self.space.stages, self.space.line
-        demands = known.instance.demands
-        most = min(stages.atoms, line.devices // min(line.sizes), demands.stages_at_most or line.devices)
-        self.bounds = dict.fromkeys(range(demands.stages_at_least or 1, most + 1), known.lower)
+        known, stages = self.known, self.space.stages
+        self.bounds = dict.fromkeys(numbers_of_stages(self.space), known.lower)
         if not self.bounds:
             known.lower = known.upper
             return

@@ -16,28 +16,33 @@ FORMULAS = (Goal.ITERATION_TIME, Goal.BOTTLENECK, Goal.DEVICES, Goal.STAGES)
 
 
 def bare(instance: Instance) -> Instance:
-    """Return an instance without what models of types see by themselves, for the tables of its stages."""
+    """Return an instance without what models of types see by themselves, for the tables of its stages.
+
+    Raises ValueError where a step is not one of the tables' questions.
+    """
     seen = replace(instance.constraints, apart=(), pins=(), at_most=(), stages_at_least=None, stages_at_most=None)
     return replace(instance, constraints=seen, goals=(Goal.ITERATION_TIME,))
 
 
-def reason_against(instance: Instance) -> str:
-    """Return what the model does not see of an instance; nothing where it sees all."""
+def _unseen(instance: Instance) -> str:
+    """Return which goal or pin the model does not see; nothing where it sees all."""
     judged = (instance.goals[0], *(one.goal for one in instance.constraints.at_most))
     if unseen := [goal for goal in judged if goal not in FORMULAS]:
         return f"{NAME} knows sums of stages, the slowest of them, and their numbers, and no {unseen[0]}"
     if any(pin.servers is not None for pin in instance.demands.pins):
         return f"{NAME} sees pins to stages, and none to servers"
-    try:
-        return reduced_reason_against(bare(instance), NAME) or ""
-    except ValueError as error:  # the step by a formula, of which tables are made, is about other questions
-        return f"{NAME}: {error}"
+    return ""
 
 
 @sized
 def accepts(instance: Instance) -> Support:
     """Say what the model makes of an instance (``solvers.search.support``). Cost: linear in the layers."""
-    reason = reason_against(instance)
-    if reason:
+    if reason := _unseen(instance):
         return Support(reason=reason)
-    return Support(proves=True, bytes_needed=bytes_needed(bare(instance)))
+    try:
+        tables = bare(instance)
+    except ValueError as error:
+        return Support(reason=f"{NAME}: {error}")
+    if reason := reduced_reason_against(tables, NAME):
+        return Support(reason=reason)
+    return Support(proves=True, bytes_needed=bytes_needed(tables))

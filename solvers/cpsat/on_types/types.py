@@ -182,6 +182,21 @@ class TypeSpace:
                 rests.update((np.flatnonzero(column == seat) % self.period).tolist())
         return [(size, least, frozenset(rests)) for (size, _), (least, rests) in found.items()]
 
+    def is_exact(self, slot: int, one: StageType) -> bool:
+        """Tell whether a type takes as long as its stages do; else it takes no more until these are settled.
+
+        Without limits on memory times are sums of layers, exact on every seat that is priced itself.
+        """
+        column = self.line.seat[:, one.size]
+        places = np.flatnonzero(column >= 0)
+        seats = {int(column[x]) for x in places.tolist() if x % self.period in one.rests}
+        if not seats <= self.stages.firsts():
+            return False
+        if not self.asked.constraints.memory:
+            return True
+        ends = [(first, first + one.atoms) for first in one.starts]
+        return all(self.stages.final(seat, slot)[at] for seat in seats for at in ends)
+
     def allowed(self, slot: int, stages: int) -> NDArray[np.bool_]:
         """Tell by first atom and atom behind the last where a stage of a slot may lie."""
         atoms, at = self.stages.atoms, np.arange(self.stages.atoms + 1)

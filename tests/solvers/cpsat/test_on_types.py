@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from pipecut.formulation.constraints.plans.at_most import GoalLimit
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.outcome import Limits, Proof, checked
 from pipecut.formulation.problem.constraints import Goal
-from pipecut.formulation.problem.instance import Instance
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance
 from pipecut.formulation.problem.plan import Plan
 from pipecut.solvers import exhaustive
 from pipecut.solvers.cpsat.engine import make_solver
@@ -23,6 +24,8 @@ from pipecut.solvers.cpsat.on_types.counts import CountModel
 from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion
 from pipecut.solvers.cpsat.on_types.solver import solve, space_of
 from pipecut.solvers.cpsat.on_types.support import FORMULAS, accepts
+from pipecut.solvers.cpsat.on_types.words import model_words
+from pipecut.solvers.reduce.programme import Cell
 from tests.generators import cluster_graphs
 from tests.laws import so_many
 from tests.solvers.cpsat.test_freedoms import freed, has_groups
@@ -146,13 +149,59 @@ def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instanc
     assert none.plan is None and none.bound == best
 
 
-def test_the_model_says_what_it_is() -> None:
-    instance = replace(example(), goals=(Goal.ITERATION_TIME,))
-    model = TypeModel.of(TypeQuestion.of(space_of(instance, ONE.begun()), 2, 10**9))
-    assert model is not None
-    words = model.words()
-    assert words[0].startswith("plans of 2 stages on 4 devices: ") and "one (2): Sum over k" in "\n".join(words)
-    assert len(words) == 3 + len(FAMILIES) and all(model.rows[name] for name in FAMILIES)
+@settings(max_examples=so_many(40), deadline=None, suppress_health_check=QUIET)
+@given(demanding())
+def test_the_model_says_what_it_is(instance: Instance) -> None:
+    """Its own numbers of variables and rows, and of each family with its formula."""
+    title, *sections = model_words(instance, ONE)
+    model = TypeModel.of(_asked_first(instance))
+    if model is None:
+        assert [one.title for one in sections] == ["model"]
+        return
+    said = {re.sub(r"^[\d,]+ ", "", one.title): (_number(one.title), one.rows) for one in sections}
+    total, rows = said["constraints"]
+    assert total == len(model.model.proto.constraints) == sum(_number(text) for _, text in rows)
+    assert [name for name, _ in rows] == [name for name in FAMILIES if model.rows[name]]
+    assert all(text.split(": ", 1)[1] for _, text in rows)
+    total, rows = said["variables"]
+    assert total == len(model.model.proto.variables) == sum(_number(text) for _, text in rows)
+    assert said["types of stages"][0] == sum(map(len, model.types))
+    limits = [text for name, text in title.rows if name == "limit"]
+    assert len(limits) == len(instance.constraints.at_most)
+
+
+def _number(text: str) -> int:
+    found = re.match(r"[\d,]+", text)
+    return int(found.group().replace(",", "")) if found else 0
+
+
+def _asked_first(instance: Instance) -> TypeQuestion:
+    """Ask for plans with as many stages as the first one, that are better."""
+    space, known = space_of(instance, ONE.begun()), solver.most_of(instance) + 1
+    plan = solver.proposed(space.stages)
+    priced = None if plan is None else evaluate(instance, plan)
+    if plan is None or priced is None or not priced.feasible or priced.objective is None:
+        return TypeQuestion.of(space, min(solver.numbers_of_stages(space), default=1), known - 1)
+    return TypeQuestion.of(space, len(plan), min(known, priced.objective) - 1)
+
+
+@settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
+@given(repeated(cluster_graphs(max_devices=4)))
+def test_a_type_that_is_called_exact_takes_what_its_stages_do(instance: Instance) -> None:
+    """Settling them changes nothing."""
+    instance = replace(paced(instance), goals=(Goal.ITERATION_TIME,))
+    assume(instance.devices * len(instance.layers) <= 20)
+    _seen(instance)
+    space = space_of(instance, ONE.begun())
+    for stages in solver.numbers_of_stages(space):
+        for slot in range(stages):
+            for one in space.of_slot(slot, stages, FORBIDDEN - 1):
+                seats = [x for x in range(space.line.devices) if x % space.period in one.rests]
+                cells = [Cell(x, one.size, first, first + one.atoms) for x in seats for first in one.starts]
+                exact = space.is_exact(slot, one)
+                changed = [space.stages.settle(cell, slot, FORBIDDEN - 1) for cell in cells if space.stands(cell)]
+                assert not (exact and any(changed))
+                assert space.is_exact(slot, one) or changed
 
 
 @pytest.mark.parametrize("family", ["atoms", "devices", "places", "slowest"])

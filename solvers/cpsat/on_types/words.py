@@ -1,0 +1,103 @@
+"""What the model over types is, in words and numbers: for whoever wants to see what is handed to CP-SAT.
+
+Built as the search builds it (``solvers.cpsat.on_types.solver``): for the number of stages of the best first plan
+that is known, with that plan as its limit. Nothing is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pipecut.formulation.costs.amounts import goal_amount
+from pipecut.formulation.costs.bounds import lower_bound
+from pipecut.formulation.outcome import Limits, begin
+from pipecut.formulation.problem.instance import Instance
+from pipecut.solvers.cpsat.on_types.counts import CountModel
+from pipecut.solvers.cpsat.on_types.model import FAMILIES, TypeModel, TypeQuestion
+from pipecut.solvers.cpsat.on_types.solver import most_of, numbers_of_stages, proposed, space_of
+from pipecut.solvers.cpsat.on_types.support import NAME, accepts
+from pipecut.solvers.cpsat.words import ModelPart, bounds_in_words, constraint_section, variable_section
+from pipecut.solvers.search.incumbent import Incumbent
+
+VARIABLES = {
+    "pick": "[s,k] stage s, counted from the last, is of type k",
+    "first": "[s] the first atom of stage s",
+    "x": "[s] where on the line the devices of stage s begin",
+    "rest": "[s,r] that place leaves r when divided by the period of the line",
+    "times": "[s] how often the period fits into it",
+    "crossed": "[s] what the boundary in front of stage s takes, in ns",
+    "slowest": "[t] some stage or boundary takes t ns or more: the rungs of T",
+}
+"""Of each family of variables what it says."""
+EXACT = "devices, atoms and micro-batches; what tensors take over each link and place to cut; times of {} types"
+LOWER = (
+    "times of {} types, as memory is short or a stage may stand across servers: the answer's are settled, that is"
+    " made exact, and the model is asked again until none of them changes"
+)
+COUNTED = (
+    "how many stages are of which type, wherever they stand: {:,} numbers in {:,} rows. Where even these take no"
+    " less than the best plan, plans of so many stages are done with"
+)
+NO_TYPES = "no stage of so many takes less than the best plan: there is nothing to ask"
+
+
+def model_words(instance: Instance, limits: Limits | None = None) -> list[ModelPart]:
+    """Say what the model over types is that is asked about the first goal of an instance.
+
+    Raises ValueError where ``accepts`` has a reason, TooLargeError and StoppedError as the search does. Cost: the
+    tables of ``reduced_dp``, and a first plan.
+    """
+    limits = begin(limits)
+    accepts(instance).refuse()
+    space = space_of(instance, limits)
+    known = Incumbent(NAME, instance, limits, most_of(instance) + 1, lower_bound(instance))
+    known.offer(proposed(space.stages))
+    numbers, limited = numbers_of_stages(space), instance.constraints.at_most
+    stages = len(known.plan) if known.plan is not None else next(iter(numbers), 1)
+    ask = TypeQuestion.of(space, stages, known.upper - 1)
+    begun = ModelPart(
+        "question",
+        (
+            ("goal", f"{instance.goals[0]}, the least of {_extent(space.stages.atoms, instance)}"),
+            (
+                "stages",
+                f"from {min(numbers, default=0)} to {max(numbers, default=0)}, each a model; here {stages}",
+            ),
+            ("bounds", bounds_in_words(known)),
+            *(("limit", f"{one.goal} at most {goal_amount(one.goal, one.at_most)}") for one in limited),
+        ),
+    )
+    counts, model = CountModel.of(ask), TypeModel.of(ask)
+    if model is None:
+        return [begun, ModelPart("model", (("none", NO_TYPES),))]
+    return [begun, *model_sections(model), *_relaxed(counts), _settling(model)]
+
+
+def _extent(atoms: int, instance: Instance) -> str:
+    return f"{atoms} atoms, {instance.devices} devices, {instance.training.micro_batches} micro-batches"
+
+
+def model_sections(model: TypeModel) -> list[ModelPart]:
+    """Say of what types, variables and constraints a model is made."""
+    types = [f"{slot}: {len(row)}" for slot, row in enumerate(model.types)]
+    said = {name: " ".join((FAMILIES[name].__doc__ or "").split()) for name in model.rows}
+    return [
+        ModelPart(f"{sum(map(len, model.types)):,} types of stages", (("by stage", ", ".join(types)),)),
+        variable_section(model.model, VARIABLES),
+        constraint_section(model.rows, said),
+    ]
+
+
+def _relaxed(counts: CountModel | None) -> Iterable[ModelPart]:
+    if counts is not None:
+        rows = len(counts.model.proto.constraints)
+        yield ModelPart("asked before it", (("counts", COUNTED.format(len(counts.pairs), rows)),))
+
+
+def _settling(model: TypeModel) -> ModelPart:
+    """Say which terms are exact, and which are lower bounds at first."""
+    space = model.ask.space
+    exact = sum(space.is_exact(slot, one) for slot, row in enumerate(model.types) for one in row)
+    lower = sum(map(len, model.types)) - exact
+    rows = [("exact", EXACT.format(f"{exact:,}"))]
+    return ModelPart("terms", (*rows, *([("lower", LOWER.format(f"{lower:,}"))] if lower else [])))
