@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.command_line import own_cache, pipecut, scenario
-from tests.laws import so_many
+from tests.laws import mark_slow, so_many
 
-__all__ = ["own_cache", "pipecut", "scenario"]
+__all__ = ["own_cache", "pipecut", "pytest_collection_modifyitems", "scenario"]
 
 settings.register_profile(
     "explore",
@@ -27,6 +28,12 @@ settings.register_profile(
 )
 settings.register_profile("pipecut", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("pipecut")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which cases are slow before those are left out."""
+    mark_slow(items)
 
 
 class _OnePackage(MetaPathFinder):

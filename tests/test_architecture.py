@@ -9,10 +9,9 @@ of a room only fall (BUDGETS).
 from __future__ import annotations
 
 import ast
-import io
 import sys
-import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,10 +123,10 @@ def relative(path: Path) -> str:
 
 def check(source: str, path: str) -> list[Finding]:
     """Return everything in a module that breaks a rule; ``path`` is relative to the repository."""
-    tree = ast.parse(source)
+    nodes = list(ast.walk(ast.parse(source)))
     room = path.split("/", 1)[0]
-    findings = [*_imports(tree, room, path), *_lengths(source, tree)]
-    for node in ast.walk(tree):
+    findings = [*_imports(nodes, room, path), *_lengths(source, nodes)]
+    for node in nodes:
         if isinstance(node, ast.Assert):
             findings.append(Finding("assert", node.lineno, "no assert outside tests"))
         if isinstance(node, ast.Call) and room not in MAY_PRINT and _prints(node.func):
@@ -135,21 +134,22 @@ def check(source: str, path: str) -> list[Finding]:
     return findings
 
 
-def _imports(tree: ast.Module, room: str, path: str) -> Iterator[Finding]:
-    lazy = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _only_for_types(node)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+def _imports(nodes: list[ast.AST], room: str, path: str) -> Iterator[Finding]:
+    heavy: list[tuple[ast.AST, str]] = []
+    for node in nodes:
         for name in _imported(node):
             package = room_of(name)
             known = package in MAY_IMPORT[room] or package in sys.stdlib_module_names
             if not known:
                 yield Finding("import", getattr(node, "lineno", 0), f"{room} may not import {name}")
-            elif package in HEAVY and id(node) not in lazy and not path.startswith(TORCH_ON_TOP):
-                yield Finding("lazy", getattr(node, "lineno", 0), f"{package} is imported inside functions only")
+            elif package in HEAVY and not path.startswith(TORCH_ON_TOP):
+                heavy.append((node, package))
+    inside = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    apart = (*inside, *(node for node in nodes if _only_for_types(node))) if heavy else ()
+    lazy = {id(inner) for node in apart for inner in ast.walk(node)}
+    for node, package in heavy:
+        if id(node) not in lazy:
+            yield Finding("lazy", getattr(node, "lineno", 0), f"{package} is imported inside functions only")
 
 
 def room_of(name: str) -> str:
@@ -181,12 +181,12 @@ def _prints(function: ast.expr) -> bool:
     return text in SILENT or text.startswith(("sys.stdout.", "sys.stderr.", "warnings.warn"))
 
 
-def _lengths(source: str, tree: ast.Module) -> Iterator[Finding]:
+def _lengths(source: str, nodes: list[ast.AST]) -> Iterator[Finding]:
     lines = source.splitlines()
     filled = sum(1 for line in lines if line.strip())
     if filled > MOST_LINES:
         yield Finding("module length", 1, f"{filled} lines that are not blank, at most {MOST_LINES}")
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             long = _function_lines(node, lines)
             if long > MOST_LINES_OF_A_FUNCTION:
@@ -210,8 +210,8 @@ def imports_among(sources: dict[str, str], *, for_types: bool = True) -> nx.DiGr
     graph = nx.DiGraph()
     for path, source in sources.items():
         graph.add_node(path)
-        for name in _targets(ast.parse(source), for_types=for_types):
-            if name in by_name and by_name[name] != path:
+        for name, typing in _targets(source):
+            if name in by_name and by_name[name] != path and (for_types or not typing):
                 graph.add_edge(path, by_name[name])
     return graph
 
@@ -225,16 +225,19 @@ def name_of(path: str) -> str:
     return f"pipecut.{inside.replace('/', '.')}"
 
 
-def _targets(tree: ast.Module, *, for_types: bool) -> Iterator[str]:
+@cache
+def _targets(source: str) -> tuple[tuple[str, bool], ...]:
+    """Return what a module imports, and whether for type checkers alone; kept, as several rules ask for it."""
+    tree = ast.parse(source)
     typing = {id(inner) for node in ast.walk(tree) if _only_for_types(node) for inner in ast.walk(node)}
+    found: list[tuple[str, bool]] = []
     for node in ast.walk(tree):
-        if id(node) in typing and not for_types:
-            continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += ((alias.name, id(node) in typing) for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names = (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            found += ((name, id(node) in typing) for name in names)
+    return tuple(found)
 
 
 def circles(sources: dict[str, str]) -> list[list[str]]:
@@ -258,26 +261,18 @@ def _folder(path: str, holding: set[str]) -> str:
 
 def code_lines(source: str) -> int:
     """Count the lines of a module that hold code: no blanks, comments or docstrings."""
-    told: set[int] = set()
+    told, texts = set[int](), set[int]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
             text = first.value if isinstance(first, ast.Expr) else None
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 told.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-    empty = (
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    )
-    found: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in empty:
-            found.update(range(token.start[0], token.end[0] + 1))
-    return len(found - told)
+        elif isinstance(node, ast.Constant | ast.JoinedStr) and node.lineno != node.end_lineno:
+            texts.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = ((number, line.strip()) for number, line in enumerate(source.splitlines(), start=1))
+    filled = {number for number, line in lines if line and not line.startswith("#")}
+    return len((filled | texts) - told)
 
 
 def longest_chain(graph: nx.DiGraph) -> list[str]:
@@ -335,8 +330,7 @@ def test_the_core_does_not_know_the_literature() -> None:
 
 
 def _imports_literature(path: Path) -> bool:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return any(room_of(name) == "literature" for node in ast.walk(tree) for name in _imported(node))
+    return any(room_of(name) == "literature" for name, _ in _targets(path.read_text(encoding="utf-8")))
 
 
 def test_every_room_is_in_the_table() -> None:

@@ -46,6 +46,7 @@ def verdict(code: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -69,6 +70,7 @@ def test_a_reader_that_misbehaves_is_caught(tmp_path: Path, code: str, said: str
     assert said in verdict(code, tmp_path)
 
 
+@pytest.mark.few("sample1")
 @pytest.mark.parametrize(
     ("sample", "structure"),
     [

@@ -70,6 +70,7 @@ def test_overrides_reach_the_problem(scenario: Path) -> None:
     assert pipecut.load(scenario, ["training.micro_batches=4"]).training.micro_batches == 4
 
 
+@pytest.mark.few("1 ")
 @pytest.mark.parametrize(("memory", "because"), [("1 GiB", 0), ("4 MiB", 1), ("1 KiB", 1)])
 def test_an_outcome_prints_as_the_command_line_does(
     scenario: Path, memory: str, because: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

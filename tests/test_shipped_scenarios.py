@@ -23,6 +23,7 @@ GPT2 = PAPER.parent / "gpt" / "gpt2.yaml"
 MODELS = ("vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "resnet152")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_expected_optimum_is_proved_three_ways_and_certified(model: str) -> None:
     scenario = load_scenario(PAPER / f"{model}.yaml")
@@ -38,6 +39,7 @@ def test_the_expected_optimum_is_proved_three_ways_and_certified(model: str) -> 
         verify(instance, certificate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
     instance = load_scenario(PAPER / f"{model}.yaml", ["training.global_batch=128"]).load()
@@ -46,6 +48,7 @@ def test_the_papers_larger_batch_is_proved_too(model: str) -> None:
     assert found.objective == line_dp.solve(instance).objective
 
 
+@pytest.mark.slow
 def test_llama_between_its_blocks_is_proved() -> None:
     scenario = load_scenario(PAPER.parent / "llama" / "llama7b.yaml")
     instance = scenario.load()

@@ -51,6 +51,7 @@ def test_hash_order_puts_a_new_bucket_and_a_new_key_first():
     assert hash_order([]) == []
 
 
+@pytest.mark.slow
 def test_hash_order_names_its_limit():
     with pytest.raises(ValueError, match=f"expected at most {TABLE_SIZES[-1]}"):
         hash_order(range(TABLE_SIZES[-1] + 1))

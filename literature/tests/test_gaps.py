@@ -199,6 +199,7 @@ def test_large_models_have_fewer_cases() -> None:
     assert [(one.name, one.percents) for one in large] == [("as shipped", (50,)), ("mixed", (50,))]
 
 
+@pytest.mark.slow
 def test_every_planner_is_held_against_a_proved_optimum(folder: Path) -> None:
     search = GapTableSearch((*TESTED[:-1], "brute_force"), Limits(time_limit_s=20), (), quiet=True)
     results = run_series(every_series([]), search)

@@ -39,6 +39,7 @@ def written(recipe: Recipe) -> RecipePlans:
     return RecipePlans.of(recipe, PUBLISHED.alike(recipe))
 
 
+@pytest.mark.few("70B")
 @EACH
 def test_a_published_run_is_a_plan_that_breaks_no_rule_but_memory(recipe: Recipe) -> None:
     found = written(recipe)
@@ -51,6 +52,7 @@ def test_a_published_run_is_a_plan_that_breaks_no_rule_but_memory(recipe: Recipe
     assert (first.span.first, last.span.stop) == (0, len(found.instance.layers))
 
 
+@pytest.mark.few("70B")
 @EACH
 def test_what_a_planner_is_given_allows_the_published_degrees(recipe: Recipe) -> None:
     if recipe.sharded == "weights" and len(PUBLISHED.alike(recipe)) > 1:
@@ -112,6 +114,7 @@ def test_the_document_says_who_wins_and_why() -> None:
     assert sum(own["shares"].values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second run searches nothing, and writes the same document."""
     asked: list[str] = []

@@ -102,6 +102,7 @@ def test_chunks_of_a_rank_have_its_devices() -> None:
     assert [stage.group for stage in plan.stages[:4]] == [stage.group for stage in plan.stages[4:8]]
 
 
+@pytest.mark.slow
 def test_two_rows_give_two_constants_and_come_out() -> None:
     narrow, wide = MEGATRON_TABLE_1[0], MEGATRON_TABLE_1[3]
     constants = fitted(narrow, wide)
@@ -184,6 +185,7 @@ def test_every_entry_of_gpipes_tables_is_there() -> None:
         assert means[name].executed == pytest.approx(sum(errors) / len(errors), abs=0.1)
 
 
+@pytest.mark.slow
 def test_activation_memory_of_all_models_and_configurations() -> None:
     table = memory_table()
     assert len(table.rows) == len(MODELS) * len(LAYOUTS) == 24

@@ -151,6 +151,7 @@ def test_a_model_that_cannot_be_traced_is_a_matter_of_input(monkeypatch):
         case_of("VGG-19")
 
 
+@pytest.mark.slow
 def test_one_v_is_what_its_efficiency_was_read_from():
     for model, rate in ONE_V.items():
         case = case_of(model)
@@ -159,12 +160,14 @@ def test_one_v_is_what_its_efficiency_was_read_from():
         assert horovod(case.instance, "VVVV", case.link) == pytest.approx(HOROVOD[model][0][1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_its_document_is_what_it_writes(study):
     written = (ROOT / STUDIES["hetpipe"].document).read_text(encoding="utf-8").splitlines()
     again = to_markdown(study, "", "").splitlines()
     assert written[:2] + written[3:] == again[:2] + again[3:], "written again by pipecut study hetpipe"
 
 
+@pytest.mark.slow
 def test_orders(study):
     assert study.figures["Fig. 5, VGG-19, pairs in order"] == "6 of 6"
     assert study.figures["Fig. 5, ResNet-152, pairs in order"] == "6 of 6"
@@ -172,6 +175,7 @@ def test_orders(study):
     assert study.figures["Table 4, HetPipe, VGG-19, pairs in order"] == "5 of 6"
 
 
+@pytest.mark.slow
 def test_what_the_remarks_say(study):
     calibration, _, allocation = study.tables[:3]
     fits = [float(row[-1].split()[0]) <= 6 for row in calibration.rows]

@@ -19,6 +19,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.slow
 def test_the_fragment_of_the_readme_is_planned(pipecut: Command, scenario: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (fragment,) = re.findall(r"<!-- fragment of a scenario -->\n```yaml\n(.*?)```", readme, re.DOTALL)

@@ -206,6 +206,7 @@ def in_a_process(*arguments: str, code: str = "") -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(scenario: Path) -> None:
     code = "import os, sys\nr, w = os.pipe()\nos.close(r)\nos.dup2(w, 1)"
     done = in_a_process("plan", str(scenario), code=code)
@@ -213,6 +214,7 @@ def test_a_reader_that_goes_away_is_no_error(scenario: Path) -> None:
     assert in_a_process("--help", code=code).stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_behind_stdout_is_said(scenario: Path) -> None:
     code = "import os, sys\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
@@ -220,6 +222,7 @@ def test_a_full_disk_behind_stdout_is_said(scenario: Path) -> None:
     assert done.returncode == 2 and done.stderr == "standard output: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode(scenario: Path) -> None:
     done = in_a_process("plan", str(scenario), code="import sys\nsys.stdout.reconfigure(encoding='ascii')")
     assert done.returncode == 0 and "conv1 to fc[3] (5 layers)" in done.stdout and done.stderr == ""

@@ -59,6 +59,7 @@ def test_what_is_chosen_goes_with_the_plan_and_its_proof(pipecut: Command, tower
     assert ran.code == 0 and f"{chosen} micro-" in ran.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("among", "order", "said", "words"),
     [

@@ -52,6 +52,7 @@ def test_goals_that_are_open_are_said_and_the_code_is_not_done(
     assert "gap        0 %" not in text
 
 
+@pytest.mark.slow
 def test_goals_that_are_all_proved_are_optimal(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("plan", ordered(scenario), "--json")
     assert (ran.code, ran.json["proof"]) == (0, "optimal")

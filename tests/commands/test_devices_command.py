@@ -32,6 +32,7 @@ def test_the_whole_library_fits_eighty_columns(pipecut: Command, monkeypatch: py
     assert re.search(r"^p5 +8 x h100-sxm +450 +450 +32 x 100 +400 +55\.04$", ran.out, re.MULTILINE)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_one_entry_is_shown_with_every_source(pipecut: Command, name: str) -> None:
     library = Library.read()
@@ -49,6 +50,7 @@ def test_one_entry_is_shown_with_every_source(pipecut: Command, name: str) -> No
         assert number["note"] is None or number["note"] in ran.out
 
 
+@pytest.mark.slow
 def test_json_has_the_numbers_that_a_scenario_gets(pipecut: Command, tmp_path: Path) -> None:
     content = pipecut("devices", "--json").json
     assert [row["name"] for row in (*content["devices"], *content["machines"])] == sorted(

@@ -82,6 +82,7 @@ def test_what_cannot_be_run(pipecut: Command, plan: Path, options: list[str], wo
     assert ran.code == 2 and words in ran.err, ran.err
 
 
+@pytest.mark.slow
 def test_more_devices_than_samples_are_run(pipecut: Command, plan: Path) -> None:
     """Of one sample one device does all, and has the gradients of the unsplit model; the other one rests."""
     wide = write_plan({"one0": 1, "one1": 1}, {"one2": 1})
@@ -117,6 +118,7 @@ def net():
 """
 
 
+@pytest.mark.slow
 def test_statistics_of_samples_that_devices_share_have_one_verdict(
     pipecut: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

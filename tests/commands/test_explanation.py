@@ -56,6 +56,7 @@ def test_a_plan_keeps_the_demands(pipecut: Command, demanding: Path) -> None:
     assert "fc[3]" in last["layers"] and "conv2" in first["layers"]
 
 
+@pytest.mark.slow
 def test_the_limits_that_clash_are_told_with_a_way_out(pipecut: Command, demanding: Path) -> None:
     ran = pipecut("plan", demanding, "--json")
     assert ran.code == 1 and ran.json["proof"] == "infeasible"
@@ -75,6 +76,7 @@ def test_the_limits_that_clash_are_told_with_a_way_out(pipecut: Command, demandi
     assert "because    cannot hold together:" in text and "way out    leave out constraints.pin[1]" in text
 
 
+@pytest.mark.slow
 def test_memory_that_lacks_is_told_to_the_byte(pipecut: Command, scenario: Path) -> None:
     small = "cluster.devices.card.memory={} B".format
     why = pipecut("plan", scenario, "--json", "--set", small(1000000)).json["explanation"]
@@ -86,6 +88,7 @@ def test_memory_that_lacks_is_told_to_the_byte(pipecut: Command, scenario: Path)
     assert pipecut("plan", scenario, "--set", small(enough - 1)).code == 1
 
 
+@pytest.mark.slow
 def test_a_claim_that_no_plan_exists_is_refuted_by_its_own_explanation(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("plan", scenario, "--solver", "wrong_excluded", "--json")
     assert ran.code == 4 and set(ran.json) == {"error"} and "a search for what clashes finds one" in ran.err
@@ -119,6 +122,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("code", "options", "fragment", "printed"), EXAMPLES)
 def test_every_example_in_the_docs_is_run_and_prints_what_it_says(
     pipecut: Command, scenario: Path, code: str, options: str, fragment: str, printed: str | None
@@ -161,6 +165,7 @@ def test_the_tables_of_the_docs_name_every_goal() -> None:
     assert all(f"`at_most.{goal}`" in text for goal in Goal)
 
 
+@pytest.mark.slow
 def test_the_constraint_of_one_s_own_in_the_docs_works(scenario: Path) -> None:
     free = pipecut_module.plan(pipecut_module.load(scenario))
     scenario.rename(scenario.with_name("scenario.yaml"))

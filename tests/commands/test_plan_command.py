@@ -79,6 +79,7 @@ def test_lines_of_text_are_never_wrapped(
     assert f"check      {SAME}\n" in pipecut("plan", scenario).out
 
 
+@pytest.mark.slow
 def test_every_real_solver_shows_an_outcome(pipecut: Command, scenario: Path) -> None:
     expected = {
         "cpsat": 0,
@@ -258,6 +259,7 @@ def test_progress_is_silent_where_stderr_is_no_terminal(pipecut: Command, scenar
     assert pipecut("plan", scenario, "--quiet").err == ""
 
 
+@pytest.mark.slow
 def test_a_double_check_says_what_every_route_answered(pipecut: Command, scenario: Path) -> None:
     found = pipecut("plan", scenario, "--double-check", "--json").json
     answers = {row["route"]: row["verdict"] for row in found["double_check"]}
@@ -274,6 +276,7 @@ def test_a_double_check_says_what_every_route_answered(pipecut: Command, scenari
     assert "the claim is its own" in text and "no route that is independent" not in text
 
 
+@pytest.mark.slow
 def test_a_route_that_rests_on_the_same_states_is_no_second_one(pipecut: Command, scenario: Path) -> None:
     ran = pipecut(
         "plan", scenario, "--solver", "line_dp", "--set", "constraints.memory=false", "--double-check", "--json"
@@ -286,6 +289,7 @@ def test_a_route_that_rests_on_the_same_states_is_no_second_one(pipecut: Command
     assert rows["certificate"]["independent"] and rows["certificate"]["verdict"] == "agreed"
 
 
+@pytest.mark.slow
 def test_a_double_check_of_an_infeasible_scenario(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("plan", scenario, "--set", "cluster.devices.card.memory=1 KiB", "--double-check", "--json")
     answers = {row["route"]: row["verdict"] for row in ran.json["double_check"]}

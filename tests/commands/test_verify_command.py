@@ -118,6 +118,7 @@ def test_what_cannot_be_certified_is_refused_before_the_search(pipecut: Command,
     assert ran.code == 2 and "combine is 'sum'" in ran.err and not path.exists()
 
 
+@pytest.mark.slow
 def test_numbers_of_any_size_are_refused_or_prove_nothing(pipecut: Command, scenario: Path) -> None:
     """A bound of 0 needs no proof, and the weight beside it was multiplied by 0 before its size was looked at."""
     executed = ("--set", "objective=step_time")

@@ -98,6 +98,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.few("tied_gpt-1f1b", "tied_gpt-inter", "tied_gpt-zb")
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("make", [models.tied_gpt, *map(slow, (models.unet, models.chosen, models.called_twice))])
 def test_every_schedule(make: Callable[[], models.Made], order: PipelineSchedule) -> None:
@@ -110,6 +111,7 @@ def test_an_order_of_ones_own() -> None:
     run(models.resnet, order, [1, 1], micro_batch=2, buffers=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(2, 1, 1), (1, 2, 1), (3, 1), (2, 3), (1, 1, 3)], ids=str)
 @pytest.mark.parametrize("make", [models.unet, *map(slow, (models.tied_gpt, models.keywords))])
 def test_uneven_widths_and_batches_that_do_not_divide(make: Callable[[], models.Made], widths: Widths) -> None:
@@ -130,6 +132,7 @@ def test_recomputation_changes_buffers_once(make: Callable[[], models.Made], ord
     run(make, order, (1, 1), micro_batch=4, recompute=(0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(2, 1), (1, 1)], ids=str)
 def test_gradients_of_several_steps_add_up_each_once(widths: Widths) -> None:
     """As backward passes do; a tied weight is held by both stages, and replicas hold theirs together."""

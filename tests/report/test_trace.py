@@ -100,6 +100,7 @@ def peaks(trace: Trace) -> dict[str, int]:
     return {name: max(size for _, size in points) for (_, name), points in trace.counters.items()}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("schedule", OF_SINGLE_STAGES)
 @pytest.mark.parametrize("path", SHIPPED)
 def test_shipped_scenarios_in_every_schedule_of_a_training(path: str, schedule: Schedule) -> None:
@@ -108,6 +109,7 @@ def test_shipped_scenarios_in_every_schedule_of_a_training(path: str, schedule: 
     assert len(trace.counters) == len(plan)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("path", SHIPPED)
 def test_shipped_scenarios_as_they_are_and_in_other_orders(path: str) -> None:
     instance, plan = shipped(path)

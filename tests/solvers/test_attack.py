@@ -52,6 +52,7 @@ def test_what_brute_force_proves_survives_and_nothing_more_does(instance: Instan
         attacked([claim(instance, found.objective, found.plan)], Limits())
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_not_best_is_refuted_by_a_neighbour_or_a_draw() -> None:
     instance = four_blocks()
     best = exhaustive.solve(instance)

@@ -55,6 +55,7 @@ def test_counts_every_kind_of_plan(instance):
         assert count_plans(instance, number - 1) >= number
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("layers", "servers", "asked"),
     [

@@ -171,6 +171,7 @@ def can_be_exchanged(instance: Instance, one: int, other: int) -> bool:
     )
 
 
+@pytest.mark.few("one link", "a grid", "one is faster")
 @pytest.mark.parametrize(("instance", "classes"), CASES.values(), ids=CASES)
 def test_servers_are_alike_exactly_if_every_plan_costs_the_same_when_they_change_places(
     instance: Instance, classes: list[list[int]]
@@ -270,6 +271,7 @@ def steps(instance: Instance) -> Instance:
     return replace(instance, goals=(Goal.ITERATION_TIME,))
 
 
+@pytest.mark.few("three alike", "one is faster", "a pin of two")
 @pytest.mark.parametrize("name", [*CASES, *DEMANDED])
 def test_every_method_finds_what_pricing_every_plan_finds(name: str) -> None:
     instance, _ = (CASES | DEMANDED)[name]
@@ -287,6 +289,7 @@ def test_every_method_finds_what_pricing_every_plan_finds(name: str) -> None:
     assert answers >= (6 if name in DEMANDED else 8)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [*CASES, *DEMANDED])
 def test_a_certificate_proves_what_pricing_every_plan_finds_and_no_more(name: str) -> None:
     """Demands and limits are not seen by labels: what they prove is the best plan without."""
@@ -404,6 +407,7 @@ def slowest_between(instance: Instance, rows: list[list[int]]) -> Link | None:
     return Link(min(link.bits_per_second for link in known), max(link.latency_ns for link in known))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("samples", Samples)
 @pytest.mark.parametrize("sharing", Sharing)
 @pytest.mark.parametrize("placement", Placement)
@@ -439,6 +443,7 @@ def test_what_crosses_a_cut_is_counted_once_also_when_it_skips() -> None:
     assert [cut_bytes(instance, cut) for cut in (1, 2, 3)] == [2 * 30, 2 * (29 + 20), 2 * (4 + 12 + 60)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("placement", Placement)
 @pytest.mark.parametrize("slow", [2 * 10**9, 4 * 10**8])
 def test_every_method_agrees_where_tensors_skip_stages(placement: Placement, slow: int) -> None:

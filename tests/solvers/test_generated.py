@@ -36,6 +36,7 @@ LEAST = 5
 SKETCHES = 3_000
 
 
+@pytest.mark.slow
 def test_every_key_and_every_word_of_the_schema_is_drawn() -> None:
     """A key that is added to the format is drawn, or makes this fail: nothing here lists the keys."""
     missing = {*paths(schema()), *words(schema())}
@@ -46,6 +47,7 @@ def test_every_key_and_every_word_of_the_schema_is_drawn() -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_every_key_of_a_layer_graph_is_drawn() -> None:
     rows = (
         drawn_graph(numbered(seed), list(CLASSES), measured=not seed % 3, plain=not seed % 5)
@@ -89,6 +91,7 @@ def test_no_rule_is_for_a_key_that_is_gone() -> None:
     assert stray == []
 
 
+@pytest.mark.slow
 def test_no_method_is_refuted() -> None:
     counts = compare(SEED, 12)
     assert not counts.wrong, "\n".join(counts.wrong)
@@ -105,6 +108,7 @@ def test_no_method_is_refuted_on_hundreds() -> None:
         assert counts.answers[method, "infeasible"] >= LEAST, method
 
 
+@pytest.mark.slow
 def test_a_scenario_can_be_had_again(tmp_path: Path) -> None:
     assert drawn_of(SEED).instance == drawn_of(SEED).instance
     assert len({repr(drawn(SEED + number, tmp_path, 50).document) for number in range(5)}) == 5
@@ -132,6 +136,7 @@ def test_what_an_answer_counts_as(outcome: Outcome, values: tuple[int, ...] | No
     assert answer == expected and bool(problem) is (expected == "wrong")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lies", "crashes"])
 def test_a_method_that_lies_or_crashes_is_wrong(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(instance: Instance, limits: Limits) -> Outcome:

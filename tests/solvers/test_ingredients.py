@@ -314,6 +314,7 @@ def of_code(module: str, name: str, code: str) -> bool:
     return (module == at or (at.endswith(".") and module.startswith(at))) and name.startswith(begins)
 
 
+@pytest.mark.slow
 def test_what_several_methods_rest_on_is_attacked_by_a_test_that_does_not() -> None:
     """Traced, not listed: whatever becomes common ground needs a test, and no test stands for what is gone."""
     own, statement = {name: reads(name) for name in METHODS}, stated()
@@ -349,6 +350,7 @@ def test_routes_say_which_common_ground_they_read() -> None:
     assert checks["brute_force"].ground == ()
 
 
+@pytest.mark.few("line_dp", "state_dp", "cpsat_types")
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_reads_what_the_table_says(name: str) -> None:
     for module in pkgutil.walk_packages(solvers.__path__, "pipecut.solvers."):
@@ -371,6 +373,7 @@ def test_what_a_certificate_proves_rests_on_the_checker_alone() -> None:
     assert not any(module.startswith("pipecut.solvers.") for module, _ in called)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "patched"),
     [

@@ -193,6 +193,7 @@ def test_the_limit_is_where_it_is_said_to_be() -> None:
     assert longest_ns(instance) < MOST_NS <= longest_ns(instance) * Fraction(101, 100)
 
 
+@pytest.mark.slow
 def test_cp_sat_refuses_sums_over_many_groups_that_it_cannot_count() -> None:
     """CP-SAT adds a layer's time on every kind of group, of which a stage has one: more than any plan takes.
 

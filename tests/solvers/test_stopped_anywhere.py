@@ -70,6 +70,7 @@ def instance_named(name: str) -> Instance:
     return example(goals.get(name, Goal.BOTTLENECK))
 
 
+@pytest.mark.few("0-", "3-")
 @pytest.mark.parametrize("entry", (AUTO, *all_solvers()), ids=lambda entry: entry.name)
 @pytest.mark.parametrize("polls", [0, 1, 2, 3, 5, 8, 20, 50, 200, 1000])
 def test_a_solver_stopped_anywhere_makes_an_honest_claim(entry: SolverEntry, polls: int) -> None:
@@ -102,6 +103,7 @@ def with_steps(name: str) -> Instance:
     return replace(instance_named(name), goals=(Goal.STEP_TIME,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("below", [False, True])
 @pytest.mark.parametrize("name", ["step_dp", "period_dp", "halves_dp", "cpsat_chunks"])
 def test_who_is_stopped_without_a_plan_keeps_its_bound(

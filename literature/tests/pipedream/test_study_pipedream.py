@@ -25,12 +25,14 @@ def study():
     return run(StudyInputs(DATA))
 
 
+@pytest.mark.slow
 def test_its_document_is_what_it_writes(study):
     written = (ROOT / STUDIES["pipedream"].document).read_text(encoding="utf-8").splitlines()
     again = to_markdown(study, "", "").splitlines()
     assert written[:2] + written[3:] == again[:2] + again[3:], "written again by pipecut study pipedream"
 
 
+@pytest.mark.slow
 def test_every_run_of_the_program_comes_out_to_the_digit(study):
     assert study.figures["program_rows"] == study.figures["program_rows_equal"] == 40
     charged, free = study.tables[:2]

@@ -51,6 +51,7 @@ def seconds(text: str) -> float:
     return float(value) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
 
 
+@pytest.mark.slow
 def test_one_gpu_is_three_passes_over_all_multiply_accumulates() -> None:
     """6 FLOP for each multiply-accumulate of 64 images; each pass of a layer is rounded up to 1 ns."""
     instance = instance_of("vgg16", 64, CHARGED)
@@ -75,6 +76,7 @@ def test_table_ii_stage_by_stage() -> None:
     assert seconds(rows[3][2]) == max(seconds(row[2]) for row in rows)
 
 
+@pytest.mark.slow
 def test_table_ii_is_far_from_the_optimum_in_every_reading() -> None:
     prices = {
         reading: evaluate(instance, published_plan(instance)).objective

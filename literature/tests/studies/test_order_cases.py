@@ -42,6 +42,7 @@ def test_one_f_one_b_loses(make: Callable[[], OrderProblem], one_f_one_b_ns: int
     assert compared.loss("one_f_one_b") == Fraction(one_f_one_b_ns - best_ns, best_ns)
 
 
+@pytest.mark.slow
 def test_the_witness_without_transfers_against_every_order_in_turn() -> None:
     """Enumerated: on each rank every merger of F0 F1 F2 F3 and B0 B1 B2 B3 that memory allows, on all ranks."""
     problem = same_memory()
@@ -71,6 +72,7 @@ def _in_turn(stage: int, micro_batches: int, most: int) -> list[list[Action]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_other_witness_against_every_order() -> None:
     problem = too_few_in_flight()
     assert best_of_all(problem) == 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from tests.laws import so_many
 LIMITS = Limits()
 
 
+@pytest.mark.slow
 def test_tables_of_a_few_cases() -> None:
     part = [
         [(one, compare(one.problem, LIMITS)) for one in islice(family(split=split), 30)] for split in (False, True)

@@ -146,6 +146,7 @@ def test_a_neighbour_out_of_memory_says_by_how_much(pipecut: Command, scenario: 
     assert "breaks memory" in text and "the tightest" in text
 
 
+@pytest.mark.slow
 def test_an_instance_without_a_plan_is_explained_by_what_clashes(pipecut: Command, scenario: Path) -> None:
     asked = ("--set", "constraints.stages.at_least=9")
     found = pipecut("explain", scenario, "--json", *asked)

@@ -49,6 +49,7 @@ def test_limits_on_other_goals_are_kept_beside_an_executed_time(
     assert len(limited["stages"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", [STEP, PERIOD], ids=["step", "period"])
 def test_a_rule_of_ones_own_is_kept_beside_an_executed_time(scenario: Path, goal: tuple[str, ...]) -> None:
     loaded = load_scenario(scenario, [*goal, "constraints.placement=free"]).load()

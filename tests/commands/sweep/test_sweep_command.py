@@ -60,6 +60,7 @@ def lines(path: str = "grid.sweep.results.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_every_point_has_the_plan_of_its_scenario(pipecut: Command, scenario: Path, threads: list[int]) -> None:
     ran = pipecut("sweep", written(), "--json", "--csv", "all.csv", "--svg", "front.svg")
     points = ran.json["points"]

@@ -56,6 +56,7 @@ def test_an_interrupt_during_imports_is_one_line(name: str) -> None:
     assert interrupted(name, "plan", scenario) == (130, "", "aborted\n")
 
 
+@pytest.mark.slow
 def test_a_limit_that_ends_during_imports_is_one_line() -> None:
     """On a busy machine importing takes seconds, in which nobody looks at the clock."""
     scenario = str(ROOT / "scenarios" / "pipepar" / "vgg16.yaml")

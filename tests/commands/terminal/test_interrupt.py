@@ -81,6 +81,7 @@ def test_the_first_interrupt_shows_the_best_plan(scenario: Path) -> None:
     assert json.loads(Path("plan.json").read_text(encoding="utf-8"))["objective"] == found["objective"]
 
 
+@pytest.mark.slow
 @posix
 def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
     words = ("plan", scenario, "--solver", "stuck", "--json", "--out", "plan.json")
@@ -97,6 +98,7 @@ def test_the_second_interrupt_aborts_at_once(scenario: Path) -> None:
     assert not Path("plan.json").exists()
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("solver", ["stuck", "spinning", "buried"])
 def test_one_interrupt_is_enough_whatever_the_search_does(scenario: Path, solver: str) -> None:
@@ -110,6 +112,7 @@ def test_one_interrupt_is_enough_whatever_the_search_does(scenario: Path, solver
     assert LEFT in found["notes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["stuck", "spinning", "buried"])
 def test_the_limit_ends_a_search_whatever_it_does(scenario: Path, solver: str) -> None:
     with started("plan", scenario, "--solver", solver, "--time-limit", "4 s", "--out", "plan.json") as process:
@@ -118,6 +121,7 @@ def test_the_limit_ends_a_search_whatever_it_does(scenario: Path, solver: str) -
     assert b"s the model took" in out and b"plan.json: the plan" in err
 
 
+@pytest.mark.slow
 def test_in_python_too(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "SOLVERS", entries())
     problem = pipecut.load(scenario)
@@ -142,6 +146,7 @@ def test_a_search_that_was_left_ends_once_it_is_back_in_python() -> None:
     assert ended.wait(PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_what_ends_a_check_leaves_the_proof(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, and the end of its time, whatever it does: what was said until then stands."""
 
@@ -161,6 +166,7 @@ def test_what_ends_a_check_leaves_the_proof(scenario: Path, monkeypatch: pytest.
         assert outcome.checks[-1] == f"not cross-checked: {why}" and len(outcome.checks) <= 2
 
 
+@pytest.mark.slow
 @posix
 def test_an_interrupted_comparison_shows_what_it_has(scenario: Path) -> None:
     with started("compare", scenario, "--solvers", "line_dp,slow,one_stage", "--json") as process:
@@ -176,6 +182,7 @@ def test_an_interrupted_comparison_shows_what_it_has(scenario: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @posix
 def test_a_terminal_shows_a_live_line_and_stdout_stays_pure(scenario: Path) -> None:
     import pty
@@ -209,6 +216,7 @@ def test_cp_sat_itself_can_be_stopped() -> None:
     assert process.returncode == 3 and json.loads(out)["proof"] == "feasible"
 
 
+@pytest.mark.slow
 @posix
 def test_quiet_shows_no_line_on_a_terminal_either(scenario: Path) -> None:
     import pty

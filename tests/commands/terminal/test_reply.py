@@ -180,6 +180,7 @@ def test_a_number_that_json_lacks_is_a_defect(pipecut: Command, scenario: Path, 
     assert ran.code == 70 and error_of(ran.out)["kind"] == "defect" and "Traceback" in ran.err
 
 
+@pytest.mark.slow
 @posix
 def test_ctrl_c_before_and_while_there_is_a_result(scenario: Path) -> None:
     with started("plan", scenario, "--solver", "stuck", "--json") as process:
@@ -215,6 +216,7 @@ def test_an_interrupt_while_the_object_is_written_sends_no_second_one(monkeypatc
     assert ending.guarded(work, reply) == 130 and len(written) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_behind_stdout(scenario: Path) -> None:
     code = "import os, sys\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"

@@ -27,11 +27,13 @@ def told(scenario: Path, limit_s: float) -> None:
     assert found["exit"] in CODES and found["said"] != "nothing", found
 
 
+@pytest.mark.few("1")
 @pytest.mark.parametrize("limit_s", [1, 3])
 def test_a_small_scenario_has_an_answer(limit_s: float) -> None:
     told(ROOT / "scenarios" / "witness" / "line.yaml", limit_s)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FIELD, reason="needs the folder of data that PIPECUT_DATA names")
 def test_a_long_chain_has_an_answer() -> None:
     told(SHARED / "field" / "two-cards.yaml", 3)

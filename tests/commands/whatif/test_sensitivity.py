@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from pipecut.commands.sensitivity import other_devices
 from pipecut.ingest.plans.plan_file import read_plan
 from pipecut.ingest.scenario.load import load_scenario
@@ -43,6 +45,7 @@ def test_the_plan_of_a_change_is_that_of_the_scenario_with_the_change(pipecut: C
     assert read_plan(path, changed)
 
 
+@pytest.mark.slow
 def test_answers_are_told_as_they_come_and_then_in_order(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("sensitivity", scenario, "--only", "links")
     assert "1 of 5: as it is: " in ran.err and "5 of 5: links inside servers / 2" in ran.err
@@ -51,6 +54,7 @@ def test_answers_are_told_as_they_come_and_then_in_order(pipecut: Command, scena
     assert quiet.err == "" and quiet.out == ran.out
 
 
+@pytest.mark.slow
 def test_devices_of_the_library_take_the_place_of_the_clusters(pipecut: Command, scenario: Path) -> None:
     ran = pipecut("sensitivity", scenario, "--json", "--only", "devices", "--devices", "h100-sxm,rtx-3090")
     assert {row["what"] for row in ran.json["changes"]} == {
@@ -84,6 +88,7 @@ def test_no_time_leaves_what_was_not_asked_with_its_reason(pipecut: Command, sce
     assert "no better so far" in ran.out
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_answered(scenario: Path) -> None:
     """The first answer is there; the search of the second one is stopped, and the others are not asked."""
     command = [sys.executable, "-m", "tests.commands.fakes", "sensitivity", str(scenario), "--only", "links"]

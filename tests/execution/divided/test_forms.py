@@ -92,6 +92,7 @@ def test_under_other_schedules_and_recomputed(order: PipelineSchedule) -> None:
     run_divided(models.called_twice, [(2, 1), (2, 1)], form=2, schedule=order, recompute=True).check()
 
 
+@pytest.mark.slow
 def test_shares_in_proportion_to_speed() -> None:
     def unequal(plan: Plan, order: PipelineSchedule, micro_batch: int) -> RunLayout:
         layout = layout_of(plan, order, micro_batch)
@@ -166,6 +167,7 @@ def test_what_cannot_be_divided_is_refused_with_its_layer(
         run_divided(lambda: (Calls(run, **parts), (torch.randn(4, 4),)), [(2, 1)], form=form)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("own", [False, True], ids=["module", "function"])
 @pytest.mark.parametrize("micro_batch", [1, 2, 4])
 @pytest.mark.parametrize("groups", [[(1, 1)], [(2, 2)], [(2, 1)], [(4, 2)], [(1, 1), (2, 2)]], ids=str)

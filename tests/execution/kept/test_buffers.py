@@ -116,6 +116,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("write", "way", "reads"), CASES)
 def test_a_buffer_is_the_unsplit_models_or_refused(write: str, way: str, reads: bool) -> None:
     make = made(WRITES[write], reads=reads)
@@ -144,6 +145,7 @@ def early(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.c(x)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("run", [late, early])
 def test_a_buffer_is_written_in_one_stage_or_refused(run: Any) -> None:
     """What one write returns is the buffer, which would be a copy of it behind a cut."""

@@ -67,6 +67,7 @@ def named(make: Callable[[], models.Made], seed: int, share: float = 0.5) -> Cal
     return laid_out
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_gradients_are_those_of_the_unsplit_model(make: Callable[[], models.Made]) -> None:
     found = run_divided(make, [(1, 1)], laid_out=named(make, seed=1))
@@ -83,6 +84,7 @@ def test_whichever_layers_they_are(make: Callable[[], models.Made], seed: int) -
     found.check_buffers()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("order", "groups"),
     [
@@ -124,6 +126,7 @@ def test_a_write_through_one_of_two_views_is_refused() -> None:
         run_divided(make, [(1, 1)], laid_out=named(make, 0, share=1.0))
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_formula() -> None:
     """Of one run of layers at the end of a stage, which is computed again while all other layers keep theirs."""
     layers = [part for _ in range(40) for part in (nn.Linear(32, 32), nn.Tanh())]

@@ -97,7 +97,8 @@ def both_plans(make: Any) -> tuple[nn.Module, Any, Plan, Plan]:
     return model, inputs, first, divided_plan(program, [(2, 1), (1, 1)], seed=1, form=2)
 
 
-@pytest.mark.parametrize("make", [models.cnn, pytest.param(models.tied_gpt, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [models.cnn, models.tied_gpt])
 def test_another_plan_goes_on_where_a_run_was(make: Any, tmp_path: Path) -> None:
     model, inputs, first, other = both_plans(make)
     through = started(model, inputs, first)

@@ -132,6 +132,7 @@ def compared(job: ThreadJob) -> list[str]:
     return [*told, *found[0].faults]
 
 
+@pytest.mark.few("square-recompu", "own-divided")
 @pytest.mark.parametrize("kind", ["", "amp", "recomputed", "divided"])
 @pytest.mark.parametrize("own_loss", [None, mean_of_squares], ids=["square", "own"])
 def test_without_a_defect_nothing_differs(kind: str, own_loss: Any) -> None:
@@ -344,6 +345,7 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], str, str]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("defect", DEFECTS)
 @pytest.mark.parametrize("own_loss", [None, mean_of_squares], ids=["square", "own"])
 def test_a_defect_is_found_and_named(defect: str, own_loss: Any, monkeypatch: Patch) -> None:

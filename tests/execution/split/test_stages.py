@@ -17,6 +17,7 @@ from tests.execution.models import MODELS, Made
 from tests.execution.split.own_loop import plan_of, split, unlike, unsplit
 
 
+@pytest.mark.few("tied_gpt", "batch_norm", "dropout", "masks", "attention", "called_twice")
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_every_cut_gives_the_gradients_of_the_whole_model(make: Callable[[], Made]) -> None:
     torch.manual_seed(1)

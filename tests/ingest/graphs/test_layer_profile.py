@@ -84,6 +84,7 @@ def test_times_of_a_profile_are_planned_with(pipecut: Command, files: Path) -> N
     assert any(alone in note for note in planned.json["notes"])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("changed", "options", "words"),
     [
@@ -160,6 +161,7 @@ def test_one_size_serves_no_other() -> None:
         with_times(nx.DiGraph(), LayerProfile.model_validate(PROFILE), ["card"], [1, 2], "p.json")
 
 
+@pytest.mark.few("tied_gpt")
 @pytest.mark.parametrize("make", [models.resnet, models.tied_gpt])
 def test_every_layer_of_a_segment_is_timed(make: object) -> None:
     """All layers that compute anything have a time, and their sum is near that of passes that nobody read."""

@@ -94,6 +94,7 @@ def test_weights_that_both_ends_share(runtime: str, open_: int) -> None:
             cut_for(tied, runtime)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("runtime", ["torchtitan", "megatron", "deepspeed"])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 def test_what_is_planned_for_a_program_can_be_written_for_it(

@@ -270,6 +270,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("word", OTHERS)
 def test_no_other_card_is_offered_as_a_spelling(word: str) -> None:
     others = [name for name in Library.read().devices if name != word]

@@ -73,12 +73,14 @@ def following(made: Made) -> None:
     follow(module, inputs, canonical_names(module))
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_models_made_to_fool_it_are_followed_to_the_graph_of_their_export(name: str, device: str) -> None:
     assert followed(FOLLOWED[name], device) == exported(FOLLOWED[name], device)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", EXPORTED)
 def test_what_cannot_be_followed_is_exported_with_the_same_graph_or_message(name: str, device: str) -> None:
@@ -110,6 +112,7 @@ def held(value: object) -> object:
     return id(value)
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", [*FOLLOWED, *EXPORTED])
 def test_a_module_is_left_as_it_was(name: str, device: str) -> None:

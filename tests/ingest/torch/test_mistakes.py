@@ -98,6 +98,7 @@ def test_a_dictionary_in_a_tuple_is_one_argument(models: Path) -> None:
     assert list(load_model_graph("mistaken:wrapped", models, use_cache=False)) == ["l"]
 
 
+@pytest.mark.slow
 def test_nothing_of_torchs_log_is_shown(models: Path) -> None:
     code = "import pipecut.commands.entry, sys; sys.argv[0] = 'pipecut'; sys.exit(pipecut.commands.entry.main())"
     done = subprocess.run(

@@ -93,6 +93,7 @@ def test_without_the_cache_the_model_runs_every_time(project: Path) -> None:
     assert calls(project) == 2
 
 
+@pytest.mark.slow
 def test_a_second_process_imports_neither_torch_nor_the_model(project: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom pipecut.ingest.torch.source import load_model_graph\n"
@@ -145,6 +146,7 @@ def test_models_of_the_same_name_do_not_mix(project: Path, tmp_path: Path) -> No
     assert (calls(project), calls(other)) == (1, 1)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -183,6 +185,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 def test_an_entry_with_any_other_number_is_traced_again(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = load(project)
     (entry,) = entries(project)

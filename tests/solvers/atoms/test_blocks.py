@@ -38,6 +38,7 @@ GOALS = {
 }
 
 
+@pytest.mark.few("cpsat_atoms")
 @pytest.mark.parametrize("name", GOALS)
 def test_a_method_on_atoms_chooses_as_brute_force_does(name: str) -> None:
     entry = find_solver(name)

@@ -47,6 +47,7 @@ def test_a_large_instance_has_a_plan_before_any_table(monkeypatch: pytest.Monkey
     assert told[-1] == told[-2]
 
 
+@pytest.mark.slow
 def test_advice_does_not_free_what_is_too_large_then() -> None:
     """Cut anywhere, the model would hold more than can be counted; between blocks it does not."""
     assert without_demands(llama_405b()) is None

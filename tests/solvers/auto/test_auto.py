@@ -51,6 +51,7 @@ def test_a_small_model_is_asked_first_and_a_programme_checks_it(instance: Instan
     assert found.checks[-1] == SAME_OPTIMUM.format(find_solver("state_dp").summary)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("overrides", "goal", "name"),
     [
@@ -73,6 +74,7 @@ def test_elsewhere_the_fastest_that_sees_it_is_asked_and_the_model_checks(
     assert found.checks[-1] == SAME_OPTIMUM.format(find_solver(checker).summary)
 
 
+@pytest.mark.slow
 def test_goals_are_decided_each_by_who_sees_them(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "QUICK_BYTES", 0)
     instance = replace(instance, goals=(Goal.BOTTLENECK, Goal.DEVICES))
@@ -159,6 +161,7 @@ def test_an_executed_time_that_no_search_sees_says_what_to_try(
     assert plan(replace(instance, goals=(Goal.BOTTLENECK,)), Limits()).proof is Proof.OPTIMAL
 
 
+@pytest.mark.slow
 def test_the_model_proves_an_executed_time_that_no_programme_sees(scenario: Path) -> None:
     instance = load_scenario(scenario, STEP_ON_SERVERS[:1]).load()
     pinned = replace(instance.constraints, pins=(Pin("conv2", stage=1),))

@@ -133,6 +133,7 @@ def test_a_second_method_that_says_nothing_is_said(instance: Instance, monkeypat
     assert note() == "not cross-checked: line_dp proves nothing in 0.0 s"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("overrides", "goals", "method"),
     [

@@ -151,6 +151,7 @@ def test_what_may_not_be_cut_moves_as_one() -> None:
         instance.model.in_order((0, 0, 1, 2, 3))
 
 
+@pytest.mark.slow
 def test_other_goals_and_sums_try_interleavings_only() -> None:
     instance = one_device_a_stage(towers([7, 7], [5, 5, 5]), 3)
     for other in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def _opened(instance: Instance, chunks: tuple[int, ...], placement: Placement) -
     return replace(instance, training=training, constraints=constraints)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(repeated(), st.sampled_from([(), (1, 2)]), st.sampled_from(Placement))
 def test_opening_placement_or_chunks_begins_with_the_best_plan_without(

@@ -318,6 +318,7 @@ def test_a_v_has_two_stages_a_group_whatever_is_written_of_others() -> None:
     assert listed.choices[-1].closed() == Training(12, schedule=v)
 
 
+@pytest.mark.slow
 def test_a_large_question_has_a_plan_of_equal_groups_before_anything_is_searched() -> None:
     """A search that finds nothing by itself leaves the best of all numbers, told as soon as it was there."""
     layers = [matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(330)]
@@ -349,6 +350,7 @@ def test_a_large_question_has_a_plan_of_equal_groups_before_anything_is_searched
         decide(large, lambda one, _: Outcome("nobody", Proof.INFEASIBLE, goals=one.goals), Limits(time_limit_s=60))
 
 
+@pytest.mark.slow
 def test_a_large_question_that_is_reduced_is_bounded_over_all_numbers_of_micro_batches() -> None:
     """Nobody is asked about one number alone, each better plan is told, and no plan of equal groups is better."""
     layers = [matrix(f"layer{at}", 40, 10, taken=50, made=50) for at in range(330)]

@@ -46,6 +46,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: list[bool]) -> list[floa
     return given_s
 
 
+@pytest.mark.slow
 def test_a_question_without_an_answer_leaves_time_to_other_layouts(monkeypatch: pytest.MonkeyPatch):
     instance, best = several_layouts(), truth(several_layouts())
     given_s = answering(monkeypatch, [False])
@@ -56,6 +57,7 @@ def test_a_question_without_an_answer_leaves_time_to_other_layouts(monkeypatch: 
     assert best.values is not None and found.bound is not None and found.bound <= best.values[0]
 
 
+@pytest.mark.slow
 def test_all_that_is_left_is_asked_again_once_others_are_answered(monkeypatch: pytest.MonkeyPatch):
     instance, best = several_layouts(), truth(several_layouts())
     given_s = answering(monkeypatch, [False, *[True] * 1_000])

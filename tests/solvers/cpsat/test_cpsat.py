@@ -59,6 +59,7 @@ def test_first_plan_keeps_every_rule(instance: Instance) -> None:
     assert evaluate(instance, plan).feasible
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", list(Combine))
 @pytest.mark.parametrize("stage_time", list(StageTime))
 def test_vgg16_on_the_papers_network(combine: Combine, stage_time: StageTime) -> None:
@@ -71,6 +72,7 @@ def test_vgg16_on_the_papers_network(combine: Combine, stage_time: StageTime) ->
     assert found.objective == line_dp.solve(instance).objective
 
 
+@pytest.mark.slow
 def test_same_seed_same_plan() -> None:
     instance = instance_of(vgg16(), mesh(2, 2))
     plans = {solve(instance, Limits(workers=1, seed=7)).plan for _ in range(3)}
@@ -103,6 +105,7 @@ def test_time_limit_is_kept() -> None:
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_progress_is_monotone_and_ends_at_the_outcome() -> None:
     told: list[Progress] = []
     instance = instance_of(vgg16(), mesh(2, 2, 2, 2))

@@ -119,6 +119,7 @@ def test_no_plan_pays_less_than_the_cheapest_ways(instance: Instance, data: st.D
             assert before[slot + 1][start] + paid[index] + ways.behind[slot][stop] <= ways.total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 8_000_000, 5_500_000])
 def test_a_small_llama_has_the_optimum_of_the_states(memory_bytes: int) -> None:
     instance = two_servers(llama(SMALL), memory_bytes, degrees=(1, 2, 4), recompute=Recompute.ALLOWED)

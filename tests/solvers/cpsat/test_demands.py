@@ -133,6 +133,7 @@ def test_forms_and_reserves_narrow_what_every_solver_sees() -> None:
     assert replace(less, constraints=Constraints()).demands == wide.demands
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("stage", range(-4, 4))
 @pytest.mark.parametrize("glob", ["a", "[ab]", "[bc]", "[cd]", "[a-d]", "d"])
 def test_a_pin_to_a_stage_means_its_first_and_its_last_layer(glob: str, stage: int) -> None:

@@ -86,6 +86,7 @@ def test_it_proves_what_pricing_every_plan_does(instance: Instance, micro_batche
     _agrees(instance)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated(cluster_graphs(max_devices=4)), GOALS)
 def test_models_that_repeat_themselves_are_proved(instance: Instance, goal: Goal) -> None:
@@ -204,6 +205,7 @@ def test_a_type_that_is_called_exact_takes_what_its_stages_do(instance: Instance
                 assert space.is_exact(slot, one) or changed
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["atoms", "devices", "places", "slowest"])
 def test_without_a_family_the_model_says_something_else(family: str) -> None:
     """Beside the classes of atoms, which follow from the others, and one type a stage, which a ladder asks for."""

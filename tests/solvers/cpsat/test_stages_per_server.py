@@ -73,6 +73,7 @@ def test_the_model_finds_what_trying_every_plan_finds(instance: Instance) -> Non
         assert max(touching(instance, found.plan)) <= instance.constraints.stages_per_server
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(30), deadline=None, suppress_health_check=SLOW)
 @given(limited())
 def test_goals_in_order_keep_it(instance: Instance) -> None:
@@ -107,6 +108,7 @@ def test_who_does_not_see_it_says_so() -> None:
         state_dp.solve(instance)
 
 
+@pytest.mark.slow
 def test_it_is_loosened_by_the_least_number() -> None:
     instance = asked(2, 2, most=1, stages_at_least=4)
     (clash,) = explain(instance, ONE).clashes

@@ -122,6 +122,7 @@ def test_no_labels_whatever_prove_a_bound_above_the_optimum_often(instance: Inst
     no_labels_prove_more(instance, data)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.data())
 def test_a_label_that_leaves_out_what_is_reached_is_noticed(instance: Instance, data: st.DataObject) -> None:

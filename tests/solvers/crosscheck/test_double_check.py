@@ -162,6 +162,7 @@ TABLE: dict[Callable[[pytest.MonkeyPatch], tuple[Instance, Outcome]], tuple[obje
 """For each lie whether ``checked`` catches it, and what each route says when it is asked all the same."""
 
 
+@pytest.mark.few("hasty")
 @pytest.mark.parametrize("lie", TABLE, ids=lambda lie: lie.__name__)
 def test_who_notices_which_lie(
     lie: Callable[..., tuple[Instance, Outcome]], monkeypatch: pytest.MonkeyPatch
@@ -183,6 +184,7 @@ def test_every_lie_is_noticed_by_two() -> None:
         assert [caught, *answers].count(True) + answers.count(D) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "instance", [PLAIN, TIGHT, instance_with(60_000, limited=True)], ids=["plain", "tight", "none"]
 )
@@ -212,6 +214,7 @@ def test_a_dropped_family_is_noticed_before_a_claim_is_made(name: str, instance:
         checked(instance, layered.solve(instance, LIMITS, few))
 
 
+@pytest.mark.slow
 def test_a_disagreement_brings_the_plan_that_refutes() -> None:
     instance, claim = worse(pytest.MonkeyPatch())
     best = truth(instance).objective
@@ -222,12 +225,14 @@ def test_a_disagreement_brings_the_plan_that_refutes() -> None:
             assert evaluate(instance, plan).objective == best and f"{best:,} ns" in check.answer.reason
 
 
+@pytest.mark.slow
 def test_a_route_that_says_no_to_everything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model has to find the plan itself, so one without solutions does not pass for a proof."""
     monkeypatch.setattr("pipecut.solvers.cpsat.engine.run", lambda *_: cp_model.INFEASIBLE)
     assert verdicts(PLAIN, truth(PLAIN))["cpsat"] is D
 
 
+@pytest.mark.slow
 def test_a_proof_of_a_programme_is_asked_of_the_model_again() -> None:
     best = line_dp.solve(PLAIN)
     second = {check.route.name: check for check in double_check(PLAIN, best, LIMITS)}["cpsat"]
@@ -256,6 +261,7 @@ def test_every_goal_is_asked_about() -> None:
     assert {(Goal.DEVICES, "brute_force"), (Goal.DEVICES, "cpsat")} <= lied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("goal", "schedule"),
     [(Goal.STEP_TIME, Schedule.ONE_F_ONE_B), (Goal.PERIOD, Schedule.ASYNC_ONE_F_ONE_B)],
@@ -272,15 +278,18 @@ def test_the_model_knows_executed_times(goal: Goal, schedule: Schedule) -> None:
     assert {none[name] for name in ("brute_force", "cpsat")} == {D}
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_where_nothing_is_proved() -> None:
     assert not verdicts(PLAIN, replace(truth(PLAIN), proof=Proof.FEASIBLE, bound=1))
     assert not verdicts(PLAIN, Outcome("claimant", Proof.UNKNOWN))
 
 
+@pytest.mark.slow
 def test_a_method_does_not_confirm_itself() -> None:
     assert verdicts(PLAIN, replace(truth(PLAIN), solver="line_dp"))["line_dp"] is Verdict.NOT_APPLICABLE
 
 
+@pytest.mark.slow
 def test_routes_without_time_say_so() -> None:
     stopped = replace(LIMITS, stopped=lambda: True)
     answers = {check.answer.verdict for check in double_check(PLAIN, truth(PLAIN), stopped)}

@@ -75,6 +75,7 @@ def made() -> tuple[Instance, Certificate]:
     return instance, certify(instance, found.plan, found.objective)
 
 
+@pytest.mark.slow
 def test_a_shipped_model_has_one_with_paths(made: tuple[Instance, Certificate], tmp_path: Path):
     instance, found = made
     assert found.optimal and found.paths and not found.labels
@@ -83,6 +84,7 @@ def test_a_shipped_model_has_one_with_paths(made: tuple[Instance, Certificate], 
     verify(instance, found)
 
 
+@pytest.mark.slow
 def test_a_bound_above_the_best_plan_does_not_hold(made: tuple[Instance, Certificate]):
     """The best plan by the slowest stage takes longer, and says that nothing is faster than it."""
     instance, found = made
@@ -95,12 +97,14 @@ def test_a_bound_above_the_best_plan_does_not_hold(made: tuple[Instance, Certifi
         verify(instance, forged)
 
 
+@pytest.mark.slow
 def test_paths_decide_nothing_but_the_work(made: tuple[Instance, Certificate]):
     instance, found = made
     verify(instance, replace(found, paths=()))
     verify(instance, replace(found, paths=tuple(busy_paths(instance.training, one) for one in (1, 2, 3))))
 
 
+@pytest.mark.slow
 def test_what_is_no_path_is_refused(made: tuple[Instance, Certificate]):
     instance, found = made
     (weight, path), *others = found.paths[1].paths
@@ -132,6 +136,7 @@ def test_a_spoilt_file_says_where(
         read_certificate(file, instance)
 
 
+@pytest.mark.slow
 def test_where_there_is_too_much_to_go_through_the_bound_is_lower(
     made: tuple[Instance, Certificate], monkeypatch: pytest.MonkeyPatch
 ):

@@ -115,6 +115,7 @@ def three_pairs(devices: int) -> Instance:
     )
 
 
+@pytest.mark.slow
 def test_stages_that_do_not_pack_are_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six devices in two servers of three hold three pairs by number, and only two within servers."""
     monkeypatch.setattr(solver, "counted", count_layout)

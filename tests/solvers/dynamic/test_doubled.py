@@ -92,6 +92,7 @@ def test_states_find_what_every_plan_says(instance: Instance) -> None:
     without_a_table(instance)
 
 
+@pytest.mark.slow
 def test_a_line_without_memory_needs_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain with a table is proved alike without, by a search that knows no slots."""
     instance, made = many_operators(30), list[UnslottedReach]()

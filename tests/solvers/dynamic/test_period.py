@@ -106,6 +106,7 @@ def agrees(instance: Instance) -> None:
         assert evaluate_page(instance, found.plan).goals == (found.objective,)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(200), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period())
 def test_it_finds_what_pricing_every_plan_finds(instance: Instance) -> None:
@@ -128,6 +129,7 @@ def test_it_chooses_forms_by_memory_and_of_stages_that_recompute(instance: Insta
     agrees(instance)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(100), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_period(charges=st.just(BoundaryCharge.RECEIVER)))
 def test_it_sees_receivers_that_fetch(instance: Instance) -> None:
@@ -192,6 +194,7 @@ def test_more_micro_batches_than_answers_are_kept_of_are_refused_with_both_numbe
     assert accepts(overlapped).proves
 
 
+@pytest.mark.slow
 def test_vgg13_executes_in_190_ms_and_the_bottleneck_optimum_in_242() -> None:
     instance = load_scenario(Path(__file__).parents[3] / SHIPPED).load()
     judged = replace(instance, goals=(Goal.PERIOD,))

@@ -295,6 +295,7 @@ def test_a_stage_that_no_forms_fit_is_refused_once_and_the_optimum_is_still_foun
     assert refusals > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(60), deadline=None, suppress_health_check=QUIET)
 @given(freed(max_layers=5), st.data())
 def test_places_where_nothing_may_be_cut_are_seen(instance: Instance, data: st.DataObject) -> None:

@@ -62,6 +62,7 @@ def amounts(clash: Clash) -> dict[tuple[str, ...], int | None]:
     return {way.paths: way.amount for way in clash.ways_out}
 
 
+@pytest.mark.slow
 def test_two_pins_that_clash_are_named_and_nothing_else() -> None:
     clash = only_clash(
         constrained(
@@ -85,6 +86,7 @@ def test_places_to_cut_that_are_too_few_are_named_with_the_word_that_opens_more(
     assert "cut between any two layers: model.cuts: operators" in [way.words for way in clash.ways_out]
 
 
+@pytest.mark.slow
 def test_more_stages_than_devices() -> None:
     clash = only_clash(constrained(1, 1, stages_at_least=5, together=(("a",),)))
     assert [limit.words for limit in clash.limits] == [
@@ -94,6 +96,7 @@ def test_more_stages_than_devices() -> None:
     assert clash.ways_out[0].words == "ask for 3 stages fewer"
 
 
+@pytest.mark.slow
 def test_too_few_stages_for_layers_that_are_to_be_apart() -> None:
     clash = only_clash(constrained(2, 2, stages_at_most=1, apart=(("a", "b", "c"),), no_cut=("a",)))
     assert paths(clash) == {"constraints.stages.at_most", "constraints.apart[0]"}
@@ -116,6 +119,7 @@ def feasible(instance: Instance) -> bool:
     return brute_force.solve(instance).proof is Proof.OPTIMAL
 
 
+@pytest.mark.few("290")
 @pytest.mark.parametrize("memory", [1, 50, 130, 290])
 def test_memory_is_too_small_by_a_known_amount(memory: int) -> None:
     instance = small(memory, 1, 1)

@@ -93,6 +93,7 @@ def test_a_deadline_and_a_budget_that_clash() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_deadline_that_no_budget_can_keep() -> None:
     limits = (GoalLimit(Goal.BOTTLENECK, 10), GoalLimit(Goal.COST, MILLION))
     clash = only_clash(priced(two_layers(1, 1), at_most=limits))
@@ -132,6 +133,7 @@ def test_variants_with_other_stage_sizes_do_not_share_tables(
         assert possible.plan(variant) is None and not feasible(variant)
 
 
+@pytest.mark.slow
 def test_too_few_devices_for_the_stages_that_are_asked_for() -> None:
     instance = priced(two_layers(1, 1), at_most=(GoalLimit(Goal.DEVICES, 1),), stages_at_least=2)
     assert paths(only_clash(instance)) == {"constraints.at_most.devices", "constraints.stages.at_least"}
@@ -193,6 +195,7 @@ def hopeless(draw: st.DrawFn) -> Instance:
     return replace(instance, constraints=replace(instance.constraints, at_most=tuple(limits)))
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(20), deadline=None, suppress_health_check=SLOW)
 @given(hopeless())
 def test_clashes_are_minimal_and_least_changes_are_least(instance: Instance) -> None:

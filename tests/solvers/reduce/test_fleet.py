@@ -74,6 +74,7 @@ def _seen(instance: Instance) -> None:
     assume(has_groups(instance) and accepts(instance).takes and exhaustive.accepts(instance).proves)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(120), deadline=None, suppress_health_check=QUIET)
 @given(repeated(), GOALS, WIDES)
 def test_no_plan_is_below_the_bound_and_plans_take_what_is_said(instance: Instance, goal: Goal, wide: int) -> None:
@@ -90,6 +91,7 @@ def test_no_plan_is_below_the_bound_and_plans_take_what_is_said(instance: Instan
         assert priced.feasible and priced.objective == found.best >= truth.objective
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(repeated(typed_clusters(max_devices=4)), GOALS, st.integers(1, 6), WIDES)
 def test_no_plan_is_below_the_bound_on_servers_of_some_types(
@@ -237,6 +239,7 @@ def test_whatever_is_settled_on_the_way_no_bound_is_above_the_shortest_step(
     assert search.bound <= best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [2, 4])
 @pytest.mark.parametrize("many", [0, 3])
 def test_what_is_too_much_to_list_stays_open_in_the_shortest_interval(micro_batches: int, many: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import networkx as nx
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def test_models_that_repeat_themselves_are_proved_as_by_pricing_every_plan(insta
     assert (found.proof, found.objective) == (truth.proof, truth.objective)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> None:
@@ -108,6 +110,7 @@ def test_no_plan_is_below_the_bound_of_the_executed_step(instance: Instance) -> 
         assert found.objective == truth.objective
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(150), deadline=None, suppress_health_check=QUIET)
 @given(repeated(), st.sampled_from([Goal.ITERATION_TIME, Goal.STEP_TIME]))
 def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instance, goal: Goal) -> None:
@@ -123,6 +126,7 @@ def test_a_value_just_above_the_best_plan_rules_it_out_nowhere(instance: Instanc
         assert (found.proof, found.objective) == (Proof.OPTIMAL, best)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(80), deadline=None, suppress_health_check=QUIET)
 @given(repeated())
 def test_bounds_leave_the_stages_of_the_best_plan_and_its_paths_prove_no_more_than_it_takes(

@@ -237,6 +237,7 @@ def test_what_is_not_seen_is_named():
     assert "chunks is 2" in find_solver("step_dp").accepts(several).reason
 
 
+@pytest.mark.slow
 def test_a_search_that_is_stopped_says_its_gap():
     found = solve(_shipped("pipepar/resnet50.yaml", *STEP), Limits(time_limit_s=0.0))
     assert found.proof is Proof.FEASIBLE

@@ -145,6 +145,7 @@ def test_of_language_models_it_finds_what_pricing_every_plan_finds(instance: Ins
     agrees(instance)
 
 
+@pytest.mark.slow
 @settings(max_examples=so_many(40), deadline=None, suppress_health_check=FILTERED)
 @given(judged_by_step(), hosts, sharded_kinds, st.sampled_from(["given", "choose"]))
 def test_it_does_so_with_everything_that_it_sees(

@@ -117,6 +117,7 @@ def test_servers_and_devices_are_varied(instance: Instance) -> None:
             assert one.instance.cluster != instance.cluster
 
 
+@pytest.mark.slow
 def test_what_a_limit_does_not_bind_is_settled_without_a_search(scarce: Instance) -> None:
     """The witness of the shortcut: one search of the instance, one without limit, and none for the rest."""
     asked: list[bool] = []
@@ -142,6 +143,7 @@ def test_what_a_limit_does_not_bind_is_settled_without_a_search(scarce: Instance
     assert len(asked) > 2
 
 
+@pytest.mark.slow
 def test_time_is_shared_and_what_is_left_goes_to_what_is_not_proved(scarce: Instance) -> None:
     """A search that proves nothing the first time is asked again, and its plan is where it begins."""
     calls: dict[int, list[Limits]] = {}
@@ -166,6 +168,7 @@ def test_time_is_shared_and_what_is_left_goes_to_what_is_not_proved(scarce: Inst
     assert first is not None and all(mine[0].end_s is not None for mine in calls.values())
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_once_the_time_is_over(scarce: Instance) -> None:
     stopped = [False]
 
@@ -183,6 +186,7 @@ def test_nobody_is_asked_once_the_time_is_over(scarce: Instance) -> None:
         assert one.outcome is None or one.outcome.solver == NOBODY
 
 
+@pytest.mark.slow
 def test_no_answer_is_worse_than_a_plan_of_another(scarce: Instance) -> None:
     """Whoever finds poor plans has the good ones of the others, and the scenario itself those of its changes."""
     asked: list[Instance] = []
