@@ -77,9 +77,9 @@ BUDGETS = {
     "face": 227,
     "formulation": 10118,
     "ingest": 7704,
-    "literature": 9176,
-    "report": 1916,
-    "solvers": 20899,
+    "literature": 9123,
+    "report": 1906,
+    "solvers": 20740,
 }
 """Code lines of a room: a commit may lower a number, and none may raise it.
 
