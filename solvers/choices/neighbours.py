@@ -12,7 +12,7 @@ stages are bounded by how many devices they have (``solvers.reduce.by_count``):
 * A stage with any devices of alike servers has no better links than one at the head of the line, where that is
   so (:func:`head_is_best`); what joins stages takes nothing then.
 * No order of passes keeps fewer micro-batches than is counted: all of them under GPipe, one where one after
-  another goes through all stages, else as many as under 1F1B.
+  another goes through all stages, under ZB-H1 as many as there are stages, else as many as under 1F1B.
 * Time is counted by the order of passes (:class:`LeastStep`). What is done once a step is left out of executed
   times, but for the first stage under 1F1B.
 
@@ -23,35 +23,43 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 
 from pipecut.formulation.evaluate import evaluate
-from pipecut.formulation.limits import Deadline
+from pipecut.formulation.limits import Deadline, StoppedError, TooLargeError
 from pipecut.formulation.outcome import Limits, Outcome, Progress, Proof, checked
-from pipecut.formulation.problem.constraints import Constraints, Goal, Placement
+from pipecut.formulation.problem.constraints import Constraints, Goal, Placement, Recompute
 from pipecut.formulation.problem.groups import Group, GroupKind, modes_by_size
-from pipecut.formulation.problem.instance import FORBIDDEN, Instance
+from pipecut.formulation.problem.instance import FORBIDDEN, Instance, longest_run_ns
 from pipecut.formulation.problem.options import Boundary, BoundaryCharge, Combine, StageTime, Synchronisation
 from pipecut.formulation.problem.plan import Plan
 from pipecut.formulation.problem.shares import server_classes
 from pipecut.formulation.problem.training import Schedule, Training
 from pipecut.formulation.problem.units import Link
 from pipecut.solvers.catalogue import REDUCED, is_reduced
-from pipecut.solvers.reduce.by_count import ByCount
+from pipecut.solvers.reduce.by_count import TRIED, ByCount
 from pipecut.solvers.reduce.counted import CountedStages
 from pipecut.solvers.reduce.grids import GridFound, times_in_a_step
 from pipecut.solvers.reduce.jointly import Jointly
 from pipecut.solvers.reduce.line import SeatLine
 from pipecut.solvers.reduce.priced import Option, PricedAnswer, PricedQuestion
+from pipecut.solvers.reduce.programme import Cell
 from pipecut.solvers.reduce.solver import OFFERED
 from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 
 PART = 3
 """Each may take one part in so many of the time."""
+WHOLE_STEP = (Goal.STEP_TIME, Goal.ITERATION_TIME)
+TIMES = (*WHOLE_STEP, Goal.BOTTLENECK, Goal.PERIOD)
+FINE = 512
+"""The slowest stage alone is bounded as far as such a part of it."""
+STAGES, MANY = (4, 8, 16), (2, 4, 8)
+"""From which numbers of stages on plans under ZB-H1 are told apart, and with how many plans are looked for."""
 
 
 def narrower(instance: Instance) -> list[Instance]:
@@ -84,7 +92,7 @@ def narrower(instance: Instance) -> list[Instance]:
 def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) -> GridFound | None:
     """Return the best plan of the narrower question, if it is better than a grid; else the grid.
 
-    It is told. Cost: a search for one part in PART of the time.
+    It is told. Cost: a search for half of the time.
     """
     parts = narrower(instance)
     if not parts:
@@ -121,7 +129,20 @@ class LeastStep(enum.Enum):
 
 
 @dataclass(slots=True)
-class _Flow(ByCount):
+class _Counted(ByCount):
+    """Plans of so many stages, from the first to the second of ``numbers``."""
+
+    numbers: tuple[int, int] = (1, FORBIDDEN)
+
+    def begin(self) -> None:
+        """Open all plans whose slowest stage takes no more than is of use."""
+        ByCount.begin(self)
+        self._open[0].numbers = fewest, most = self.numbers[0], min(self.numbers[1], self.stages.most)
+        self._open = self._open if fewest <= most else []
+
+
+@dataclass(slots=True)
+class _Flow(_Counted):
     def _question(self, lo: int, hi: int, numbers: tuple[int, int]) -> PricedQuestion:
         beside = (self.micro_batches - 1) * (lo + 1)
         # Links carry any number of transfers at once, so none of them sets the pace.
@@ -131,8 +152,16 @@ class _Flow(ByCount):
 
 
 @dataclass(slots=True)
-class _Work(ByCount):
+class _Work(_Counted):
     """Which stages take no more than so much on all devices that there are: sums are numbers of devices."""
+
+    def step(self) -> bool:
+        """Halve the interval that promises least; tell whether it is wide enough for that."""
+        top = self._open[0] if self._open and self._open[0].bound < self.most else None
+        if top is None or top.hi - top.lo > max(0, top.lo) // FINE + 1 or self._closer(top):
+            return ByCount.step(self)
+        self.bound = max(self.bound, top.bound)
+        return False
 
     def _question(self, lo: int, hi: int, numbers: tuple[int, int]) -> PricedQuestion:
         beside = self.micro_batches * (lo + 1)
@@ -142,7 +171,20 @@ class _Work(ByCount):
 
     def _ask(self, question: PricedQuestion, price: int) -> PricedAnswer | None:
         found, total = ByCount._ask(self, question, 1), self.stages.line.devices
-        return None if found is None or found.devices > total else replace(found, value=0, devices=total)
+        if found is None or found.devices > total:
+            return None
+        if self.stages.fits(found.cells):
+            self._promised.append((found.slowest, list(found.cells)))
+        return replace(found, value=0, devices=total)
+
+    def _try(self, cells: Sequence[Cell]) -> None:
+        if (key := tuple(cells)) in self._seen or len(self._seen) >= TRIED:
+            return
+        self._seen.add(key)
+        plan = self.make(cells)
+        value = None if plan is None else self.price(plan)
+        if value is not None and value < self.most:
+            self.plan, self.best = plan, value
 
 
 def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
@@ -151,20 +193,26 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
     free = instance.constraints.placement is Placement.FREE
     if training.chunks > 1 or cost.stage_time is StageTime.OVERLAP or isinstance(training.warm_up, tuple):
         return None
-    if goal not in (Goal.STEP_TIME, Goal.ITERATION_TIME) or (free and not head_is_best(instance)):
+    if goal not in TIMES or (free and not head_is_best(instance)):
         return None
-    whole, formula = training.schedule in (Schedule.GPIPE, Schedule.NAIVE), goal is Goal.ITERATION_TIME
-    path = LeastStep.FLOW if whole or (formula and training.schedule.flushes) else LeastStep.WORK
-    if not formula and training.warms_up and training.warm_up == "classic":
+    whole, path = training.schedule in (Schedule.GPIPE, Schedule.NAIVE), LeastStep.WORK
+    if goal is Goal.STEP_TIME and training.warms_up and training.warm_up == "classic":
         path = LeastStep.EXECUTED
-    # Under all other orders as many micro-batches are in flight as under 1F1B, or more.
+    elif (goal is Goal.ITERATION_TIME and training.schedule.flushes) or (goal is Goal.STEP_TIME and whole):
+        path = LeastStep.FLOW
     order = training.schedule if whole else Schedule.ONE_F_ONE_B
+    in_flight = instance.demands.stages_at_least or 1
     seen = (
         type(one)() if not one.asked and one.rule not in OFFERED else one for one in instance.constraints.values
     )
     like = replace(
         instance,
-        training=replace(training, schedule=order, schedule_choices=(), warm_up="classic"),
+        training=replace(
+            training,
+            schedule=order,
+            schedule_choices=(),
+            warm_up=(in_flight,) * in_flight if training.schedule.in_halves else "classic",
+        ),
         constraints=replace(Constraints(seen), placement=Placement.LINE, forms=()),
         cost=replace(
             cost,
@@ -172,7 +220,7 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
             boundary=Boundary.NONE if free else cost.boundary,
             combine=Combine.MAX,
         ),
-        goals=(goal,),
+        goals=(Goal.STEP_TIME if goal.executed else Goal.ITERATION_TIME,),
     )
     return like, path
 
@@ -212,29 +260,34 @@ def _no_slower(one: Link | None, others: Iterable[Link]) -> bool:
 
 def searched(instance: Instance, upper: int, deadline: Deadline) -> ByCount:
     """Return the search of the wider question for plans below a value; they are priced as what was asked."""
-    found = wider(instance)
+    found, demands = wider(instance), instance.demands
     if found is None:
         raise ValueError("there is no wider question")
-    asked, path = found
-    word = Word.of(asked)
-    stages = ReducedStages.of(
-        word, SeatLine.of(asked, word.space), deadline, each=instance.goals[0].executed, few=True
-    )
+    numbers = demands.stages_at_least or 1, demands.stages_at_most or FORBIDDEN
+    return _search(instance, *found, upper, deadline, numbers)
+
+
+def _search(
+    instance: Instance, asked: Instance, path: LeastStep, upper: int, deadline: Deadline, numbers: tuple[int, int]
+) -> ByCount:
+    """Return a search of plans of so many stages by what is ``asked`` of them, priced as those of ``instance``."""
+    word, goal = Word.of(asked), instance.goals[0]
+    stages = ReducedStages.of(word, SeatLine.of(asked, word.space), deadline, each=goal.executed, few=True)
     search = ByCount.of(stages, partial(_priced, instance), upper)
     if path is LeastStep.EXECUTED:
         return search
     counted = CountedStages.of(stages, stages.least, stages.final, stages.weigh, stages.settle)
-    of = _Flow if path is LeastStep.FLOW else _Work
-    return of(
-        counted,
-        search.micro_batches,
-        False,
-        stages.plan,
-        search.takes,
-        search.price,
-        deadline,
-        search.even_ns,
-        upper,
+    return (_Flow if path is LeastStep.FLOW else _Work)(
+        stages=counted,
+        micro_batches=search.micro_batches if goal in WHOLE_STEP else 1,
+        executed=False,
+        make=stages.plan,
+        takes=search.takes,
+        price=search.price,
+        deadline=deadline,
+        even_ns=search.even_ns,
+        upper=upper,
+        numbers=numbers,
     )
 
 
@@ -255,7 +308,7 @@ class Widened:
 
         Raises FalseClaimError where a plan is below it.
         """
-        bound = min(self.bounds.values(), default=0)
+        bound = min(self.bounds.values(), default=0) // times_in_a_step(about)
         if outcome.proof in (Proof.OPTIMAL, Proof.INFEASIBLE) or bound <= (outcome.bound or 0):
             return outcome
         by = tuple(dict.fromkeys((*outcome.bound_by, REDUCED)))
@@ -267,20 +320,74 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
     """Return bounds for all choices of an instance that the reduction does not see, by their wider questions.
 
     None of them where some choice has no such question, or the reduction is not asked about it. A better plan is
-    told. Cost: a search for one part in PART of the time.
+    told. Cost: a search for half of the time.
     """
-    choices, nothing = [replace(instance, training=one) for one in instance.training.choices], Widened({}, start)
+    choices, bounds = [replace(instance, training=one) for one in instance.training.choices], dict[Training, int]()
     if all(map(is_reduced, choices)) or not all(map(_is_wider, choices)):
-        return nothing
-    known = None if start is None else Progress(start.objective, None, start.plan, start.instance)
-    found = Jointly.run(choices, limits.share(PART), known, searched)
-    bounds = {one.training: outcome.bound for one, outcome in found if outcome.bound is not None}
-    if not bounds:  # nobody looks twice whether there is no plan at all
-        return nothing
-    for one, outcome in found:
-        if outcome.plan is not None and outcome.objective is not None:
-            start = GridFound(outcome.objective, outcome.plan, one)
-    return Widened({one: bounds.get(one, FORBIDDEN) for one in instance.training.choices}, start)
+        return Widened({}, start)
+    start = start or _with_room(choices, limits.share(2 * PART))
+    alike = [list(some) for _, some in itertools.groupby(choices, times_in_a_step)]
+    for at, some in enumerate(alike):
+        parts, own = [one for each in some for one in _by_stages(each)], {one.training for one in some}
+        known = start if start is not None and start.instance.training in own else None
+        begun = None if known is None else Progress(known.objective, None, known.plan, known.instance)
+        within = limits.share(1 + len(alike) - at)
+        if len(alike) > 1:  # what is told of a part says nothing of the whole
+            within = replace(within, progress=lambda one: limits.progress(replace(one, bound=None, whole=False)))
+        for one, outcome in Jointly.run(parts, within, begun, searched):
+            # Where there is no plan there is nothing to undercut.
+            bound = FORBIDDEN if outcome.bound is None else outcome.bound * times_in_a_step(one)
+            bounds[one.training] = min(bound, bounds.get(one.training, FORBIDDEN))
+            if outcome.plan is not None and outcome.objective is not None:
+                told = GridFound(outcome.objective, outcome.plan, replace(instance, training=one.training))
+                start = told if start is None or told.step < start.step else start
+    # Nobody looks twice whether there is no plan at all.
+    return Widened(bounds if min(bounds.values()) < FORBIDDEN else {}, start)
+
+
+def _by_stages(instance: Instance) -> list[Instance]:
+    """Return the instance in parts by how many stages keep how many micro-batches under ZB-H1; else itself."""
+    demands, asked = instance.demands, instance.constraints
+    if not instance.training.schedule.in_halves:
+        return [instance]
+    least, most = demands.stages_at_least or 1, demands.stages_at_most or instance.devices
+    ends = sorted({least, *(one for one in STAGES if least < one <= most), most + 1})
+    pairs = ((one, other - 1) for one, other in itertools.pairwise(ends))
+    return [
+        replace(instance, constraints=replace(asked, stages_at_least=one, stages_at_most=other))
+        for one, other in pairs
+    ]
+
+
+def _with_room(choices: Sequence[Instance], limits: Limits) -> GridFound | None:
+    """Return a plan for backward passes in halves, which is told: best of those whose stages keep much more.
+
+    With as many micro-batches in flight as there are stages, and as many gradients of outputs, nothing is kept by
+    computing it again.
+    """
+    best: GridFound | None = None
+    halves = [one for one in choices if one.training.schedule.in_halves]
+    with contextlib.suppress(StoppedError, TooLargeError):
+        for one in sorted(halves, key=lambda one: -one.training.micro_batches):
+            for number in (at for at in MANY if at <= one.devices):
+                limits.deadline.check()
+                asked = (wider(one) or (one, LeastStep.WORK))[0]
+                again = asked.constraints.recompute
+                again = again if again is Recompute.ALWAYS else Recompute.NEVER
+                asked = replace(
+                    asked,
+                    training=replace(asked.training, warm_up=(2 * number,) * number),
+                    constraints=replace(asked.constraints, recompute=again),
+                )
+                upper = longest_run_ns(one, one.training.micro_batches) + 1 if best is None else best.objective
+                search = _search(one, asked, LeastStep.FLOW, upper, limits.deadline, (1, number))
+                search.begin()
+                while search.step():
+                    pass
+                if search.plan is not None and search.best < upper:
+                    best = GridFound(search.best, search.plan, one)
+                    limits.progress(Progress(best.objective, None, best.plan, one))
+    return best
 
 
 def _is_wider(instance: Instance) -> bool:
@@ -288,7 +395,7 @@ def _is_wider(instance: Instance) -> bool:
     with contextlib.suppress(ValueError):
         if (found := wider(instance)) is not None:
             charged = Synchronisation.CHARGED
-            plain = replace(found[0].training, schedule=Schedule.ONE_F_ONE_B)
+            plain = replace(found[0].training, schedule=Schedule.ONE_F_ONE_B, warm_up="classic")
             cost = replace(found[0].cost, synchronisation=charged, inside=charged)
             return is_reduced(replace(found[0], training=plain, cost=cost))
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Literal
 from unittest import mock
 
 import networkx as nx
@@ -12,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipecut.formulation.constraints.plans.at_most import GoalLimit
+from pipecut.formulation.costs.memory import MemoryParts
 from pipecut.formulation.evaluate import evaluate
 from pipecut.formulation.limits import NEVER
 from pipecut.formulation.outcome import FalseClaimError, Limits, Outcome, Proof
@@ -21,11 +23,14 @@ from pipecut.formulation.problem.groups import Group, GroupKind
 from pipecut.formulation.problem.instance import Instance, longest_run_ns
 from pipecut.formulation.problem.options import BoundaryCharge, StageTime, Synchronisation
 from pipecut.formulation.problem.training import Schedule
+from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers import exhaustive
 from pipecut.solvers.choices.neighbours import LeastStep, Widened, head_is_best, searched, widened, wider
 from pipecut.solvers.reduce.solver import accepts
+from tests.examples import on_servers
 from tests.generators import CLASSES, cluster_graphs, links
 from tests.laws import so_many
+from tests.solvers.choices.test_trainings import three_products
 from tests.solvers.cpsat.test_freedoms import has_groups
 from tests.solvers.dynamic.test_paced import paced
 from tests.solvers.reduce.test_reduced import QUIET, repeated
@@ -51,13 +56,22 @@ def alike(draw: st.DrawFn) -> nx.Graph:
 def opened(draw: st.DrawFn) -> Instance:
     """Models that repeat themselves, with something open or asked that the reduction does not see."""
     instance = paced(draw(repeated(draw(st.sampled_from([alike(), cluster_graphs(max_devices=3)])))))
-    goal = draw(st.sampled_from([Goal.STEP_TIME, Goal.STEP_TIME, Goal.ITERATION_TIME]))
-    orders = [one for one in Schedule if not one.in_a_v and (goal is Goal.ITERATION_TIME or one.flushes)]
-    if goal is Goal.ITERATION_TIME:
-        orders.remove(Schedule.ZERO_BUBBLE_H1)
+    goal = draw(
+        st.sampled_from([Goal.STEP_TIME, Goal.STEP_TIME, Goal.ITERATION_TIME, Goal.BOTTLENECK, Goal.PERIOD])
+    )
+    endless = {Goal.STEP_TIME: (False,), Goal.PERIOD: (True,)}.get(goal, (False, True))
+    orders = [one for one in Schedule if not one.in_halves and (not one.flushes) in endless]
+    if goal is Goal.STEP_TIME:
+        orders += [Schedule.ZERO_BUBBLE_H1] * 2
     order = draw(st.sampled_from(orders))
     warm_up = draw(st.sampled_from(["classic", "eager", "choose"])) if order is Schedule.ONE_F_ONE_B else "classic"
     stages = draw(st.sampled_from([None, None, 2]))
+    if room := draw(st.sampled_from([None, 2, 3, 4, 6])):
+        least = MemoryParts.undivided(instance).total * room // 4
+        rows = [
+            replace(one, device_class=replace(one.device_class, memory_bytes=least)) for one in instance.servers
+        ]
+        instance = on_servers(instance, tuple(rows))
     both = st.sampled_from(Synchronisation)
     return replace(
         instance,
@@ -70,7 +84,10 @@ def opened(draw: st.DrawFn) -> Instance:
             boundary_charge=draw(st.sampled_from(BoundaryCharge)),
         ),
         constraints=replace(
-            instance.constraints, placement=draw(st.sampled_from(Placement)), stages_at_least=stages
+            instance.constraints,
+            placement=draw(st.sampled_from(Placement)),
+            stages_at_least=stages,
+            memory=room is not None or instance.constraints.memory,
         ),
         goals=(goal,),
     )
@@ -151,8 +168,6 @@ def test_where_the_head_of_the_line_is_best_no_group_has_better_links(instance: 
 
 
 def test_a_claim_takes_the_larger_bound_and_says_whose_it_is() -> None:
-    from tests.solvers.choices.test_trainings import three_products
-
     instance = replace(three_products((1,)), goals=(Goal.STEP_TIME,))
     best = exhaustive.solve(instance)
     assert best.objective is not None
@@ -168,8 +183,6 @@ def test_a_claim_takes_the_larger_bound_and_says_whose_it_is() -> None:
 
 @pytest.mark.parametrize("order", [Schedule.GPIPE, Schedule.ZERO_BUBBLE_H1, Schedule.ONE_F_ONE_B])
 def test_how_time_is_counted_follows_from_the_order_of_passes(order: Schedule) -> None:
-    from tests.solvers.choices.test_trainings import three_products
-
     instance = three_products((1,))
     instance = replace(instance, training=replace(instance.training, schedule=order), goals=(Goal.STEP_TIME,))
     limit = GoalLimit(Goal.DEVICES, 1)
@@ -180,3 +193,46 @@ def test_how_time_is_counted_follows_from_the_order_of_passes(order: Schedule) -
     assert found[0].training.schedule is (order if order is Schedule.GPIPE else Schedule.ONE_F_ONE_B)
     loose = replace(limited, training=replace(instance.training, schedule=Schedule.ONE_F_ONE_B, warm_up=(1, 1, 1)))
     assert wider(loose) is None
+
+
+@pytest.mark.parametrize("order", [one for one in Schedule if not one.in_a_v])
+@pytest.mark.parametrize("warm_up", ["classic", "eager", "choose"])
+def test_no_stage_keeps_less_than_in_the_wider_question(
+    order: Schedule, warm_up: Literal["classic", "eager", "choose"]
+) -> None:
+    instance = replace(three_products((1,)), goals=(Goal.BOTTLENECK,))
+    for many, stages, least in itertools.product((1, 2, 5, 12), range(1, 8), range(1, 8)):
+        if least > stages or (warm_up != "classic" and order is not Schedule.ONE_F_ONE_B):
+            continue
+        training = replace(
+            instance.training, global_batch=many, micro_batches=many, schedule=order, warm_up=warm_up
+        )
+        asked = replace(
+            instance, training=training, constraints=replace(instance.constraints, stages_at_least=least)
+        )
+        found = wider(asked)
+        assert found is not None
+        for stage in range(stages):
+            own, counted = (
+                Keeps.of(training, stage, stages),
+                Keeps.in_slot(found[0].training, stages - 1 - stage),
+            )
+            assert counted.in_flight <= own.in_flight
+            assert counted.versions <= own.versions and counted.again <= own.again
+            if order is Schedule.GPIPE:
+                assert counted.in_flight == many
+
+
+def test_of_a_bottleneck_each_number_of_micro_batches_has_a_bound_of_its_own() -> None:
+    instance = replace(three_products((1, 4, 12)), goals=(Goal.BOTTLENECK,))
+    told = list[int | None]()
+    with SEEN:
+        found = widened(instance, Limits(progress=lambda one: told.append(one.bound)), None)
+    truths = {
+        one: exhaustive.solve(replace(instance, training=one)).objective for one in instance.training.choices
+    }
+    for one, best in truths.items():
+        assert best is not None and 0 < found.bounds[one] <= best * one.micro_batches
+    assert found.start is not None and not any(told)
+    best = min((best or 0) * one.micro_batches for one, best in truths.items())
+    assert found.start.step >= best >= min(found.bounds.values()) > best * 9 // 10
