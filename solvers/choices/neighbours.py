@@ -12,7 +12,7 @@ stages are bounded by how many devices they have (``solvers.reduce.by_count``):
 * A stage with any devices of alike servers has no better links than one at the head of the line, where that is
   so (:func:`head_is_best`); what joins stages takes nothing then.
 * No order of passes keeps fewer micro-batches than is counted: all of them under GPipe, one where one after
-  another goes through all stages, under ZB-H1 as many as there are stages, else as many as under 1F1B.
+  another goes through all stages, else as many as under 1F1B.
 * Time is counted by the order of passes (:class:`LeastStep`). What is done once a step is left out of executed
   times, but for the first stage under 1F1B.
 
@@ -58,8 +58,8 @@ WHOLE_STEP = (Goal.STEP_TIME, Goal.ITERATION_TIME)
 TIMES = (*WHOLE_STEP, Goal.BOTTLENECK, Goal.PERIOD)
 FINE = 512
 """The slowest stage alone is bounded as far as such a part of it."""
-STAGES, MANY = (4, 8, 16), (2, 4, 8)
-"""From which numbers of stages on plans under ZB-H1 are told apart, and with how many plans are looked for."""
+MANY = (2, 4, 8)
+"""Of so many stages plans are looked for that keep twice as many micro-batches."""
 
 
 def narrower(instance: Instance) -> list[Instance]:
@@ -201,18 +201,12 @@ def wider(instance: Instance) -> tuple[Instance, LeastStep] | None:
     elif (goal is Goal.ITERATION_TIME and training.schedule.flushes) or (goal is Goal.STEP_TIME and whole):
         path = LeastStep.FLOW
     order = training.schedule if whole else Schedule.ONE_F_ONE_B
-    in_flight = instance.demands.stages_at_least or 1
     seen = (
         type(one)() if not one.asked and one.rule not in OFFERED else one for one in instance.constraints.values
     )
     like = replace(
         instance,
-        training=replace(
-            training,
-            schedule=order,
-            schedule_choices=(),
-            warm_up=(in_flight,) * in_flight if training.schedule.in_halves else "classic",
-        ),
+        training=replace(training, schedule=order, schedule_choices=(), warm_up="classic"),
         constraints=replace(Constraints(seen), placement=Placement.LINE, forms=()),
         cost=replace(
             cost,
@@ -328,35 +322,21 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
     start = start or _with_room(choices, limits.share(2 * PART))
     alike = [list(some) for _, some in itertools.groupby(choices, times_in_a_step)]
     for at, some in enumerate(alike):
-        parts, own = [one for each in some for one in _by_stages(each)], {one.training for one in some}
+        own = {one.training for one in some}
         known = start if start is not None and start.instance.training in own else None
         begun = None if known is None else Progress(known.objective, None, known.plan, known.instance)
         within = limits.share(1 + len(alike) - at)
         if len(alike) > 1:  # what is told of a part says nothing of the whole
             within = replace(within, progress=lambda one: limits.progress(replace(one, bound=None, whole=False)))
-        for one, outcome in Jointly.run(parts, within, begun, searched):
+        for one, outcome in Jointly.run(some, within, begun, searched):
             # Where there is no plan there is nothing to undercut.
-            bound = FORBIDDEN if outcome.bound is None else outcome.bound * times_in_a_step(one)
-            bounds[one.training] = min(bound, bounds.get(one.training, FORBIDDEN))
+            none = outcome.bound is None
+            bounds[one.training] = FORBIDDEN if none else (outcome.bound or 0) * times_in_a_step(one)
             if outcome.plan is not None and outcome.objective is not None:
-                told = GridFound(outcome.objective, outcome.plan, replace(instance, training=one.training))
+                told = GridFound(outcome.objective, outcome.plan, one)
                 start = told if start is None or told.step < start.step else start
     # Nobody looks twice whether there is no plan at all.
     return Widened(bounds if min(bounds.values()) < FORBIDDEN else {}, start)
-
-
-def _by_stages(instance: Instance) -> list[Instance]:
-    """Return the instance in parts by how many stages keep how many micro-batches under ZB-H1; else itself."""
-    demands, asked = instance.demands, instance.constraints
-    if not instance.training.schedule.in_halves:
-        return [instance]
-    least, most = demands.stages_at_least or 1, demands.stages_at_most or instance.devices
-    ends = sorted({least, *(one for one in STAGES if least < one <= most), most + 1})
-    pairs = ((one, other - 1) for one, other in itertools.pairwise(ends))
-    return [
-        replace(instance, constraints=replace(asked, stages_at_least=one, stages_at_most=other))
-        for one, other in pairs
-    ]
 
 
 def _with_room(choices: Sequence[Instance], limits: Limits) -> GridFound | None:
@@ -395,7 +375,7 @@ def _is_wider(instance: Instance) -> bool:
     with contextlib.suppress(ValueError):
         if (found := wider(instance)) is not None:
             charged = Synchronisation.CHARGED
-            plain = replace(found[0].training, schedule=Schedule.ONE_F_ONE_B, warm_up="classic")
+            plain = replace(found[0].training, schedule=Schedule.ONE_F_ONE_B)
             cost = replace(found[0].cost, synchronisation=charged, inside=charged)
             return is_reduced(replace(found[0], training=plain, cost=cost))
     return False
