@@ -9,6 +9,7 @@ of a room only fall (BUDGETS).
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -436,9 +437,8 @@ def doubled(sources: dict[str, str]) -> dict[str, list[str]]:
     """Return the public classes of one name that several modules define, and these modules."""
     homes: dict[str, list[str]] = {}
     for path, source in sources.items():
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(path)
+        for name in re.findall(r"^class ([A-Za-z]\w*)", source, re.MULTILINE):
+            homes.setdefault(name, []).append(path)
     return {name: paths for name, paths in homes.items() if len(paths) > 1}
 
 
