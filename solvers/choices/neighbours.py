@@ -53,7 +53,7 @@ from pipecut.solvers.reduce.stages import ReducedStages
 from pipecut.solvers.reduce.word import Word
 
 PART = 3
-"""Each may take one part in so many of the time."""
+"""The narrower question may take one part in so many of the time."""
 WHOLE_STEP = (Goal.STEP_TIME, Goal.ITERATION_TIME)
 TIMES = (*WHOLE_STEP, Goal.BOTTLENECK, Goal.PERIOD)
 FINE = 512
@@ -92,7 +92,7 @@ def narrower(instance: Instance) -> list[Instance]:
 def narrower_plan(instance: Instance, limits: Limits, grid: GridFound | None) -> GridFound | None:
     """Return the best plan of the narrower question, if it is better than a grid; else the grid.
 
-    It is told. Cost: a search for half of the time.
+    It is told. Cost: a search for two thirds of the time.
     """
     parts = narrower(instance)
     if not parts:
@@ -314,7 +314,7 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
     """Return bounds for all choices of an instance that the reduction does not see, by their wider questions.
 
     None of them where some choice has no such question, or the reduction is not asked about it. A better plan is
-    told. Cost: a search for half of the time.
+    told. Cost: a search for two thirds of the time.
     """
     choices, bounds = [replace(instance, training=one) for one in instance.training.choices], dict[Training, int]()
     if all(map(is_reduced, choices)) or not all(map(_is_wider, choices)):
@@ -325,7 +325,7 @@ def widened(instance: Instance, limits: Limits, start: GridFound | None) -> Wide
         own = {one.training for one in some}
         known = start if start is not None and start.instance.training in own else None
         begun = None if known is None else Progress(known.objective, None, known.plan, known.instance)
-        within = limits.share(1 + len(alike) - at)
+        within = limits.share(len(alike) - at + 0.5)
         if len(alike) > 1:  # what is told of a part says nothing of the whole
             within = replace(within, progress=lambda one: limits.progress(replace(one, bound=None, whole=False)))
         for one, outcome in Jointly.run(some, within, begun, searched):

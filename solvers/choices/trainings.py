@@ -495,9 +495,10 @@ def decided(instance: Instance, ask: DecideAsk, limits: Limits) -> Decision:
 
     # Whoever begins with a plan of his own, or only asks for better ones, wants no other; nor do other orders.
     begun = limits.start is not None or limits.below is not None or has_other_orders(instance)
-    known = Widened({}, None)
-    if not begun:
-        known = widened(instance, limits, narrower_plan(instance, limits, best_grid(instance, limits)))
+    grid = None if begun else best_grid(instance, limits)
+    known = Widened({}, None) if begun else widened(instance, limits, grid)
+    if not begun and known.start is grid:
+        known = replace(known, start=narrower_plan(instance, limits, grid))
     start, training = known.start, instance.training
     if training.choices == (training,) and not (training.schedule.in_halves and training.chunks == 1):
         found = in_the_best_order(instance, limits if start is None else replace(limits, start=start.plan))

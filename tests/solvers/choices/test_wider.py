@@ -26,6 +26,7 @@ from pipecut.formulation.problem.training import Schedule
 from pipecut.formulation.schedules.keeps import Keeps
 from pipecut.solvers import exhaustive
 from pipecut.solvers.choices.neighbours import LeastStep, Widened, head_is_best, searched, widened, wider
+from pipecut.solvers.choices.trainings import decided
 from pipecut.solvers.reduce.solver import accepts
 from tests.examples import on_servers
 from tests.generators import CLASSES, cluster_graphs, links
@@ -236,3 +237,22 @@ def test_of_a_bottleneck_each_number_of_micro_batches_has_a_bound_of_its_own() -
     assert found.start is not None and not any(told)
     best = min((best or 0) * one.micro_batches for one, best in truths.items())
     assert found.start.step >= best >= min(found.bounds.values()) > best * 9 // 10
+
+
+def test_what_nobody_else_answers_has_the_plan_and_the_bound_of_the_wider_question() -> None:
+    instance = replace(three_products((1, 4, 12)), goals=(Goal.STEP_TIME,))
+    instance = replace(instance, training=replace(instance.training, schedule=Schedule.GPIPE))
+
+    def nothing(one: Instance, limits: Limits) -> Outcome:
+        return Outcome("nobody", Proof.UNKNOWN, bound=0)
+
+    with SEEN:
+        found = decided(instance, nothing, Limits())
+    best = min(
+        exhaustive.solve(replace(instance, training=one)).objective or 0 for one in instance.training.choices
+    )
+    outcome = found.outcome
+    assert outcome.objective is not None and outcome.bound is not None and outcome.plan is not None
+    assert best // 2 < outcome.bound <= best <= outcome.objective  # what is done once a step is left out
+    assert evaluate(found.instance, outcome.plan).objective == outcome.objective
+    assert outcome.bound_by == ("reduced_dp",)
